@@ -1,11 +1,13 @@
-"""`ottla-pipeline JOB --config FILE`: one command for all jobs, each a file in `ottla_pipeline/jobs/`.
+"""`ottla-pipeline JOB --config FILE`: the command line of all jobs. Each job is a module of
+`ottla_pipeline.jobs`.
 
-A job's module has `CONFIG` (its model), its docstring's first line as help, and either
-`start(context, config)`, which gives streaming queries, or `run(context, config)`, which gives an exit
-status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own, whose
-values are in `context.params`). The module is imported, and its configuration checked, before Spark starts.
+A job module has `CONFIG` (its configuration model) and a docstring whose first line is the help text. It has
+either `start(context, config)`, which returns streaming queries, or `run(context, config)`, which returns an
+exit status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own;
+their values are in `context.params`). The command imports the module and validates the configuration before
+it starts Spark.
 
-Exit status: 0 when all is done or the job was told to stop, 1 when it failed, 2 when it could not begin.
+Exit status: 0 when the job is done or was stopped, 1 when it failed, 2 when it could not start.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ STARTUP_ERRORS = (ConfigError, JobStartError, JavaMissing, connectivity.BrokersU
 
 
 def job_names() -> list[str]:
-    """The jobs there are, as the command line has them."""
+    """The names of all jobs, as written on the command line."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(jobs.__path__))
 
 
 class JobGroup(click.Group):
-    """A subcommand for each job's file; imported when it is asked for."""
+    """A click group with one subcommand for each job module, imported on use."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return job_names()
@@ -100,7 +102,7 @@ def execute(
     master: str,
     memory: str,
 ) -> int:
-    """Runs the job; its exit status."""
+    """Runs the job and returns its exit status."""
 
     def echo(line: str) -> None:
         click.echo(f"{name}: {line}")
@@ -133,7 +135,7 @@ def execute(
 
 
 class Execution:
-    """One run of a job, from the look at the brokers to the end of the Spark session."""
+    """One run of a job: connectivity check, Spark session, queries, status server."""
 
     def __init__(
         self, module: ModuleType, name: str, config: JobConfig, params: dict[str, Any], echo: Any

@@ -1,6 +1,6 @@
-"""Whether any broker answers, asked before Spark is started: its connector tries for three minutes.
+"""Diagnosis of connections to brokers: unreachable bootstrap servers, unavailable transaction coordinators.
 
-Called by the jobs' commands. A TCP connection is all that is asked for, so that it holds for every listener.
+Called by the jobs' command, by the mirror and by everything that writes in transactions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ TIMEOUT_S = 5.0
 
 
 class BrokersUnreachable(Exception):
-    """No broker of the bootstrap list can be connected to; the message says why, address by address."""
+    """No address of the bootstrap list accepts a connection; the message has the reason for each address."""
 
 
 def check_reachable(bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Connect to the first of `HOST:PORT,…` that can be connected to. Raises BrokersUnreachable."""
+    """Connects to the first address of `HOST:PORT,…` that accepts a TCP connection. Raises
+    BrokersUnreachable.
+
+    Called before Spark starts: Spark's Kafka connector would retry for three minutes.
+    """
     reasons = []
     for host, port in _addresses(bootstrap):
         try:
@@ -46,7 +50,12 @@ REQUEST_S: Final = 10.0
 
 
 def coordinator_hint(settings: Mapping[str, Any], error: KafkaError) -> str:
-    """What to put after the error's own words: nothing, unless it is for want of brokers."""
+    """The text to append to a time-out of `init_transactions`: why no transaction coordinator is available.
+
+    The first transaction of a cluster creates the topic __transaction_state. With fewer brokers than its
+    replication factor (3 by default) the creation fails, brokers answer COORDINATOR_NOT_AVAILABLE, and
+    clients retry until they time out. Returns "" for any other cause.
+    """
     if error.code() != KafkaError._TIMED_OUT:
         return ""
     admin = AdminClient(dict(settings))

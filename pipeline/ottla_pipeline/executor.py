@@ -1,8 +1,8 @@
-"""An executor's pod on Kubernetes: becomes Spark's executor backend, `python -m ottla_pipeline.executor`.
+"""Entry point of an executor's pod on Kubernetes: replaces itself with Spark's executor backend.
 
-Spark's scheduler for Kubernetes starts its executors' containers with everything in the environment, and
-leaves it to the image to make a command of it. This is ours; the arguments that Spark gives ("executor") say
-nothing more.
+Spark's scheduler for Kubernetes starts executor containers with all parameters in the environment and
+leaves the command line to the image. `python -m ottla_pipeline.executor` is that command; its arguments
+are ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OPTIONS: Final = {
 
 
 class ExecutorEnvironmentError(Exception):
-    """The environment is not one that Spark gives an executor; the message says what is missing."""
+    """The environment lacks variables that Spark's scheduler sets for an executor; the message names them."""
 
 
 def backend_command(java: str, environment: Mapping[str, str]) -> list[str]:
-    """The command line of the backend."""
+    """The command line of the executor backend. Raises ExecutorEnvironmentError."""
     memory = "SPARK_EXECUTOR_MEMORY"
     missing = [name for name in (memory, *_OPTIONS.values()) if not environment.get(name)]
     if missing:

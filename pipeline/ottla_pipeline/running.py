@@ -1,7 +1,7 @@
-"""Runs a job's queries to their end: follows their progress, serves it, stops them when told to.
+"""Runs a job's queries until they end: follows their progress and stops them on request.
 
-Called by `command`. A streaming job ends when it has all there is (`availableNow`), when SIGTERM or SIGINT
-comes, or with the first query that fails, which ends the others.
+Called by `command`. A streaming job ends when it has read everything (`availableNow`), on SIGTERM or
+SIGINT, or with the first query that fails, which ends the others.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ REPUBLISH_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What a job is given besides its configuration. `params` holds the values of the job's own options;
-    `metrics` is what `/metrics` serves, and `details` what `/status` says besides, for the job to add to;
-    `at_end` is closed after its queries."""
+    """What a job receives besides its configuration. `echo` prints a line; `params` are the values of the
+    job's own options; `metrics` is served at `/metrics`; `details` is the job's part of `/status`;
+    `at_end` is closed after the queries have ended."""
 
     spark: SparkSession
     echo: Echo
@@ -52,7 +52,7 @@ class JobContext:
 
 
 class JobMetrics(Collector):
-    """A job's status as Prometheus' metrics."""
+    """The job's status as Prometheus metrics."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -82,8 +82,11 @@ class JobMetrics(Collector):
 
 
 class ProgressListener(StreamingQueryListener):
-    """Spark's reports into the status, and on to the consumer group from a thread of its own: Spark's
-    listeners share one, and a broker may be slow to answer."""
+    """Spark's listener of query progress: updates the status and commits offsets for the consumer group.
+
+    A thread of its own commits, because all listeners of Spark share one thread and a broker may respond
+    slowly.
+    """
 
     def __init__(self, status: Status, group: GroupOffsets, echo: Echo) -> None:
         self._status = status
@@ -123,8 +126,8 @@ class ProgressListener(StreamingQueryListener):
             said = problem
 
     def close(self, queries: Sequence[StreamingQuery]) -> None:
-        """Takes the last reports from the queries themselves, which have ended: Spark hands reports on later,
-        and no more once a session goes. Publishes what was still wanted."""
+        """Reads the last progress from the ended queries and commits pending offsets. Spark delivers the
+        last events late, or not at all once the session stops."""
         for query in queries:
             if (last := query.lastProgress) is not None and not self._status.has_batch(
                 str(query.id), last.batchId
@@ -136,8 +139,8 @@ class ProgressListener(StreamingQueryListener):
 
 
 def await_queries(queries: Sequence[StreamingQuery], stop: threading.Event) -> bool:
-    """Waits for all queries to end, or for `stop`; then ends what still runs. True if all came to their end
-    by themselves; raises the StreamingQueryException of one that failed."""
+    """Waits for all queries to end, or for `stop`, then stops the remaining ones. Returns True if all
+    ended by themselves. Raises the StreamingQueryException of a query that failed."""
     running = list(queries)
     try:
         while running and not stop.is_set():

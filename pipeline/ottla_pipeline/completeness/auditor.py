@@ -1,7 +1,8 @@
-"""A running audit: what its streams bring goes into the ledger, and the ledger's verdicts out to people.
+"""A running audit: adds the batches of its streams to the ledger and publishes the verdicts.
 
-Called by the audit jobs. Spark's threads add batches, one stream's in order; a thread of its own looks how
-far the streams are and writes the report, also when nothing comes: a loss is told by what does not come.
+Called by the audit jobs. Spark's threads add batches, those of one stream in order. A thread of its own
+updates the horizons and writes the report, also without new batches: missing records show only when the
+horizon passes.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ Add = Callable[[Ledger], None]
 
 
 def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
-    """The time of a batch's trigger, if the batch took all there was then. Only Kafka's sources may be told
-    to take less; theirs say how far they might have gone."""
+    """The trigger time of a batch that read all available data, else None. Only Kafka sources may be
+    limited to less; they report their latest offsets."""
     for source in progress["sources"]:
         latest = source.get("latestOffset")
         if str(source["description"]).startswith("KafkaV2[") and latest != source["endOffset"]:
@@ -47,7 +48,7 @@ def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
 
 
 class Auditor:
-    """One audit, from its first batch to its last report. `found` is the latest verdict."""
+    """One audit, from its first batch to its last report. `result` is the latest one."""
 
     def __init__(
         self, config: AuditConfig, store: LedgerStore, echo: Echo, details: dict[str, object] | None = None
@@ -73,7 +74,7 @@ class Auditor:
         self._drawn: AuditResult | None = None
 
     def follow(self, queries: Sequence[StreamingQuery]) -> None:
-        """Looks after these, the names of which are their streams'."""
+        """Starts to observe these queries, whose names are those of their streams."""
         self._queries = queries
         with self._lock:
             for query in queries:
@@ -81,7 +82,7 @@ class Auditor:
         self._thread.start()
 
     def tier_batch(self, tier: str, dead_letters: bool = False) -> Callable[[DataFrame, int], None]:
-        """What a tier's stream does with its batches."""
+        """The `foreachBatch` function of a tier's stream."""
 
         def batch(records: DataFrame, batch_id: int) -> None:
             rows = tiers.count(records, self._config.window_ms)
@@ -93,7 +94,8 @@ class Auditor:
         return batch
 
     def add_whole(self, tier: str, rows: list[Counted], *, dead_letters: bool = False) -> None:
-        """All that a tier holds that has no stream. JobStartError if the ledger has it already."""
+        """Adds all records of a tier that has no stream. Raises JobStartError if the ledger includes them
+        already."""
         stream = dead_letters_of(tier) if dead_letters else tier
         with self._lock:
             if not self._ledger.is_new(stream, 0):
@@ -129,7 +131,7 @@ class Auditor:
                 self._store.save(self._ledger.to_json())
 
     def close(self) -> None:
-        """The last report, when the queries have ended."""
+        """Writes the last report, after the queries have ended."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -159,7 +161,7 @@ class Auditor:
         self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, DRAW_S))
 
     def _reached(self, stream: str, at_ms: int) -> None:
-        """Applications have no stream but the audit events."""
+        """Advances a stream's horizon; the audit events' horizon is also that of the applications."""
         self._ledger.reached(stream, at_ms)
         if stream == EVENTS:
             for tier in self._config.tiers:
@@ -167,7 +169,7 @@ class Auditor:
                     self._ledger.reached(tier.name, at_ms)
 
     def _horizon_ms(self, query: StreamingQuery) -> int:
-        """Up to when the query has read its source; 0 if that cannot be told now."""
+        """The time up to which the query has read its source; 0 if it is not known at present."""
         now_ms, status, last = _now_ms(), query.status, query.lastProgress
         waiting = not status["isTriggerActive"] and not status["isDataAvailable"]
         if waiting and str(status["message"]).startswith("Waiting") and last is not None:
@@ -217,6 +219,11 @@ LEDGER: Final = "ledger"
 
 
 class LedgerStore:
+    """The ledger on disk, beside Spark's checkpoints: one numbered file, written whole after every batch.
+
+    The file is written under another name and renamed, so the latest one is always complete.
+    """
+
     def __init__(self, files: FileSystem, checkpoint: str) -> None:
         self._files = files
         self._folder = f"{checkpoint}/{LEDGER}"
@@ -242,7 +249,8 @@ class LedgerStore:
 
 
 def add_consumer_event(ledger: Ledger, config: AuditConfig, event: ConsumerEvent) -> None:
-    """An event of an application that is no tier is noted, and its counts are left out."""
+    """Adds a consumer's event to the tiers of its application. The counts of an application that is no
+    tier are ignored."""
     ledger.add_receipts(
         event,
         {
@@ -274,7 +282,8 @@ def _tier_counts(
 
 
 def _rows(receipt: Receipt, topic: str) -> list[Counted]:
-    """A row for each bucket of numbers. Which number was a copy is not told: they count in the first row."""
+    """One row per bucket of numbers. The event does not say which numbers were duplicates: the first row
+    counts them."""
     bucket, shift = divmod(receipt.first, BITS)
     left, copies = receipt.bits << shift, receipt.received - receipt.bits.bit_count()
     rows: list[Counted] = []

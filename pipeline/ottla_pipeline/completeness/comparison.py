@@ -1,12 +1,10 @@
-"""What a comparison found: counts for each topic and time window, and the report made of them.
+"""The result of the job `compare`: counts by topic and time window, as JSON and as tables.
 
-Called by the compare job, which has Spark do the counting; everything here is plain data, so that the verdict
-can be tested without a cluster.
+Called by `jobs.compare`, which counts with Spark. Plain data only, so tests of the verdict need no cluster.
 
-The ids that were produced are the measure. The brokers and the lake are each held against them: `missing`
-are ids produced that a tier does not hold; `duplicated` are copies beyond the first that it holds of any id;
-`unexpected` are ids it holds that nobody says to have produced. It passes when all three are 0 in both tiers
-and no id was produced twice.
+The produced ids are the reference. For the brokers and for the lake: `missing` are produced ids that the
+tier lacks; `duplicated` are copies beyond the first of any id; `unexpected` are ids that nobody produced.
+The comparison passes if all three are 0 in both tiers and no id was produced twice.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from rich.table import Table
 
 @dataclass(slots=True)
 class TierCounts:
-    """One holder of events, against what was produced. `held` counts events, copies included."""
+    """The counts of one tier (brokers or lake). `held` counts events, including copies."""
 
     held: int = 0
     missing: int = 0
@@ -41,7 +39,8 @@ class TierCounts:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a topic and window, or a sum of such. `produced` counts ids; `repeated`, ids given twice."""
+    """The counts of a topic and window, or a sum of them. `produced` counts ids; `repeated`, ids that were
+    produced again."""
 
     produced: int = 0
     repeated: int = 0
@@ -70,7 +69,7 @@ class WindowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One id that is not held exactly once everywhere: how often it is, in each tier."""
+    """An id that is not exactly once in every tier: its number of copies in each."""
 
     topic: str
     id: str
@@ -81,7 +80,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """The result. `samples` are the first differing ids; `without_id` counts records without one."""
+    """The result. `samples` are the first differing ids; `without_id` counts records of the brokers
+    without an id."""
 
     window_length: str
     windows: Sequence[WindowCounts]
@@ -108,7 +108,7 @@ class ComparisonReport:
         return not self.differing()
 
     def to_json(self) -> str:
-        """The whole report; of the windows, all of them."""
+        """The whole report, with all windows."""
         body: dict[str, Any] = {
             "passed": self.passed,
             "window": self.window_length,
@@ -121,7 +121,8 @@ class ComparisonReport:
         return json.dumps(body, indent=1)
 
     def tables(self, most: int = 20) -> list[Table]:
-        """For people: sums of each topic; then the windows that differ, `most` of them."""
+        """Tables for terminals: the sums of each topic, then the windows that differ, at most `most` of
+        them."""
         sums = counts_table("Audit")
         for topic, counts in self.by_topic().items():
             sums.add_row(topic, "all", *cells(counts))
@@ -153,7 +154,7 @@ def counts_table(title: str) -> Table:
 
 
 def cells(counts: Counts) -> Iterable[str]:
-    """A counts as the cells of `counts_table`'s row; what should be 0 and is not stands out."""
+    """The cells of a `counts_table` row; counts that should be 0 and are not are red."""
     yield f"{counts.produced:,}" + (f" [red]+{counts.repeated:,}[/]" if counts.repeated else "")
     for tier in (counts.brokers, counts.lake):
         yield f"{tier.held:,}"

@@ -1,6 +1,7 @@
-"""The audit's report: JSON for programs, HTML with plots for people, a line for a terminal, metrics.
+"""The audit's report: JSON, HTML with plots, one line for a terminal, metrics, and the part of `/status` by
+topic.
 
-Called by `watching` and the audit jobs. Files are replaced whole: who opens one sees one report.
+Called by the auditor and the audit jobs. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """An audit's result at one moment."""
+    """The result of an audit at one moment."""
 
     name: str
     at_ms: int
@@ -67,7 +68,7 @@ class AuditResult:
         return windows
 
     def differs_from(self, other: AuditResult, age_s: float) -> bool:
-        """Whether anything but the time differs, or a lot of time."""
+        """Whether anything except the time differs, or the other result is older than `age_s`."""
         same = (self.rows, self.problems, self.silent) == (other.rows, other.problems, other.silent)
         return not same or self.at_ms - other.at_ms >= age_s * 1000
 
@@ -112,12 +113,12 @@ def iso(at_ms: int) -> str:
 
 
 def lag_ms(row: WindowVerdict, window_ms: int) -> int | None:
-    """From a window's end until it was found complete."""
+    """The time from a window's end until it was found complete."""
     return None if row.completed_ms is None else max(0, row.completed_ms - row.start_ms - window_ms)
 
 
 def write(found: AuditResult, folder: Path, *, draw: bool = True) -> None:
-    """`report.json` and, if it is to be drawn, `report.html`. OSError when they cannot be written."""
+    """Writes `report.json` and, with `draw`, `report.html`. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "report.json", json.dumps(found.to_json(), indent=1))
     if draw:
@@ -151,7 +152,7 @@ def html(found: AuditResult) -> str:
 
 
 class AuditMetrics(Collector):
-    """The latest verdict as gauges."""
+    """The latest result as gauges."""
 
     def __init__(self, latest: Any) -> None:
         self._latest = latest
@@ -191,7 +192,18 @@ LATE_MS: Final = 120_000
 
 
 def topic_details(found: AuditResult, named: Iterable[str], rules: Mapping[str, TierRule]) -> dict[str, Any]:
-    """`named` are topics that the job names, which are there without windows, too."""
+    """The result by topic, for `/status`; the operator derives the condition Complete of a Topic from it.
+    `named` are the topics in the configuration, which are included even without windows. Pure. For each
+    topic, with times in epoch ms:
+
+        {"completeUntil": 1763840040000, "late": false, "differing": 1, "missing": 17, "duplicated": 0,
+         "windows": [{"start": 1763840040000, "tier": "lake", "status": "missing", "missing": 17,
+                      "duplicated": 0}]}
+
+    `completeUntil` is the end of the last window up to which every tier holds all acknowledged records;
+    null before the first one. `late` is true if it is more than LATE_MS behind the permitted delay.
+    `differing` counts windows of tiers; `windows` are the first ones that differ, at most WINDOWS_MAX.
+    """
     rows: dict[str, list[WindowVerdict]] = {topic: [] for topic in named}
     for row in found.rows:
         rows.setdefault(row.topic, []).append(row)
@@ -228,8 +240,8 @@ def _topic(
 def _complete_until_ms(
     topic: str, rows: list[WindowVerdict], found: AuditResult, rules: Mapping[str, TierRule]
 ) -> int | None:
-    """What no producer has reported yet is not in the rows: a window counts once every tier, with the audit
-    events, was read beyond its grace."""
+    """The end of the last complete window. A window counts once every tier and the audit events have been
+    read beyond its grace, because the rows do not show records that no producer has reported yet."""
     settled = [found.horizons_ms[tier] - rule.grace_ms for tier, rule in rules.items() if rule.covers(topic)]
     if not settled:
         return None
@@ -244,7 +256,8 @@ POINTS_MAX: Final = 1_000
 
 
 def draw_plots(rows: Sequence[WindowVerdict], window_ms: int, tiers: Sequence[str]) -> list[str]:
-    """Completeness, then lag; none when there is no window yet."""
+    """Plots as SVG, one line per tier over all topics: the completeness of each window, and its delay.
+    Empty without windows. Uses no display and no global state of matplotlib."""
     if not rows:
         return []
     complete, lags = Figure(figsize=(9, 2.6), layout="tight"), Figure(figsize=(9, 2.6), layout="tight")
@@ -275,7 +288,7 @@ def draw_plots(rows: Sequence[WindowVerdict], window_ms: int, tiers: Sequence[st
 
 
 def to_svg(figure: Figure) -> str:
-    """The figure as an SVG element, without the XML prologue that HTML does not take."""
+    """The figure as an SVG element, without the XML prologue, for use in HTML."""
     text = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):  # text as text: smaller, and drawn several times faster
         figure.savefig(text, format="svg", metadata={"Date": None})

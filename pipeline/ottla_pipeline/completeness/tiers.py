@@ -1,7 +1,7 @@
-"""Spark's part of the audit: tiers as streams of records' names, and batches of these as rows of counts.
+"""The Spark part of the audit: reads tiers and reduces their records to rows of counts.
 
-Called by the audit job. The executors reduce a batch to one row for each producer, topic, window and
-32,768 numbers: how many records, and a bitmap of the numbers. Only those rows come to the driver.
+Called by the audit jobs. Executors reduce a batch to one row for each producer, topic, window and bucket
+of 32,768 numbers: a count of records and a bitmap of numbers. Only these rows reach the driver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ALL_FILES: Final = str(2**31 - 1)
 
 
 def topics(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> DataFrame:
-    """The names of a cluster's records. What a transaction took back is not among them."""
+    """The record names (topic, producer, time, number) of a cluster's topics, without records of aborted
+    transactions."""
     prefix = tier.topic_prefix
     found = (
         spark.readStream.format("kafka")
@@ -59,7 +60,7 @@ def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
 
 
 def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
-    """The names of the records in a lake's Delta tables, as commits add them. A compaction adds none."""
+    """The record names in a lake's Delta tables, as a stream of commits. Compactions add none."""
     files = FileSystem(spark)
     found: DataFrame | None = None
     for path in paths:
@@ -85,7 +86,7 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
 
 
 def wanted(named: TopicsConfig) -> Column:
-    """Whether a lake's row is of a topic that is looked after."""
+    """A condition: the row belongs to a topic of the audit."""
     if named.topics is not None:
         return sf.col("topic").isin(named.topics)
     return sf.col("topic").rlike(f"^(?:{named.topic_pattern})$")
@@ -96,14 +97,14 @@ def _is_table(files: FileSystem, path: str) -> bool:
 
 
 def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
-    """The audit topic's records."""
+    """The records of the audit topic."""
     subscribed = TopicsConfig(topics=[config.audit_topic])
     options = config.source_options(subscribed) | {"startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**options).load().select("value")
 
 
 def count(records: DataFrame, window_ms: int) -> list[Counted]:
-    """A batch's rows of counts."""
+    """The rows of counts of a batch."""
     at_ms = sf.unix_millis(PRODUCED_AT)
     position = (sf.col(PRODUCED_NUMBER) % BITS).cast("int")
     counted = (
@@ -137,7 +138,7 @@ def count(records: DataFrame, window_ms: int) -> list[Counted]:
 
 
 def read_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:
-    """A batch's audit events, and how many records were none."""
+    """The audit events of a batch, and the number of records that are not audit events."""
     found: list[AuditEvent | ConsumerEvent] = []
     unreadable = 0
     for row in records.collect():
@@ -153,7 +154,12 @@ TRIES_MAX = 5
 
 
 def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> list[Counted]:
-    """The lake's rows as counts. A list of files that a compaction overtook is made again."""
+    """The counts of all rows of a Parquet lake: all files that its commit log lists at present.
+
+    Such a lake has no stream, because a compaction replaces files that were read by a file with the same
+    rows. The audit reads it from the beginning, once per ledger. A list of files that a compaction made
+    obsolete is read again.
+    """
     assert tier.parquet is not None
     files = FileSystem(spark)
     lake = files.absolute(tier.parquet)
@@ -175,7 +181,7 @@ def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfi
 
 
 def count_parquet_dead_letters(spark: SparkSession, config: AuditConfig, folders: list[str]) -> list[Counted]:
-    """The same of its dead letters, which nothing swaps."""
+    """The counts of a Parquet lake's dead letters, which compactions do not touch."""
     files = FileSystem(spark)
     found: list[Counted] = []
     for folder in folders:
@@ -185,7 +191,7 @@ def count_parquet_dead_letters(spark: SparkSession, config: AuditConfig, folders
 
 
 def _paths(files: FileSystem, lake: str, known: Manifest) -> Iterator[str]:
-    """Where the lake's files are: the newest may not have been moved to their places yet."""
+    """The paths of the lake's files; a committed file may still be in the staging folder."""
     staged = {
         file: at for change in known.changes for file, at in zip(change.files, change.staged, strict=True)
     }

@@ -1,12 +1,11 @@
-"""Holds brokers, mirrors, lakes and applications against what audited producers sent, window by window.
+"""Audits brokers, mirrors, lakes and applications against the counts of audited producers, window by window.
 
     ottla-pipeline audit --config audit.yaml [--status-port 9404]
 
-The auditing of Kafka's first paper (section 4) as streams that run beside the pipeline: one reads the audit
-topic, where producers and the consumers of applications report, and one for each other tier counts records by
-producer, topic and window. Records are told apart by their numbers
-(`auditing.events`), so a lost and a doubled one are both found where their sum is right.
-docs/pipeline-audit.md says how to read the report.
+The auditing of Kafka's first paper (section 4) as streaming queries. One query reads the audit topic,
+where producers and consumers report; one query per other tier counts records by producer, topic and
+window. Records are identified by their numbers (`auditing.events`), so a lost and a duplicated record are
+both found although their sum is right. docs/pipeline-audit.md describes the report.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ SESSION: Final = DELTA_SETTINGS
 
 
 def begin(context: JobContext, config: AuditConfig) -> tuple[Auditor, Sequence[StreamingQuery]]:
-    """The streams, started, and what is made of them; whoever calls closes the auditor when they have ended.
-    Parquet lakes are not among them: `audit-report` counts these."""
+    """Starts the queries and the auditor that processes their batches. The caller closes the auditor when
+    the queries have ended. Parquet lakes have no query: `audit-report` counts them."""
     spark = context.spark
     auditor = Auditor(
         config, LedgerStore(FileSystem(spark), config.checkpoint), context.echo, context.details

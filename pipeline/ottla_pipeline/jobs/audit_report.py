@@ -1,11 +1,12 @@
-"""Audits all there is now, once, and says by its exit status whether it is complete.
+"""Audits all present records once; the exit status says whether they are complete.
 
     ottla-pipeline audit-report --config audit.yaml
 
-The audit job's configuration and its streams, each to its end of now. Give it a checkpoint of its own: one
-that is kept makes the next run quick, an empty folder has everything counted anew, also what has gone since.
+Takes the audit job's configuration and runs its queries up to the present end of their sources. Give it its
+own checkpoint: an existing one makes the next run short; with an empty folder everything is counted again,
+and records that were deleted since are missing.
 
-Exit status: 0 complete, 3 pending (some window is not yet over, or within its grace), 1 anything else.
+Exit status: 0 complete, 3 pending (a window has not ended, or is within its grace), 1 anything else.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Lands a range of a topic's records that the lake lacks: before its job began, or since lost from it.
+"""Adds the records of an offset or time range that the lake lacks: older than the lake job's start, or lost
+since.
 
     ottla-pipeline backfill --config lake.yaml --from 2024-05-01T00:00:00Z [--to …] [--topic A]
     ottla-pipeline backfill --config lake.yaml --from 120000 --to 130000 --topic A --partition 3
 
-Takes the lake job's configuration. Bounds are times (of Kafka's timestamps, ISO 8601) or offsets; `--to` is
-exclusive, and no record is taken that the lake job has still before it. What is in the lake or among its dead
-letters already, by topic, partition and offset, is left out: it may be run again.
+Takes the lake job's configuration. Bounds are times (Kafka's timestamps, ISO 8601) or offsets; `--to` is
+exclusive. Records that the lake job has not read yet are excluded. Records that are in the lake or among
+its dead letters, by topic, partition and offset, are skipped, so it can be run again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REQUEST_S = 60.0
 
 
 class Bound(click.ParamType):  # type: ignore[type-arg]
-    """An offset, or a time in milliseconds since 1970 as a float: whole numbers are offsets."""
+    """A click type: an offset (whole numbers), or a time in ISO 8601."""
 
     name = "OFFSET|TIME"
 
@@ -55,7 +56,7 @@ PARAMS = (
 
 
 def run(context: JobContext, config: LakeConfig) -> int:
-    """Once over the range."""
+    """Runs the backfill once."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
     limits = reprocessing.processed_offsets(lake.files, config.checkpoint)
@@ -88,7 +89,7 @@ def run(context: JobContext, config: LakeConfig) -> int:
 
 
 def whole(offsets: Offsets, like: Offsets, default: Offsets) -> Offsets:
-    """With an entry for each partition, as Spark's source wants it; those without take the default."""
+    """Offsets with an entry for each partition, as Spark's source requires; missing ones take the default."""
     return {
         topic: {number: offsets[topic].get(number, default[topic][number]) for number in like[topic]}
         for topic in offsets
@@ -98,7 +99,8 @@ def whole(offsets: Offsets, like: Offsets, default: Offsets) -> Offsets:
 def bounds(
     config: LakeConfig, wanted: Offsets, first: int | datetime, end: int | datetime | None
 ) -> tuple[Offsets, Offsets]:
-    """The offsets of the bounds in each partition, within what the brokers hold."""
+    """The start and end offsets of the range in each partition, limited to the records that the brokers
+    have."""
     consumer = Consumer({**config.kafka.librdkafka(), "group.id": config.consumer_group})
     starts: Offsets = {}
     ends: Offsets = {}

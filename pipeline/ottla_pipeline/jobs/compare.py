@@ -1,15 +1,14 @@
-"""Compares ids produced, held by the brokers and held by the lake: every one of them, once.
+"""Compares the event ids that were produced with those in the brokers and in the lake, each exactly once.
 
     ottla-pipeline compare --config compare.yaml
 
-For what is over and has a list: every event has an id that no other event of its topic has. Three sets of ids
-meet here, each come by on its own way: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for
-each event acknowledged), the brokers (read by confluent-kafka, see
-`ottla_pipeline.completeness.broker_reader`), and the lake (its files as any reader sees them, not the lake
-job's log of what it thinks it wrote). Spark joins them, so size is no matter. What goes on and on, and has no
-list, is the audit job's (`jobs.audit`).
+For finite data with a manifest, where every event has an id that is unique in its topic. Three sets of ids
+are read in independent ways: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for each
+acknowledged event), the brokers (with confluent-kafka, see `completeness.broker_reader`), and the lake (its
+files as any reader sees them, not the lake job's commit log). Spark joins them, so their size is not limited.
+The audit job (`jobs.audit`) covers continuous streams.
 
-Exit status: 0 when every id is held exactly once in both, 1 on any difference, 2 when no comparison was had.
+Exit status: 0 if every id is exactly once in both, 1 on any difference, 2 if the comparison could not run.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ TIERS = ("produced", "brokers", "lake")
 
 
 class CompareConfig(JobConfig):
-    """What to compare. `topics` are compared besides those the manifest names (all is unexpected there)."""
+    """What to compare. `topics` are compared in addition to those of the manifest; all of their events are
+    unexpected."""
 
     JOB: ClassVar[str] = "compare"
 
@@ -70,11 +70,11 @@ SESSION = {
 
 
 class ManifestUnusable(JobStartError):
-    """A manifest that nothing can be held against; the message says why."""
+    """The manifest cannot be used; the message says why."""
 
 
 def timed(frame: DataFrame, tier: str) -> DataFrame:
-    """Topic, id and time (a timestamp, null if it cannot be read) of one tier's events."""
+    """Topic, id and time (a timestamp, null if unreadable) of one tier's events."""
     time = sf.try_to_timestamp(sf.col("time"))
     return frame.select("topic", "id", time.alias("time"), sf.lit(tier).alias("tier"))
 
@@ -84,7 +84,7 @@ def produced(spark: SparkSession, manifest: str) -> DataFrame:
 
 
 def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
-    """Every record of these topics; the id is null where the record has none."""
+    """All records of these topics; the id is null where the record has none."""
     bootstrap, options = config.kafka.bootstrap, config.kafka.librdkafka()
     wanted = broker_reader.offset_ranges(bootstrap, topics, options)
     id_field, time_field = config.id_field, config.time_field
@@ -102,7 +102,7 @@ def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) ->
 
 
 def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
-    """Every event that a reader of the lake finds: of the Delta table, or of the Parquet files."""
+    """All events that a reader of the lake finds: in the Delta table, or in the Parquet files."""
     files, identity, time = FileSystem(spark), config.id_field, config.time_field
     if files.exists(f"{config.lake}/_delta_log"):
         events = spark.read.format("delta").load(config.lake)
@@ -117,7 +117,7 @@ def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> Da
 
 
 def copies(tiers: DataFrame) -> DataFrame:
-    """For each topic and id: how often each tier holds it, and its time."""
+    """For each topic and id: its time, and the number of copies in each tier."""
     counts = [sf.count_if(sf.col("tier") == tier).alias(tier) for tier in TIERS]
     return (
         tiers.where(sf.col("id").isNotNull())
@@ -127,12 +127,12 @@ def copies(tiers: DataFrame) -> DataFrame:
 
 
 def differs() -> Any:
-    """Of a row of `copies`: not held exactly once everywhere."""
+    """A condition on a row of `copies`: the id is not exactly once in every tier."""
     return (sf.col("produced") != 1) | (sf.col("brokers") != 1) | (sf.col("lake") != 1)
 
 
 def by_window(held_copies: DataFrame, window: str) -> DataFrame:
-    """Counts of each topic and time window, named as `counts_of` reads them."""
+    """Counts by topic and time window, with the column names that `counts_of` expects."""
 
     def over(tier: str) -> list[Any]:
         count, expected = sf.col(tier), sf.col("produced") > 0
@@ -169,7 +169,7 @@ def counts_of(row: Row) -> Counts:
 
 
 def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
-    """Compares the three sets and returns what differs."""
+    """Compares the three sets. Raises ManifestUnusable."""
     manifest = produced(spark, config.manifest).persist()
     try:
         named = {row["topic"] for row in manifest.select("topic").distinct().collect()}
@@ -210,7 +210,7 @@ def show(report: ComparisonReport, console: Console) -> None:
 
 
 def run(context: JobContext, config: CompareConfig) -> int:
-    """The exit status: whether anything differs."""
+    """Runs the comparison; the exit status says whether anything differs."""
     try:
         found = compare(context.spark, config)
     except KafkaException as error:

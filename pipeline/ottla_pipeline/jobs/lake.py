@@ -1,11 +1,11 @@
-"""Lands topics in a lake, each record exactly once: Delta tables, or Parquet files with a commit log.
+"""Writes topics to a lake, each record exactly once: Delta tables, or Parquet files with a commit log.
 
     ottla-pipeline lake --config FILE [--available-now]
 
-Exactly once rests on three things: Spark writes a batch's offsets to the checkpoint before running it, and
-runs the same offsets under the same number after a crash; a committed batch is never written again
-(`lake.parquet_sink`, `lake.delta_sink`); a lake takes batches from one checkpoint only. A topic whose records
-have gone before they were read stops the job (`failOnDataLoss`), rather than leave a gap.
+Exactly-once delivery has three conditions: Spark writes a batch's offsets to the checkpoint before it runs
+the batch, and repeats the same offsets with the same number after a crash; a committed batch is never
+written again (`lake.parquet_sink`, `lake.delta_sink`); a lake accepts batches of one checkpoint only. If
+records were deleted before they were read, the job stops (`failOnDataLoss`) instead of leaving a gap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SESSION = session.SESSION
 
 
 def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
-    """The one streaming query."""
+    """Starts the streaming query."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
     events = Counter("ottla_lake_events", "Events landed.", registry=context.metrics)

@@ -1,4 +1,4 @@
-"""Makes a lake's small files into few; the lake job may run meanwhile. Takes the lake job's configuration."""
+"""Compacts a lake's small files; the lake job may run meanwhile. Takes the lake job's configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SESSION = session.SESSION
 
 
 def run(context: JobContext, config: LakeConfig) -> int:
-    """Once over the lake."""
+    """Compacts the lake once."""
     lake = open_lake(context.spark, config)
     if isinstance(lake, DeltaLake):
         done = compaction.compact_delta(context.spark, lake, config.compaction)

@@ -1,17 +1,19 @@
-"""Mirror topics of one cluster to another, each record exactly once.
+"""Mirrors topics of one cluster to another, each record exactly once.
 
     ottla-pipeline mirror --config mirror.yaml
 
-Keys, values, headers, timestamps, partitions and their order stay; offsets cannot (a transaction's marker
-takes one), so those of consumer groups are translated. docs/pipeline-mirror.md has the configuration.
+Keys, values, headers, timestamps, partitions and their order are preserved. Offsets are not (a transaction
+marker takes one), so the offsets of consumer groups are translated. docs/pipeline-mirror.md describes the
+configuration.
 
-Spark's Kafka source reads; what it has for writing to Kafka is at least once. So each partition of a batch is
-written by its task through a transactional producer that commits, with the records, how far the partition is
-(`ottla_pipeline.mirroring.writer`). A batch that Spark runs again is written from there on: nothing, mostly.
-Spark's checkpoint says what to read next, the target what is written; the first may be behind the second.
+Spark's Kafka source reads. Spark's Kafka sink writes at least once, so it is not used: the task of each
+source partition writes through a transactional producer, which commits the position of the partition together
+with the records (`ottla_pipeline.mirroring.writer`). If Spark repeats a batch, the task continues from that
+position. Spark's checkpoint has the next offsets to read; the target has the written positions, which may be
+ahead of it.
 
-A batch has a task for each source partition, so that many write at the same time. Before it is written, its
-topics are made and grown on the target.
+A batch has one task per source partition, so that partitions are written in parallel. Before it is
+written, its topics are created on the target, with all their partitions.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ SYNCS_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class MirrorMetrics:
-    """What the mirror says of itself at /metrics, besides what every job does."""
+    """The mirror's own metrics at /metrics."""
 
     def __init__(self, context: JobContext) -> None:
         registry = context.metrics
@@ -117,7 +119,7 @@ def batch_summary(batch_id: int, rows: Sequence[Row], took_s: float) -> str:
 
 
 def wanted_topics(context: JobContext, config: MirrorConfig) -> Callable[[str], bool]:
-    """Whether a topic of the source is mirrored: by Java's regular expressions, as Spark sees it."""
+    """Whether a topic of the source is mirrored, decided by Java's regular expressions, as in Spark."""
     if config.topics is not None:
         return frozenset(config.topics).__contains__
     jvm = context.spark._jvm
@@ -130,7 +132,7 @@ def wanted_topics(context: JobContext, config: MirrorConfig) -> Callable[[str], 
 def start(
     context: JobContext, config: MirrorConfig, metrics: MirrorMetrics | None = None
 ) -> Sequence[StreamingQuery]:
-    """Starts the mirror; the groups' thread ends with its query."""
+    """Starts the mirror; the thread of the group sync ends with its query."""
     check_reachable(config.target.bootstrap)
     metrics = metrics or MirrorMetrics(context)
     topics = topics_of(context, config)
@@ -169,7 +171,7 @@ def start_group_sync(
     context: JobContext,
     query: StreamingQuery,
 ) -> None:
-    """Starts the thread that carries the groups' offsets over while the query runs."""
+    """Starts the thread that synchronizes the offsets of consumer groups while the query runs."""
     assert config.groups is not None
 
     def active() -> bool:

@@ -1,8 +1,8 @@
-"""A job of one's own: a Python function that reads, joins and writes streams.
+"""Runs a user's Python function that reads, joins and writes streams.
 
     ottla-pipeline python --config FILE
 
-The configuration names the function, or holds it; what it may call is in `ottla_pipeline.streams`. See
+The configuration names the function or contains it; `ottla_pipeline.streams` is its library. See
 docs/pipeline-streams.md.
 """
 
@@ -30,8 +30,8 @@ _MODULE: Final = "ottla_user_job"
 
 
 class PythonConfig(JobConfig):
-    """`function` is MODULE:NAME, of a module that Python can import, or FILE.py:NAME, or NAME where `source`
-    is the text of a module; `options` are the function's own."""
+    """`function` is MODULE:NAME (an importable module), FILE.py:NAME, or NAME if `source` is the text of a
+    module. `options` are passed to the function."""
 
     JOB: ClassVar[str] = "python"
 
@@ -52,7 +52,8 @@ SESSION = writing.SESSION
 
 
 def start(context: JobContext, config: PythonConfig) -> Sequence[StreamingQuery]:
-    """Calls the function, which starts queries. JobStartError if it cannot be found, or starts none."""
+    """Calls the function, which starts queries. Raises JobStartError if it does not exist or starts no
+    query."""
     function = function_of(config.function, config.source)
     try:
         registry = None if config.registry is None else config.registry.client()
@@ -72,7 +73,8 @@ def start(context: JobContext, config: PythonConfig) -> Sequence[StreamingQuery]
 
 
 def function_of(name: str, source: str | None) -> Callable[[Job], None]:
-    """The function of a configuration. JobStartError if there is none, or if its module cannot be loaded."""
+    """The function of a configuration. Raises JobStartError if it does not exist or its module cannot be
+    loaded."""
     where, _, wanted = name.rpartition(":")
     try:
         if source is not None:
@@ -91,7 +93,7 @@ def function_of(name: str, source: str | None) -> Callable[[Job], None]:
 
 
 def _executed(text: str, where: str) -> ModuleType:
-    """A module of this text. What it gives to Spark goes to executors by value: they could not import it."""
+    """A module of this text. Its functions are pickled by value, because executors cannot import it."""
     module = ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pickle look for it there
     exec(compile(text, where, "exec"), module.__dict__)

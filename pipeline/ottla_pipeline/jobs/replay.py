@@ -1,10 +1,10 @@
-"""Tries a lake's dead letters again and lands what is good now; or sends them to a topic.
+"""Decodes a lake's dead letters again and adds the valid ones to the lake, or sends them to a topic.
 
     ottla-pipeline replay --config lake.yaml [--reason "unknown schema id"] [--topic A] [--to-topic B]
 
-Takes the lake job's configuration, with the schema that is in force now. What lands is marked as replayed and
-not tried again; what is still bad stays. With `--to-topic` the records' bytes, keys and headers are written
-to that topic and marked; killed in between, they are sent again.
+Takes the lake job's configuration and uses its present schema. Records that are valid now are added to the
+lake and marked as replayed; the others remain dead letters. With `--to-topic` the keys, values and headers
+are written to that topic and the dead letters are marked; after a crash in between they are sent again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARAMS = (
 
 
 def run(context: JobContext, config: LakeConfig) -> int:
-    """Once over the dead letters."""
+    """Runs the replay once."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
     reasons, topics = context.params["reason"], context.params["topic"]

@@ -1,8 +1,8 @@
-"""Counts and sums by window, and joins of two streams, to a topic and to the lake.
+"""Aggregates by window and joins of two streams, as configured, to a topic and to the lake.
 
     ottla-pipeline windows --config FILE
 
-See docs/pipeline-windows.md for the configuration; the parts are in `ottla_pipeline.windowing`.
+docs/pipeline-windows.md describes the configuration; the implementation is `ottla_pipeline.windowing`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SESSION = writing.SESSION
 
 
 def start(context: JobContext, config: WindowsConfig) -> list[ResumingQuery]:
-    """Starts the query, which goes on from its checkpoint."""
+    """Starts the query, which continues from its checkpoint."""
     spark, counts = context.spark, Counts()
     registry = _registry(config)
     topics = _topics(config)
@@ -98,7 +98,7 @@ def _lake(context: JobContext, config: WindowsConfig) -> Sink | None:
 
 
 class WindowsMetrics(Collector):
-    """What windows have besides a job's own metrics."""
+    """The windows job's own metrics."""
 
     def __init__(self, name: str, counts: Counts, query: ResumingQuery) -> None:
         self._name = name

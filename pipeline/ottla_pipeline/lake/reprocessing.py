@@ -1,8 +1,11 @@
-"""Records that the lake lacks: of a range of offsets (backfill), or of its own dead letters (replay).
+"""Adds records that the lake lacks: those of a range of offsets (backfill), or its own dead letters (replay).
 
-Called by the jobs `backfill` and `replay`. One of them at a time works on a lake; the lake job may run beside
-it. Both land only what the lake has not, by origin (topic, partition, offset): so they can be killed and run
-again.
+Called by the jobs `backfill` and `replay`. Only one of them at a time may run on a lake; the lake job may run
+beside it. Both add only records whose origin (topic, partition, offset) the lake lacks, so they can be
+stopped and run again.
+
+A backfill's range ends where the lake job's last completed batch ended: the job itself writes later
+records, which would otherwise be in the lake twice.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ ORIGIN = ["topic", "partition", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay came to: dead letters tried, landed now (or before), and still bad."""
+    """The result of a replay: dead letters that were tried, that are in the lake now (or were before), and
+    that are still invalid."""
 
     tried: int
     landed: int
@@ -32,7 +36,7 @@ class Replayed:
 
 
 def backfill(lake: Lake, records: DataFrame) -> Landed:
-    """Lands those of Kafka's records that are neither in the lake nor among its dead letters."""
+    """Adds those records that are neither in the lake nor among its dead letters."""
     missing = records
     for known in (lake.origins(), lake.dead_letters(with_replayed=True)):
         if known is not None:
@@ -45,7 +49,8 @@ def backfill(lake: Lake, records: DataFrame) -> Landed:
 
 
 def select_dead_letters(dead: DataFrame, reasons: Sequence[str], topics: Sequence[str]) -> DataFrame:
-    """Dead letters of these topics, whose reason begins with one of these texts; all, if none are given."""
+    """The dead letters of these topics whose reason begins with one of these texts; all, if none are
+    given."""
     if topics:
         dead = dead.where(sf.col("topic").isin(*topics))
     if reasons:
@@ -57,7 +62,8 @@ def select_dead_letters(dead: DataFrame, reasons: Sequence[str], topics: Sequenc
 
 
 def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replayed:
-    """Tries dead letters with the present schema; what is an event now lands, and is marked as replayed."""
+    """Decodes dead letters with the present schema; the valid ones are added to the lake and marked as
+    replayed."""
     dead = lake.dead_letters()
     if dead is None:
         return Replayed(0, 0, 0)
@@ -83,7 +89,8 @@ Offsets = dict[str, dict[str, int]]  # as Spark writes them: topic → partition
 
 
 def processed_offsets(files: FileSystem, checkpoint: str) -> Offsets:
-    """How far the lake job is: the end of its last batch that is done. JobStartError if it has done none."""
+    """The offsets up to which the lake job has read: the end of its last completed batch. Raises
+    JobStartError if it has completed none."""
     done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
     if not done:
         raise JobStartError(
@@ -99,7 +106,8 @@ def offsets_of(text: str) -> Offsets:
 
 
 def limit_ends(wanted: Mapping[str, Mapping[str, int]], limits: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """`wanted` ends, no further than `limits`. What has no limit has not been read at all: it ends at 0."""
+    """The end offsets `wanted`, limited to `limits`. A partition without a limit has not been read: it
+    ends at 0."""
     return {
         topic: {number: min(end, limits.get(topic, {}).get(number, 0)) for number, end in ends.items()}
         for topic, ends in wanted.items()
@@ -107,7 +115,7 @@ def limit_ends(wanted: Mapping[str, Mapping[str, int]], limits: Mapping[str, Map
 
 
 def nonempty_ranges(starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """The partitions in which there is something between start and end."""
+    """The partitions whose end is after their start."""
     kept = {
         (topic, number)
         for topic, numbers in ends.items()

@@ -1,11 +1,11 @@
-"""How an event's fields meet a table that is there already: what lands, what is new, and what is in conflict.
+"""Schema evolution: how an event's fields fit an existing table; which are new, and which conflict.
 
 Called by `rows` for each batch. Pure: types in, types and column expressions out.
 
-A table's column keeps its type. A field that the table lacks is added to it. A value of another type lands if
-the column can hold it without loss (an INT in a BIGINT, and a BIGINT in an INT while it is small enough);
-else its record becomes a dead letter, and the table stays as readers know it. Names are compared without
-regard to case, as Spark and most readers do.
+A table's column keeps its type. A field that the table lacks is added. A value of another type is accepted
+if the column can hold it without loss (an INT in a BIGINT, and a BIGINT in an INT if it is small enough);
+otherwise its record becomes a dead letter, and the table stays as readers know it. Names are compared
+without regard to case, as in Spark and most readers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructF
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A value as its column takes it, and which field's value it cannot take (null if all fit)."""
+    """A value in its column's type, and the conflict of a field that does not fit (null if all fit)."""
 
     value: Column
     conflict: Column | None
 
 
 def merge_types(table: DataType, event: DataType) -> DataType:
-    """The table's type with what only the event has."""
+    """The table's type, extended by the fields that only the event has."""
     if isinstance(table, StructType) and isinstance(event, StructType):
         return merge_structs(table, event)
     if isinstance(table, ArrayType) and isinstance(event, ArrayType):
@@ -48,7 +48,7 @@ def merge_structs(table: StructType, event: StructType) -> StructType:
 
 
 def nullable(kind: DataType) -> DataType:
-    """The type with nothing required in it: what a record lacks has to have a place."""
+    """The type with every field nullable: a record may lack any of them."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
@@ -59,7 +59,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitted:
-    """A value of type `event` as one of type `table`, which is `merged` with it."""
+    """Converts a value of type `event` to type `table`, a result of `merge_types`."""
     if nullable(event) == nullable(table):
         return Fitted(value, None)
     if isinstance(event, StructType) and isinstance(table, StructType):
@@ -83,7 +83,7 @@ def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitt
 
 
 class _ElementFit:
-    """What is done to each element, as Spark's higher-order functions want it."""
+    """Conversion of each element, as functions for Spark's higher-order functions."""
 
     def __init__(self, event: DataType, table: DataType, path: str) -> None:
         self._types = (event, table, path)

@@ -1,4 +1,4 @@
-"""What a Spark session needs in order to read and write lakes. Used by every job that does."""
+"""The settings of Spark sessions that use a lake, and the lake of a configuration. Called by the jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SESSION: Final[Mapping[str, str]] = {
 
 
 def open_lake(spark: SparkSession, config: LakeConfig) -> Lake:
-    """The lake, with its columns checked as far as they are known now. Raises JobStartError."""
+    """The configured lake, after a check of its columns as far as they are known. Raises JobStartError."""
     if isinstance(config.format, JsonFormat):
         try:
             rows.check(ddl(config.format.fields), config.event)

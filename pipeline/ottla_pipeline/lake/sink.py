@@ -1,4 +1,4 @@
-"""What both sinks have in common: what a batch came to, whose checkpoint it is, batches kept to look twice.
+"""Shared by both sinks: counts of a batch, the id of the checkpoint's query, persisted batches.
 
 Called by the sinks and the jobs.
 """
@@ -26,7 +26,7 @@ EVENTS_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What one change added."""
+    """The number of records (and files) that one change added."""
 
     events: int
     dead_letters: int
@@ -34,7 +34,7 @@ class Landed:
 
 
 class RecordCounts:
-    """RecordCounts the events and the dead letters of a batch while it is written."""
+    """Counts the events and the dead letters of a batch while it is written."""
 
     def __init__(self, classified: DataFrame) -> None:
         self._observation = Observation()
@@ -44,8 +44,9 @@ class RecordCounts:
         self.counted = classified.observe(self._observation, *self._columns)
 
     def landed(self) -> Landed:
-        """Once `counted` has been written. Spark loses what was observed where a plan gave no rows, and its
-        own `get` waits for that without end: so it is counted anew if it has not come with Spark's events."""
+        """The counts, after `counted` has been written. Spark loses an observation if a plan returned no
+        rows, and its own `get` then waits forever; so the counts are computed again if Spark's events do
+        not have them."""
         until = time.monotonic() + OBSERVED_S
         java: Any = self._observation._jo
         while not java.future().isCompleted() and time.monotonic() < until:
@@ -59,8 +60,8 @@ class RecordCounts:
         return Landed(row["events"], row["bad"])
 
     def _no_event_is_left(self) -> bool:
-        """Whether Spark's listeners have had all its events, after a moment's wait: that of the writing's end
-        was among them."""
+        """Whether Spark's listeners have processed all events, after a short wait: the event of the
+        finished write was among them."""
         bus: Any = self._classified.sparkSession.sparkContext._jsc.sc().listenerBus()
         try:
             bus.waitUntilEmpty(EVENTS_MS)
@@ -70,7 +71,7 @@ class RecordCounts:
 
 
 class Lake(Protocol):
-    """A sink, as the jobs use it."""
+    """The interface of a sink that the jobs use."""
 
     files: FileSystem
 
@@ -83,14 +84,14 @@ class Lake(Protocol):
 
 
 def query_id(files: FileSystem, checkpoint: str) -> str | None:
-    """The id that Spark gave the query of this checkpoint, None before its first start."""
+    """The id of this checkpoint's query, None before its first start."""
     path = f"{checkpoint}/metadata"
     return str(json.loads(files.read(path))["id"]) if files.exists(path) else None
 
 
 @contextmanager
 def persisted(records: DataFrame, config: LakeConfig) -> Iterator[DataFrame]:
-    """A batch that is kept (in memory, then on disk) if it has to be read more than once."""
+    """The batch, persisted (in memory, then on disk) if it is read more than once."""
     tables = isinstance(config.sink, DeltaSink) and config.sink.tables == "perTopic"
     if isinstance(config.format, JsonFormat) and not tables:
         yield records

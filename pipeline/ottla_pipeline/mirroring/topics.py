@@ -1,7 +1,7 @@
-"""Topics on the target: made with the source's partitions and settings, grown and configured as these change.
+"""Topics on the target: created with the source's partitions and settings, and updated when these change.
 
-Called by the job on the driver before each batch, so that whatever the batch holds has its place. What is
-to be done is decided by `plan`, a pure function of what both clusters have.
+Called by the job on the driver before each batch, so that every partition of the batch exists on the
+target. `plan`, a pure function of both clusters' topics, decides what to do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster has it; `configs` are those that were set on the topic itself."""
+    """A topic of a cluster; `configs` are those that are set on the topic itself."""
 
     id: str
     partitions: int
@@ -60,7 +60,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done on the target, by its topics' names."""
+    """Changes of the target's topics, by their names."""
 
     create: dict[str, Topic] = field(default_factory=dict)
     grow: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Plan:
 
 
 def copied(configs: Mapping[str, str], not_copied: Iterable[str] = ()) -> dict[str, str]:
-    """The source's settings as the target should have them."""
+    """The source's settings that the target should have."""
     left_out = NOT_COPIED.union(not_copied)
     return {name: value for name, value in configs.items() if name not in left_out} | ALWAYS
 
@@ -86,7 +86,8 @@ def plan(
     not_copied: Iterable[str] = (),
     sync_configs: bool = True,
 ) -> Plan:
-    """What makes the target's topics like the source's. Partitions are never taken away: Kafka cannot."""
+    """The changes that make the target's topics like the source's. Partitions are never removed: Kafka
+    cannot."""
     result = Plan()
     left_alone = NOT_COPIED.union(not_copied) - ALWAYS.keys()
     for name, topic in source.items():
@@ -109,7 +110,7 @@ def plan(
 
 
 class TopicSync:
-    """Both clusters' topics, as far as the mirror has to do with them."""
+    """Keeps the target's topics like the source's. `facts` are the mirrored topics, by source name."""
 
     def __init__(
         self,
@@ -138,8 +139,8 @@ class TopicSync:
         self.facts: dict[str, MirroredTopic] = {}
 
     def refresh(self, now_s: float | None = None) -> Mapping[str, MirroredTopic]:
-        """Facts of all topics that are mirrored, their targets made and grown. Asks the source for its topics
-        each time, and for all else when these have changed, or after the interval."""
+        """The mirrored topics, after creation and growth on the target. Lists the source's topics each
+        time, and describes them if these have changed, or after the interval."""
         now_s = time.monotonic() if now_s is None else now_s
         counts = self._listed()
         if counts != self._partition_counts or now_s - self._refreshed_at >= self._interval_s:
@@ -148,7 +149,7 @@ class TopicSync:
         return self.facts
 
     def ensure(self, topic: str, configs: Mapping[str, str]) -> None:
-        """A topic of one partition on the target, made unless it is there."""
+        """Creates a topic of one partition on the target unless it exists."""
         if topic not in self._target.list_topics(timeout=REQUEST_S).topics:
             self._create({topic: Topic("", 1, configs)})
 
@@ -217,9 +218,8 @@ class TopicSync:
 
 
 class TopicSyncFailed(JobStartError):
-    """A topic of the target could not be made as it has to be; the message says which, and the broker's
-    answer.
-    """
+    """A topic of the target could not be created or changed; the message has its name and the broker's
+    error."""
 
 
 def _await_result(future: object, what: str) -> None:
@@ -231,7 +231,7 @@ def _await_result(future: object, what: str) -> None:
 
 
 def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, Topic]:
-    """Those of these topics that there are."""
+    """Descriptions of those topics that exist."""
     if not names:
         return {}
     found = {}
