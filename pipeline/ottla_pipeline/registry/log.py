@@ -1,12 +1,11 @@
-"""The schemas topic as a log: read to its end and on, and written to by one instance at a time. Kafka is
-here.
+"""The schemas topic as a log: read continuously, written by one instance at a time. The only module with
+Kafka clients.
 
-Called by `store`. All calls block; `read` runs in a thread of its own, the others in whatever thread calls
-them.
+Called by `store`. All calls block; `read` runs in a thread of its own, the others in the caller's thread.
 
-One transactional id for the topic is the fence: who claims it ends what an older claimant has under way, and
-that one's next transaction fails. So a record can be in the log only if nobody claimed between the claimant's
-reading to the end and its commit. No instance needs to know of another one.
+Writers are fenced by one transactional id for the topic: a claim aborts the open transaction of the
+previous claimant, whose next transaction fails. So a record is in the log only if no other instance
+claimed between the claimant's read to the end and its commit. Instances need not know each other.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ _TOPIC_GONE: Final = frozenset(
 
 
 class TopicUnusable(Exception):
-    """The topic cannot hold schemas; the message says why and what to do."""
+    """The topic cannot store schemas; the message says why and what to do."""
 
 
 class LogFailed(Exception):
-    """Kafka did not do what it was asked; whether a write is in the log is not known."""
+    """A Kafka operation failed; whether a write is in the log is unknown."""
 
 
 class TooLarge(Exception):
-    """A record is larger than the topic or the brokers take."""
+    """A record is larger than the topic or the brokers permit."""
 
 
 class LogRecord(NamedTuple):
-    """A record; `write` is the id of the write that it ends."""
+    """A record; `write` is the id of the write that it completes."""
 
     offset: int
     key: bytes | None
@@ -74,7 +73,7 @@ Deliver = Callable[[Sequence[LogRecord], int], None]
 
 
 class TopicLog:
-    """`options` are librdkafka's settings for all its clients."""
+    """The log. `options` are librdkafka settings of all its clients."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class TopicLog:
     # -- The topic --
 
     def ensure_topic(self) -> None:
-        """Make the topic unless it is there; check it otherwise. Raises TopicUnusable, LogFailed."""
+        """Creates the topic, or checks the existing one. Raises TopicUnusable, LogFailed."""
         admin = AdminClient(self._client)
         try:
             known = admin.list_topics(timeout=REQUEST_S)
@@ -139,8 +138,8 @@ class TopicLog:
     # -- Reading --
 
     def read(self, deliver: Deliver) -> None:
-        """All records from the first one on, until `stop`. Raises LogFailed when the topic is not what it
-        was."""
+        """Delivers all records from the first one on, until `stop`. Raises LogFailed if the topic was
+        deleted or truncated."""
         reader = self._consumer()
         try:
             reader.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
@@ -176,10 +175,11 @@ class TopicLog:
             deliver(found, reached)
 
     def end(self) -> int:
-        """The offset after the last record that can be read now. Raises LogFailed.
+        """The offset after the last readable record. Raises LogFailed.
 
-        Asked on a connection of its own: on the reader's it would wait for the fetch under way. A client that
-        reads nothing goes on asking a leader that is dead; so one that gets no answer is replaced.
+        Uses a client of its own, because a request of the reader would wait for its pending fetch. A
+        client that reads nothing does not notice a dead leader, so a client without a response is
+        replaced.
         """
         with self._offset_lock:
             kept = self._offset_client is not None
@@ -215,8 +215,8 @@ class TopicLog:
     # -- Writing --
 
     def claim(self) -> None:
-        """Become the one who writes. What another one has under way is ended when this returns. Raises
-        LogFailed."""
+        """Makes this instance the writer; the open transaction of another one has ended when this returns.
+        Raises LogFailed."""
         self.release()
         began = time.monotonic()
         producer = Producer(
@@ -237,7 +237,8 @@ class TopicLog:
         self._producer = producer
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], write: bytes) -> None:
-        """All records or none; they can be read soon after this returns. Raises LogFailed, TooLarge."""
+        """Appends all records or none; they are readable soon after this returns. Raises LogFailed,
+        TooLarge."""
         producer = self._producer
         assert producer is not None, "claim first"
         refused: list[KafkaError] = []
@@ -261,11 +262,11 @@ class TopicLog:
             raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
 
     def release(self) -> None:
-        """Write no more. What is under way is left to the next claim, or to the transaction's time limit."""
+        """Ends this instance's writing. An open transaction ends with the next claim or its time-out."""
         self._producer = None
 
     def stop(self) -> None:
-        """Ends `read` soon."""
+        """Ends `read`."""
         self._stopping.set()
         with self._offset_lock:
             client, self._offset_client = self._offset_client, None

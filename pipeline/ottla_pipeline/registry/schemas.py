@@ -1,8 +1,8 @@
-"""What decisions know of schemas' texts: the results of `checks`, and which are still needed.
+"""Results of schema checks for decisions: a cache, and the jobs that are still to be performed.
 
-A decision is pure and quick. Where it needs a check that is not known yet, it raises PendingChecks with the
-job; `store` has it performed in a worker's process and decides again. A result depends on the job alone, so
-the memory never has to be told of changes.
+A decision is pure and quick. If it needs the result of a check that is not cached, it raises PendingChecks
+with the job; `store` performs the job in a worker process and runs the decision again. A result depends on
+the job only, so the cache needs no invalidation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_CHARACTERS_MAX: Final = 64 << 20
 
 
 class PendingChecks(Exception):
-    """A decision waits for the results of `jobs`."""
+    """A decision needs the results of `jobs`."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         super().__init__(f"{len(jobs)} checks")
@@ -42,7 +42,7 @@ class PendingChecks(Exception):
 
 
 class Canonical(NamedTuple):
-    """A schema that was parsed, with its canonical text."""
+    """A parsed schema with its canonical text."""
 
     type: str
     text: str
@@ -50,7 +50,7 @@ class Canonical(NamedTuple):
 
 
 class ResultCache:
-    """The last results, of a bounded number and size. Shared by the decisions of a registry."""
+    """The latest results, limited by number and size. Shared by all decisions of a registry."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Job, Result] = OrderedDict()
@@ -71,7 +71,7 @@ class ResultCache:
 
 
 class Schemas:
-    """For one decision: what it has had checked stays known until its end."""
+    """The checks of one decision: their results stay known until its end."""
 
     def __init__(self, memory: ResultCache) -> None:
         self._cache = memory
@@ -91,7 +91,7 @@ class Schemas:
         context: str = "",
         normalize: bool = False,
     ) -> Canonical:
-        """Raises Refused when it is no schema, or refers to what is not there; PendingChecks."""
+        """Raises Refused if the schema is invalid or a reference does not exist; PendingChecks."""
         source = self._source(state, kind, text, references, context)
         (result,) = self._results([Parse(source, normalize)])
         if isinstance(result, Invalid):
@@ -100,7 +100,7 @@ class Schemas:
         return Canonical(kind, result, source._replace(text=result))
 
     def canonical(self, state: State, entries: Sequence[Entry]) -> list[str | None]:
-        """The canonical texts of versions; None for one that cannot be read. Raises PendingChecks."""
+        """The canonical texts of versions; None for an unreadable one. Raises PendingChecks."""
         jobs = [None if (source := self._of(state, each)) is None else Parse(source) for each in entries]
         results = iter(self._results([job for job in jobs if job is not None]))
         found = [None if job is None else next(results) for job in jobs]

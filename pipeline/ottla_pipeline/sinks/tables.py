@@ -1,8 +1,10 @@
-"""Batches to a Delta table, each batch once (`parquet` writes them to plain files).
+"""Sinks that write each batch once to a Delta table, or to Parquet files with a commit log.
 
-Called by `streams.writing` and `windowing.batch`, on the driver. Delta keeps the number of the last batch of
-each writer in its own log (a transaction's `txn` action), and leaves out a batch that it has. With `keys` a
-row replaces the one of the same keys; to write those twice changes nothing.
+Called by `streams.writing` and `windowing.batch`, on the driver. Delta stores the number of each writer's
+last batch in its own log (a transaction's `txn` action) and skips a batch that it has. With `keys` a row
+replaces the row of the same keys, so a repeated batch changes nothing. The Parquet log is that of the lake
+job's Parquet sink: the files are staged, committed by one rename, then moved to their targets; for a
+committed batch only the moves are completed. Readers use `lake.manifest`, or the folders.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from ottla_pipeline.lake.commits import Commit, CommitLog
 
 
 class DeltaSink:
-    """A Delta table; `keys` is given where a later row replaces an earlier one of the same keys. A batch must
-    have one row of each."""
+    """A Delta table. With `keys`, a later row replaces an earlier one of the same keys; a batch must have
+    at most one row for each."""
 
     def __init__(
         self,
@@ -37,7 +39,8 @@ class DeltaSink:
         self._query_id = ""
 
     def open(self, query_id: str) -> None:
-        """Whose batches are numbered. JobStartError if the table holds those of another."""
+        """Sets the query whose batches are numbered. Raises JobStartError if the table has batches of
+        another query."""
         self._query_id = query_id
         if DeltaTable.isDeltaTable(self._spark, self._path):
             others = sorted(self._writers() - {query_id})
@@ -48,7 +51,7 @@ class DeltaSink:
                 )
 
     def _writers(self) -> set[str]:
-        """Who has numbered transactions in the table's log."""
+        """The applications that have numbered transactions in the table's log."""
         jvm: Any = self._spark.sparkContext._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
         defaults = [getattr(log, f"update$default${number}")() for number in (1, 2, 3)]
@@ -59,7 +62,7 @@ class DeltaSink:
         return writers
 
     def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
-        """Adds the batch's rows, of which there are so many, unless it is there."""
+        """Adds the `count` rows of the batch, unless the table has the batch."""
         if self._keys is not None and DeltaTable.isDeltaTable(self._spark, self._path):
             self._merge(rows, self._keys)
             return
@@ -81,7 +84,7 @@ SNAPSHOT_EVERY = 100
 
 
 class ParquetSink:
-    """Files in folders by `partition_by`."""
+    """Parquet files, partitioned by `partition_by`."""
 
     def __init__(self, spark: SparkSession, path: str, *, partition_by: Sequence[str] = ()) -> None:
         self._log = CommitLog(FileSystem(spark), path, f"{path}-dead-letters")
@@ -89,7 +92,8 @@ class ParquetSink:
         self._query_id = ""
 
     def open(self, query_id: str) -> None:
-        """Whose batches are numbered. JobStartError if the lake holds those of another."""
+        """Sets the query whose batches are numbered. Raises JobStartError if the folder has batches of
+        another query."""
         self._query_id = query_id
         owner = self._log.owner()
         if owner not in (None, query_id):
@@ -100,7 +104,7 @@ class ParquetSink:
         self._log.recover()
 
     def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
-        """Adds the batch's rows, of which there are so many, unless it is there."""
+        """Adds the `count` rows of the batch, unless the log has the batch."""
         log = self._log
         known = log.find(batch_id)
         if known is not None:

@@ -1,9 +1,14 @@
-"""One batch of the windows job: what Spark worked out, written once; what it did not count, found and told.
+"""One batch of the windows job: writes Spark's results once, and finds and reports the records they do not
+count.
 
-Called by `jobs.windows` as `foreachBatch`'s function, on the driver. In this order: the lake's table (which
-knows the batch by its number), then the topics (one transaction with its number: results and dead letters). A
-driver that dies in between runs the batch again with the same offsets and the same state, so with the same
-results, and each of the two leaves out what it has.
+Called by `jobs.windows` as `foreachBatch`'s function, on the driver. The order is: the lake's table (which
+stores the batch's number), then the topics (one transaction with its number: results and dead letters). If
+the driver dies in between, the batch is repeated with the same offsets and the same state, so with the same
+results, and each of the two skips what it has.
+
+ResumingQuery restarts the query when new schemas were registered. A streaming plan is made once, with the
+schemas known at that time. A batch with records of newer schemas ends the query before anything is
+written; the query of the same checkpoint with a new plan repeats the batch.
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ Echo = Callable[[str], None]
 
 
 class SchemasChanged(Exception):
-    """A batch holds records of schemas that were registered after the job had started; nothing of it is
-    written. `ids` are theirs, by input: with a plan that knows them the batch can be run again."""
+    """A batch has records of schemas that were registered after the job's start; nothing of it is written.
+    `ids` are the schemas' ids, by input: a plan that includes them can run the batch again."""
 
     def __init__(self, ids: dict[str, set[int]]) -> None:
         super().__init__(f"new schemas: {ids}")
@@ -46,7 +51,7 @@ class SchemasChanged(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """Since the job started; late and invalid records by input."""
+    """Counts since the job's start; late and invalid records by input."""
 
     results: int = 0
     late: Counter[str] = field(default_factory=Counter)
@@ -55,14 +60,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ObservedCounts:
-    """What was counted in passing of one input in one batch."""
+    """The counts that Spark observed for one input in one batch."""
 
     invalid: int
     earliest_us: int | None
 
 
 class Batches:
-    """`write` is foreachBatch's function; `started` must follow with the query that calls it."""
+    """`write` is foreachBatch's function; `started` must be called with the query that uses it."""
 
     def __init__(
         self,
@@ -95,12 +100,12 @@ class Batches:
         self.changed: SchemasChanged | None = None
 
     def started(self, query: StreamingQuery) -> None:
-        """The query whose batches these are."""
+        """Sets the query whose batches these are."""
         self._query = query
         self._started.set()
 
     def write(self, found: DataFrame, batch_id: int) -> None:
-        """Writes one batch. Whatever it raises ends the query; the next start runs the batch again."""
+        """Writes one batch. An exception ends the query; the next start repeats the batch."""
         self._open()
         found = found.persist()
         uncounted: dict[str, UncountedRecords] = {}
@@ -132,7 +137,7 @@ class Batches:
         self._opened = True
 
     def _observed(self, name: str) -> ObservedCounts:
-        """The input's counts of the batch that has just been run."""
+        """The observed counts of an input in the batch that has just run."""
         self._started.wait()
         assert self._query is not None
         metrics = self._query._jsq.streamingQuery().lastExecution().observedMetrics()
@@ -141,7 +146,7 @@ class Batches:
         return ObservedCounts(int(invalid or 0), None if earliest is None else int(earliest))
 
     def _find_uncounted(self, inputs: BatchInputs, uncounted: dict[str, UncountedRecords]) -> None:
-        """What was not counted, where there can be any: a batch's records are read again only then."""
+        """Finds uncounted records. The batch's records are read again only if there can be any."""
         for number, (name, source) in enumerate(self._config.inputs.items()):
             ranges = inputs.sources[number]
             if not ranges:
@@ -159,7 +164,7 @@ class Batches:
             uncounted[name] = late.counted(found)
 
     def _check_schemas(self, name: str, plan: Plan, records: DataFrame) -> None:
-        """SchemasChanged if records were written with schemas that the registry has and the plan lacks."""
+        """Raises SchemasChanged if records have schemas that the registry has and the plan lacks."""
         if not plan.framed or self._registry is None:
             return
         ids = set().union(*writer_ids(records).values()) - plan.writers.keys() - plan.problems.keys()
@@ -195,7 +200,7 @@ class Batches:
             yield results.dead_letter(row, topic, late_by_us)
 
     def _avro(self, found: DataFrame) -> results.Registered | None:
-        """The schema of what goes out in Avro; asked for once."""
+        """The Avro schema of the results; registered once."""
         to = self._config.results.topic
         if to is None or to.format == "json":
             return None
@@ -224,7 +229,7 @@ class Batches:
 
 
 def registered(schemas: Schemas, number: int) -> bool:
-    """Whether the registry has a schema of this id."""
+    """Whether the registry has a schema with this id."""
     try:
         schemas.schema(number)
     except NotRegistered:
@@ -236,8 +241,9 @@ Start = Callable[[Mapping[str, set[int]]], tuple[StreamingQuery, Batches]]
 
 
 class ResumingQuery:
-    """As a StreamingQuery, as far as the jobs' harness uses one. `begin` is given the ids to know besides;
-    `end` is called once the query is at its end for good."""
+    """A StreamingQuery that is planned again and restarted when new schemas were registered; the caller
+    sees one query. `begin` receives the additional schema ids; `end` is called when the query has finally
+    ended."""
 
     def __init__(self, begin: Start, end: Callable[[], None]) -> None:
         self._begin = begin

@@ -1,7 +1,7 @@
-"""The streaming plan of a configuration: its inputs, decoded, and the windows or the join over them.
+"""The streaming plan of a configuration: its decoded inputs, and the windows or the join over them.
 
-Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here but look-ups
-of schemas; Spark's analysis says what does not fit, before the first record is read.
+Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here except
+look-ups of schemas; Spark's analysis reports errors before the first record is read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FUNCTIONS: dict[str, Callable[[Column], Column]] = {
 def plans(
     spark: SparkSession, config: WindowsConfig, schemas: Schemas | None, also: Mapping[str, set[int]]
 ) -> dict[str, Plan]:
-    """How to decode each input. Of registered schemas all that the subject has now are known, and those of
-    the ids in `also`. JobStartError says which input's cannot be used."""
+    """The decoding plan of each input, with all schemas that its subject has at present and those of the
+    ids in `also`. Raises JobStartError with the input's name."""
     found = {}
     for name, source in config.inputs.items():
         try:
@@ -56,8 +56,7 @@ def plans(
 
 
 def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan]) -> DataFrame:
-    """The results as a stream. JobStartError for what Spark does not take, with the input or the part at
-    fault."""
+    """The results as a stream. Raises JobStartError with the input or the part that Spark rejects."""
     rows = {}
     for name, source in config.inputs.items():
         records = spark.readStream.format("kafka").options(**config.source_options(source)).load()
@@ -106,8 +105,8 @@ def aggregated(
 
 
 def joined(left: DataFrame, right: DataFrame, join: JoinConfig) -> DataFrame:
-    """A row for each pair (and each that stayed alone, in outer joins): the selected columns, `_key` (a
-    struct of what the pair is joined on), event_date."""
+    """A row for each pair (and for unmatched rows, in outer joins): the selected columns, `_key` (a struct
+    of the join keys), event_date."""
     on = [f"on_{number}" for number in range(len(join.keys))]
     pairs = join_streams(
         _side(left, join.left, join, LEFT),
@@ -128,7 +127,7 @@ def joined(left: DataFrame, right: DataFrame, join: JoinConfig) -> DataFrame:
 
 
 def names(join: JoinConfig) -> list[str]:
-    """What the parts of a pair's key are called: a field's name, where the left expression is one."""
+    """The names of the join keys: the field's name if the left expression is a field."""
     found: list[str] = []
     for number, key in enumerate(join.keys):
         plain = key.left.isidentifier() and key.left not in found
@@ -137,7 +136,7 @@ def names(join: JoinConfig) -> list[str]:
 
 
 def _side(rows: DataFrame, source: InputConfig, join: JoinConfig, side: str) -> DataFrame:
-    """One side's rows: all its columns as a struct, what it is joined on, its time."""
+    """One side's rows: all its columns as a struct, its join keys, its time."""
     equal = [sf.expr(getattr(key, side)).alias(f"on_{number}") for number, key in enumerate(join.keys)]
     return rows.select(
         sf.struct(*rows.columns).alias(side), *equal, sf.col(source.time).alias(f"{side}_time")
