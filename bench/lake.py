@@ -33,7 +33,7 @@ from bench.usage import usage_of
 from demo import events
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import lake
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import build_session
 
 JANUARY = 27_004
@@ -109,7 +109,7 @@ def run_lake_job(spark: SparkSession, side: Side, filled: FilledTopic, folder: P
         "bench",
     )
     before = usage_of(side.pids).cpu_s
-    (query,) = lake.start(Context(spark, lambda line: None), config)
+    (query,) = lake.start(JobContext(spark, lambda line: None), config)
     query.awaitTermination()
     cpu_s = usage_of(side.pids).cpu_s - before
     seconds = sum(each.durationMs["triggerExecution"] for each in query.recentProgress) / 1000

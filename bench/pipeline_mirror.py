@@ -31,7 +31,7 @@ from ottla.local.cluster import LocalCluster
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.config import MirrorConfig
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import build_session
 
 SETTINGS = {
@@ -73,10 +73,10 @@ def config_of(source: str, target: str, topic: str, folder: Path, **more: Any) -
     return validate(raw, MirrorConfig, "bench")
 
 
-class ReportRecorder(mirror.Figures):
+class ReportRecorder(mirror.MirrorMetrics):
     """Keeps the reports of the tasks."""
 
-    def __init__(self, context: Context, kept: list[Any]) -> None:
+    def __init__(self, context: JobContext, kept: list[Any]) -> None:
         super().__init__(context)
         self._kept = kept
 
@@ -90,7 +90,7 @@ def throughput(
     """Mirror all records of the topic; figures from the tasks' reports."""
     reports: list[Any] = []
     config = config_of(source, target, topic, folder, trigger={"availableNow": True}, **more)
-    context = Context(spark, lambda _: None)
+    context = JobContext(spark, lambda _: None)
     began = time.monotonic()
     for query in mirror.start(context, config, ReportRecorder(context, reports)):
         query.awaitTermination()
@@ -128,7 +128,7 @@ def lag(
     """The time from `produce` to a consumer of the target, without the first third of the records."""
     fill(source, topic, 2, 2, 100)
     config = config_of(source, target, topic, folder, trigger={"interval": interval})
-    (query,) = mirror.start(Context(spark, lambda _: None), config)
+    (query,) = mirror.start(JobContext(spark, lambda _: None), config)
     try:
         producer = Producer({"bootstrap.servers": source, "linger.ms": 5})
         expected = int(rate * seconds)

@@ -1,4 +1,4 @@
-"""The Spark side of Ottla: jobs that land what flows through the brokers, and prove that all of it landed."""
+"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit that every record arrived."""
 
 from ottla.extras import require
 

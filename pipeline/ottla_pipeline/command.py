@@ -1,11 +1,13 @@
-"""`ottla-pipeline JOB --config FILE`: one command for all jobs, each a file in `ottla_pipeline/jobs/`.
+"""`ottla-pipeline JOB --config FILE`: the command line of all jobs. Each job is a module of
+`ottla_pipeline.jobs`.
 
-A job's module has `CONFIG` (its model), its docstring's first line as help, and either
-`start(context, config)`, which gives streaming queries, or `run(context, config)`, which gives an exit
-status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own, whose
-values are in `context.params`). The module is imported, and its configuration checked, before Spark starts.
+A job module has `CONFIG` (its configuration model) and a docstring whose first line is the help text. It has
+either `start(context, config)`, which returns streaming queries, or `run(context, config)`, which returns an
+exit status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own;
+their values are in `context.params`). The command imports the module and validates the configuration before
+it starts Spark.
 
-Exit status: 0 when all is done or the job was told to stop, 1 when it failed, 2 when it could not begin.
+Exit status: 0 when the job is done or was stopped, 1 when it failed, 2 when it could not start.
 """
 
 from __future__ import annotations
@@ -26,25 +28,25 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline import jobs, reach
+from ottla_pipeline import connectivity, jobs
 from ottla_pipeline.config.common import JobConfig
 from ottla_pipeline.config.loading import ConfigError, load
-from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.progress import GroupOffsets, Status
-from ottla_pipeline.running import Context, JobMetrics, Progress, follow
+from ottla_pipeline.running import JobContext, JobMetrics, ProgressListener, await_queries
 from ottla_pipeline.spark import JavaMissing, build_session, keep_checkpoint
 from ottla_pipeline.status_port import StatusPort
 
-UNUSABLE = (ConfigError, CannotBegin, JavaMissing, reach.Unreachable, OSError)
+STARTUP_ERRORS = (ConfigError, JobStartError, JavaMissing, connectivity.BrokersUnreachable, OSError)
 
 
 def job_names() -> list[str]:
-    """The jobs there are, as the command line has them."""
+    """The names of all jobs, as written on the command line."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(jobs.__path__))
 
 
-class Jobs(click.Group):
-    """A subcommand for each job's file; imported when it is asked for."""
+class JobGroup(click.Group):
+    """A click group with one subcommand for each job module, imported on use."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return job_names()
@@ -100,12 +102,12 @@ def execute(
     master: str,
     memory: str,
 ) -> int:
-    """Runs the job; its exit status."""
+    """Runs the job and returns its exit status."""
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         click.echo(f"{name}: {line}")
 
-    def complain(text: str) -> None:
+    def echo_error(text: str) -> None:
         for line in text.splitlines():
             click.echo(f"{name}: {line}", err=True)
 
@@ -113,7 +115,7 @@ def execute(
     try:
         config: JobConfig = load(file, module.CONFIG)
         if check:
-            say(f"{file} is good")
+            echo(f"{file} is good")
             return 0
         if available_now:
             config = config.model_copy(
@@ -121,27 +123,27 @@ def execute(
             )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        return Execution(module, name, config, params, say).run(
+        return Execution(module, name, config, params, echo).run(
             stop, status_port, status_host, master=master, memory=memory
         )
-    except UNUSABLE as error:
-        complain(str(error))
+    except STARTUP_ERRORS as error:
+        echo_error(str(error))
         return 2
     except (PySparkException, Py4JError) as error:
-        complain(short(error))
+        echo_error(error_summary(error))
         return 1
 
 
 class Execution:
-    """One run of a job, from the look at the brokers to the end of the Spark session."""
+    """One run of a job: connectivity check, Spark session, queries, status server."""
 
     def __init__(
-        self, module: ModuleType, name: str, config: JobConfig, params: dict[str, Any], say: Any
+        self, module: ModuleType, name: str, config: JobConfig, params: dict[str, Any], echo: Any
     ) -> None:
         self._module = module
         self._config = config
         self._params = params
-        self._say = say
+        self._echo = echo
         self._status = Status(name, config.name)
         self._metrics = CollectorRegistry()
         self._metrics.register(JobMetrics(self._status))
@@ -149,13 +151,13 @@ class Execution:
     def run(self, stop: threading.Event, port: int | None, host: str, *, master: str, memory: str) -> int:
         served = StatusPort(host, port, self._status.to_json, self._metrics) if port is not None else None
         if served is not None:
-            self._say(f"status at {host}:{served.port}")
+            self._echo(f"status at {host}:{served.port}")
         try:
             return self._run(stop, master, memory)
         except Exception as error:
             self._status.state = "Failed"
             self._status.error = (
-                short(error) if isinstance(error, PySparkException | Py4JError) else str(error)
+                error_summary(error) if isinstance(error, PySparkException | Py4JError) else str(error)
             )
             raise
         finally:
@@ -164,7 +166,7 @@ class Execution:
 
     def _run(self, stop: threading.Event, master: str, memory: str) -> int:
         config, module = self._config, self._module
-        reach.check(config.kafka.bootstrap)
+        connectivity.check_reachable(config.kafka.bootstrap)
         settings = {**config.spark.settings, **getattr(module, "SESSION", {})}
         spark = build_session(
             f"ottla-{config.JOB}-{config.name}",
@@ -174,7 +176,7 @@ class Execution:
             packages=config.spark.packages,
         )
         self._status.application_id = spark.sparkContext.applicationId
-        context = Context(spark, self._say, self._metrics, self._params, self._status.details)
+        context = JobContext(spark, self._echo, self._metrics, self._params, self._status.details)
         try:
             if hasattr(module, "run"):
                 self._status.state = "Running"
@@ -185,18 +187,18 @@ class Execution:
         finally:
             spark.stop()
 
-    def _stream(self, context: Context, stop: threading.Event) -> int:
+    def _stream(self, context: JobContext, stop: threading.Event) -> int:
         config = self._config
         keep_checkpoint(context.spark, config.checkpoint)
         group = GroupOffsets(config.kafka.librdkafka(), config.consumer_group)
-        progress = Progress(self._status, group, self._say)
+        progress = ProgressListener(self._status, group, self._echo)
         context.spark.streams.addListener(progress)
         queries: Sequence[StreamingQuery] = ()
         try:
             queries = self._module.start(context, config)
             self._status.queries = len(queries)
             self._status.state = "Running"
-            ended = follow(queries, stop)
+            ended = await_queries(queries, stop)
             self._status.state = "Done" if ended else "Stopped"
             return 0
         finally:
@@ -205,7 +207,7 @@ class Execution:
             context.at_end.close()
 
 
-@click.group(cls=Jobs, context_settings={"max_content_width": 110})
+@click.group(cls=JobGroup, context_settings={"max_content_width": 110})
 def main() -> None:
     """Runs one of the pipeline's jobs on Spark."""
 

@@ -1,19 +1,20 @@
-"""Errors that jobs end with, and the lines of Spark's own that say what happened."""
+"""Errors that end a job, and the summary of Spark's error messages."""
 
 from __future__ import annotations
 
 import re
 
 
-class CannotBegin(Exception):
-    """A job that cannot go on with its folders, topics or schemas; the message says why and what to do."""
+class JobStartError(Exception):
+    """The job cannot start or continue with its folders, topics or schemas; the message says why and what
+    to do."""
 
 
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*: \S")
 
 
-def short(error: Exception) -> str:
-    """The lines of Spark's message that say what happened, without plans and stacks."""
+def error_summary(error: Exception) -> str:
+    """The essential lines of a Spark error message, without query plans and stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error).partition("\tat ")[0]:
         # Of a task in Python: what it raised stands below its stack, and above Java's.

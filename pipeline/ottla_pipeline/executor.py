@@ -1,8 +1,8 @@
-"""An executor's pod on Kubernetes: becomes Spark's executor backend, `python -m ottla_pipeline.executor`.
+"""Entry point of an executor's pod on Kubernetes: replaces itself with Spark's executor backend.
 
-Spark's scheduler for Kubernetes starts its executors' containers with everything in the environment, and
-leaves it to the image to make a command of it. This is ours; the arguments that Spark gives ("executor") say
-nothing more.
+Spark's scheduler for Kubernetes starts executor containers with all parameters in the environment and
+leaves the command line to the image. `python -m ottla_pipeline.executor` is that command; its arguments
+are ignored.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _OPTIONS: Final = {
 }
 
 
-class NoExecutor(Exception):
-    """The environment is not one that Spark gives an executor; the message says what is missing."""
+class ExecutorEnvironmentError(Exception):
+    """The environment lacks variables that Spark's scheduler sets for an executor; the message names them."""
 
 
-def command_of(java: str, environment: Mapping[str, str]) -> list[str]:
-    """The command line of the backend."""
+def backend_command(java: str, environment: Mapping[str, str]) -> list[str]:
+    """The command line of the executor backend. Raises ExecutorEnvironmentError."""
     memory = "SPARK_EXECUTOR_MEMORY"
     missing = [name for name in (memory, *_OPTIONS.values()) if not environment.get(name)]
     if missing:
-        raise NoExecutor(f"not started by Spark's scheduler for Kubernetes: {', '.join(missing)} not set")
+        raise ExecutorEnvironmentError(
+            f"not started by Spark's scheduler for Kubernetes: {', '.join(missing)} not set"
+        )
     numbered = {
         int(name.removeprefix(_JAVA_OPTION)): value
         for name, value in environment.items()
@@ -59,8 +61,8 @@ def command_of(java: str, environment: Mapping[str, str]) -> list[str]:
 
 def main() -> None:
     try:
-        command = command_of(check_java(), os.environ)
-    except (JavaMissing, NoExecutor) as error:
+        command = backend_command(check_java(), os.environ)
+    except (JavaMissing, ExecutorEnvironmentError) as error:
         sys.exit(f"executor: {error}")
     os.execv(command[0], command)
 

@@ -1,16 +1,15 @@
-"""Fetches the Spark packages that the jobs need, once: `python -m ottla_pipeline.prefetch`.
+"""Downloads the Spark packages that the jobs need: `python -m ottla_pipeline.prefetch`.
 
-Called by `make setup`, and with `--into-spark` by an image's build: there the jars are put among Spark's own,
-on the class path of drivers and executors alike. Runs spark-submit's own resolution (Ivy, with its cache),
-then writes down where the jars are (`spark.jar_list`), so that later sessions neither resolve nor download
-anything, and has Java write down Spark's classes (`training`), which makes starts quicker. Quick afterwards.
+Called by `make setup`, and with `--into-spark` by an image's build, which copies the jars into Spark's own
+folder, onto the class path of drivers and executors. Runs spark-submit's resolution (Ivy, with its cache)
+and writes the paths of the jars to a file (`spark.jar_list`), so that later sessions resolve and download
+nothing. Also creates the archive of Spark's classes (`cds_archive`), which shortens the start of a job.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from ottla_pipeline import cds_archive
 from ottla_pipeline.spark import (
     EXTRAS,
     JavaMissing,
     build_session,
-    check_java,
-    class_archive,
     ivy_home,
     jar_list,
     prefetched_jars,
@@ -35,7 +33,7 @@ SYSTEMS_AUTHORITIES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def prefetch() -> list[str]:
-    """Paths of the packages' jars, downloaded if need be; JavaMissing when Spark cannot start at all."""
+    """Paths of the packages' jars, downloaded if necessary. Raises JavaMissing if Spark cannot start."""
     jars = prefetched_jars()
     if jars is None:
         session = build_session("ottla-prefetch", master="local[1]", memory="512m", packages=EXTRAS)
@@ -51,29 +49,16 @@ def prefetch() -> list[str]:
     return [str(jar) for jar in jars]
 
 
-def archive() -> Path | None:
-    """The archive of Spark's classes, written unless it is there; None if this Java cannot have one."""
-    wanted = class_archive(check_java())
-    if not wanted.is_file():
-        part = wanted.with_suffix(f".{os.getpid()}.part")
-        command = [sys.executable, "-m", "ottla_pipeline.training", str(part)]
-        trained = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        if trained.returncode or not part.is_file():
-            part.unlink(missing_ok=True)
-            return None
-        part.replace(wanted)
-    return wanted
-
-
 def into_spark(jars: list[str]) -> None:
-    """Copies them to where every session finds them."""
+    """Copies the jars into Spark's own folder."""
     for jar in jars:
         shutil.copy(jar, spark_jars())
 
 
 def trust_what_the_system_trusts(store: Path) -> None:
-    """Java has authorities of its own, an image that is built behind somebody's proxy the system's alone:
-    write these to `store`, and have every Java that is started from here on believe them."""
+    """Writes the system's certificate authorities to the PKCS #12 file `store` and sets it as the trust
+    store of every Java process that is started afterwards: Java has its own list of authorities, which
+    lacks that of a proxy."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
@@ -102,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--into-spark" in arguments:
         into_spark(jars)
     click.echo(f"prefetch: {len(jars)} jars for Spark are here")
-    if "--into-spark" not in arguments and archive() is None:
+    if "--into-spark" not in arguments and cds_archive.create() is None:
         click.echo("prefetch: this Java makes no archive of Spark's classes; jobs start a few seconds later")
     return 0
 

@@ -1,11 +1,11 @@
-"""How far a job is: read from Spark's reports, published as a group's offsets, kept as a status.
+"""Progress of a job: parsed from Spark's reports, committed as offsets of a consumer group, kept as a status.
 
-Called by `running`, which hands in every report of every query. Pure but for `GroupOffsets`. Offsets are
-those that come next, as Kafka's groups have them. Only Kafka sources count; a job may have several, as both
+Called by `running` with every report of every query. Pure, except GroupOffsets. Offsets are those of the next
+record, as in Kafka's consumer groups. Only Kafka sources count; a job may have several, for example both
 sides of a join.
 
-Invariant: offsets are published only after the batch that read up to them is done; so a lag monitor never
-sees a job further than it is.
+Invariant: offsets are committed only after the batch that read up to them is done, so a lag monitor never
+shows a job ahead of its real position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUEST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch that is done. `ended_at` is ISO 8601 in UTC."""
+    """A completed batch. `ended_at` is ISO 8601 in UTC."""
 
     id: int
     records: int
@@ -42,8 +42,9 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What one query said of one batch: how far it is, and how far its topics were when it was made."""
+class QueryProgress:
+    """Spark's progress report of one batch: the offsets that the query reached, and the end offsets of its
+    topics."""
 
     query: str
     batch: Batch
@@ -54,12 +55,12 @@ class Report:
 
     @property
     def lag(self) -> int:
-        """Records that were there when the batch was made, and are not in it or one before."""
+        """Records that existed when the batch was planned and that no batch has read."""
         return sum(max(0, end - self.reached.get(where, 0)) for where, end in self.latest.items())
 
 
 def offsets_of(text: str | None) -> Offsets:
-    """Spark's `{"topic": {"0": 23}}`; empty for what other sources write."""
+    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`; empty for the formats of other sources."""
     try:
         raw = json.loads(text or "null")
         return {(topic, int(p)): int(at) for topic, parts in raw.items() for p, at in parts.items()}
@@ -67,8 +68,8 @@ def offsets_of(text: str | None) -> Offsets:
         return {}
 
 
-def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
-    """A report out of Spark's `StreamingQueryProgress`, as its JSON has it."""
+def parse_progress(progress: Mapping[str, Any], ended_at: str) -> QueryProgress:
+    """Parses the JSON of Spark's `StreamingQueryProgress`."""
     reached: Offsets = {}
     latest: Offsets = {}
     read = 0
@@ -87,7 +88,7 @@ def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
     records = min(int(progress["numInputRows"]), read)
     batch = Batch(int(progress["batchId"]), records, duration_ms, ended_at)
     late = sum(int(one["numRowsDroppedByWatermark"]) for one in progress.get("stateOperators", ()))
-    return Report(str(progress["id"]), batch, reached, latest, late)
+    return QueryProgress(str(progress["id"]), batch, reached, latest, late)
 
 
 def _text(value: object) -> str | None:
@@ -96,7 +97,8 @@ def _text(value: object) -> str | None:
 
 @dataclass(slots=True)
 class Status:
-    """What `/status` says. `lag` is in records, None before the first report; `error` is why it failed."""
+    """The content of `/status`. `lag` is in records, None before the first report; `error` is the reason
+    of a failure."""
 
     job: str
     name: str
@@ -107,12 +109,12 @@ class Status:
     records: int = 0
     late_rows: int = 0
     last_batch: Batch | None = None
-    reports: dict[str, Report] = field(default_factory=dict)
+    reports: dict[str, QueryProgress] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     queries: int = 0
     details: dict[str, object] = field(default_factory=dict)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: QueryProgress) -> None:
         self.reports[report.query] = report
         self.late_rows += report.late_rows
         self.idle.discard(report.query)
@@ -121,17 +123,17 @@ class Status:
             self.batches += 1
             self.records += report.batch.records
 
-    def knows(self, query: str, batch_id: int) -> bool:
-        """Whether this batch of the query, or a later one, is in the status already."""
+    def has_batch(self, query: str, batch_id: int) -> bool:
+        """Whether the status includes this batch of the query, or a later one."""
         return query in self.reports and self.reports[query].batch.id >= batch_id
 
-    def idles(self, query: str) -> None:
-        """The query found nothing new to read."""
+    def mark_idle(self, query: str) -> None:
+        """Records that the query found no new data."""
         self.idle.add(query)
 
     @property
     def lag(self) -> int | None:
-        """Of all queries, those that idle having none."""
+        """The sum of the queries' lags; an idle query has none. None until every query has reported."""
         if len(self.reports.keys() | self.idle) < self.queries or not self.queries:
             return None
         return sum(report.lag for query, report in self.reports.items() if query not in self.idle)
@@ -141,7 +143,7 @@ class Status:
         return self.lag == 0
 
     def reached(self) -> Offsets:
-        """The next offset of each partition; of a topic that two queries read, the slower one's."""
+        """The next offset of each partition; the lower one where two queries read the same topic."""
         found: Offsets = {}
         for report in self.reports.values():
             for where, at in report.reached.items():
@@ -166,7 +168,7 @@ class Status:
 
 
 class GroupOffsets:
-    """Commits a job's offsets under its consumer group, which has no members. Threads may share one."""
+    """Commits a job's offsets for its consumer group, which has no members. Thread-safe."""
 
     def __init__(self, settings: Mapping[str, str], group: str) -> None:
         self._settings = {**settings, "group.id": group, "enable.auto.commit": False}
@@ -174,7 +176,8 @@ class GroupOffsets:
         self._lock = threading.Lock()
 
     def publish(self, offsets: Offsets) -> str | None:
-        """Commits; what went wrong, if anything did. The next report tries again."""
+        """Commits the offsets. Returns the error text of a failed commit, else None; the next report
+        retries."""
         if not offsets:
             return None
         positions = [TopicPartition(topic, part, at) for (topic, part), at in sorted(offsets.items())]

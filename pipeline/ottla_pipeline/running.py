@@ -1,7 +1,7 @@
-"""Runs a job's queries to their end: follows their progress, serves it, stops them when told to.
+"""Runs a job's queries until they end: follows their progress and stops them on request.
 
-Called by `command`. A streaming job ends when it has all there is (`availableNow`), when SIGTERM or SIGINT
-comes, or with the first query that fails, which ends the others.
+Called by `command`. A streaming job ends when it has read everything (`availableNow`), on SIGTERM or
+SIGINT, or with the first query that fails, which ends the others.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.progress import GroupOffsets, Status, report_of
+from ottla_pipeline.progress import GroupOffsets, Status, parse_progress
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 # Offsets of a group without members expire, a week after the last commit by default.
 REPUBLISH_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What a job is given besides its configuration. `params` holds the values of the job's own options;
-    `metrics` is what `/metrics` serves, and `details` what `/status` says besides, for the job to add to;
-    `at_end` is closed after its queries."""
+class JobContext:
+    """What a job receives besides its configuration. `echo` prints a line; `params` are the values of the
+    job's own options; `metrics` is served at `/metrics`; `details` is the job's part of `/status`;
+    `at_end` is closed after the queries have ended."""
 
     spark: SparkSession
-    say: Say
+    echo: Echo
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     params: Mapping[str, Any] = field(default_factory=dict)
     details: dict[str, object] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Context:
 
 
 class JobMetrics(Collector):
-    """A job's status as Prometheus' metrics."""
+    """The job's status as Prometheus metrics."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -81,14 +81,17 @@ class JobMetrics(Collector):
         return found
 
 
-class Progress(StreamingQueryListener):
-    """Spark's reports into the status, and on to the consumer group from a thread of its own: Spark's
-    listeners share one, and a broker may be slow to answer."""
+class ProgressListener(StreamingQueryListener):
+    """Spark's listener of query progress: updates the status and commits offsets for the consumer group.
 
-    def __init__(self, status: Status, group: GroupOffsets, say: Say) -> None:
+    A thread of its own commits, because all listeners of Spark share one thread and a broker may respond
+    slowly.
+    """
+
+    def __init__(self, status: Status, group: GroupOffsets, echo: Echo) -> None:
         self._status = status
         self._group = group
-        self._say = say
+        self._echo = echo
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._published_at = 0.0
         self._thread = threading.Thread(target=self._publish, name="group-offsets", daemon=True)
@@ -101,7 +104,7 @@ class Progress(StreamingQueryListener):
         self._take(event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._status.idles(str(event.id))
+        self._status.mark_idle(str(event.id))
         if time.monotonic() - self._published_at > REPUBLISH_S:
             self._wanted.put(True)
 
@@ -110,7 +113,7 @@ class Progress(StreamingQueryListener):
 
     def _take(self, progress: str) -> None:
         ended_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._status.add(report_of(json.loads(progress), ended_at))
+        self._status.add(parse_progress(json.loads(progress), ended_at))
         self._wanted.put(True)
 
     def _publish(self) -> None:
@@ -119,14 +122,14 @@ class Progress(StreamingQueryListener):
             problem = self._group.publish(self._status.reached())
             self._published_at = time.monotonic()
             if problem is not None and problem != said:
-                self._say(f"the offsets of the group could not be committed: {problem}")
+                self._echo(f"the offsets of the group could not be committed: {problem}")
             said = problem
 
     def close(self, queries: Sequence[StreamingQuery]) -> None:
-        """Takes the last reports from the queries themselves, which have ended: Spark hands reports on later,
-        and no more once a session goes. Publishes what was still wanted."""
+        """Reads the last progress from the ended queries and commits pending offsets. Spark delivers the
+        last events late, or not at all once the session stops."""
         for query in queries:
-            if (last := query.lastProgress) is not None and not self._status.knows(
+            if (last := query.lastProgress) is not None and not self._status.has_batch(
                 str(query.id), last.batchId
             ):
                 self._take(last.json)
@@ -135,9 +138,9 @@ class Progress(StreamingQueryListener):
         self._group.close()
 
 
-def follow(queries: Sequence[StreamingQuery], stop: threading.Event) -> bool:
-    """Waits for all queries to end, or for `stop`; then ends what still runs. True if all came to their end
-    by themselves; raises the StreamingQueryException of one that failed."""
+def await_queries(queries: Sequence[StreamingQuery], stop: threading.Event) -> bool:
+    """Waits for all queries to end, or for `stop`, then stops the remaining ones. Returns True if all
+    ended by themselves. Raises the StreamingQueryException of a query that failed."""
     running = list(queries)
     try:
         while running and not stop.is_set():

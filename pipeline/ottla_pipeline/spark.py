@@ -1,11 +1,11 @@
-"""Spark sessions for the jobs: versions pinned in one place, Java checked, quiet logs, loopback only.
+"""Spark sessions of the jobs: pinned versions, a check of Java, quiet logs, loopback addresses only.
 
-Called by every job and by `ottla_pipeline.prefetch`. Under spark-submit the session is what the command line
-made it: nothing is set here but what the jobs need to be right (UTC, the Parquet calendar).
+Called by every job and by `prefetch`. Under spark-submit the command line configures the session; this module
+then sets only what the jobs need for correct results (UTC, the Parquet calendar).
 
-The connector's jars are found once, by Ivy, from `PACKAGES`; `prefetch` writes down where they are, and later
-sessions take them from there: no look-up, no network, and two seconds less at every start. What Java makes of
-Spark's classes is kept there, too.
+Ivy resolves `PACKAGES` once; `prefetch` stores the paths of the jars, and later sessions take them from
+there: no resolution, no network, two seconds less per start. The archive of Spark's classes
+(`cds_archive`) is in the same folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
@@ -68,15 +68,20 @@ NEEDED_SETTINGS = {
     # It would parse the JSON anew for each field that is asked for.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
+DELTA_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings of a session that reads or writes Delta tables."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class JavaMissing(Exception):
-    """There is no Java that Spark can use; the message says what was found and what to do."""
+    """No Java that Spark can use was found; the message says what was found and what to do."""
 
 
 def parse_java_version(text: str) -> int | None:
-    """The feature release named in what `java -version` prints ("17.0.15" is 17, "1.8.0_402" is 8)."""
+    """The feature release in the output of `java -version` ("17.0.15" is 17, "1.8.0_402" is 8)."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
         return None
@@ -85,7 +90,8 @@ def parse_java_version(text: str) -> int | None:
 
 
 def check_java() -> str:
-    """The path of a Java that Spark 4 can use (JAVA_HOME's, or the first on PATH); else JavaMissing."""
+    """The path of a Java that Spark 4 supports: that of JAVA_HOME, else the first on PATH. Raises
+    JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     wanted = " or ".join(str(v) for v in JAVA_VERSIONS)
@@ -103,19 +109,20 @@ def check_java() -> str:
 
 
 def ivy_home() -> Path:
-    """Where Ivy keeps what it downloaded: Spark's own default, unless OTTLA_IVY_HOME says otherwise."""
+    """Ivy's folder of downloads: Spark's default, or OTTLA_IVY_HOME."""
     return Path(os.environ.get("OTTLA_IVY_HOME") or Path.home() / ".ivy2.5.2")
 
 
 def jar_list() -> Path:
-    """The file in which `prefetch` writes the jars of just these packages, one path a line."""
+    """The file with the paths of the packages' jars, one per line, written by `prefetch`; its name has a
+    hash of the packages' versions."""
     names = "\n".join((*PACKAGES, *EXTRAS.values(), *SHIPPED))
     pinned = hashlib.sha256(names.encode()).hexdigest()[:12]
     return ivy_home() / f"ottla-{pinned}.txt"
 
 
 def prefetched_jars() -> list[Path] | None:
-    """The connector's jars as found by `prefetch`, or None if it has not run or a jar is gone since."""
+    """The jars that `prefetch` found; None if it has not run, or if a jar has been deleted since."""
     try:
         jars = [Path(line) for line in jar_list().read_text().splitlines() if line]
     except OSError:
@@ -124,19 +131,19 @@ def prefetched_jars() -> list[Path] | None:
 
 
 def spark_jars() -> Path:
-    """The folder of Spark's own jars, which are on the class path of drivers and executors."""
+    """The folder of Spark's own jars, which is on the class path of drivers and executors."""
     return Path(pyspark.__file__).parent / "jars"
 
 
 def jar_name(package: str) -> str:
-    """How Ivy calls the jar of `GROUP:ARTIFACT:VERSION`."""
+    """The file name that Ivy gives to the jar of `GROUP:ARTIFACT:VERSION`."""
     group, artifact, version = package.split(":")
     return f"{group}_{artifact}-{version}.jar"
 
 
 def package_settings(extras: Collection[str] = ()) -> dict[str, str]:
-    """How Spark comes by the connector and the `extras`: among its own jars (in an image), jars already here,
-    or names for Ivy to resolve."""
+    """Settings that add the connector and the `extras` to a session: none if they are among Spark's own
+    jars (in an image), the paths of prefetched jars, or coordinates for Ivy to resolve."""
     bundled = sorted(spark_jars().glob(f"*{LOCAL_FILES.split(':')[1]}*.jar"))
     if bundled:
         return local_file_settings(bundled)
@@ -153,10 +160,11 @@ def package_settings(extras: Collection[str] = ()) -> dict[str, str]:
 
 
 def local_file_settings(jars: list[Path]) -> dict[str, str]:
-    """Local files by Java's own calls. Hadoop, without its native library, starts a `chmod` for every file
-    and folder that it makes: the 1,098 files of a year of flights took 19 s that way, and take 5 s this way.
+    """Settings for local files without child processes. Hadoop without its native library starts `chmod` for
+    every file and folder that it creates: the 1,098 files of a year of flights took 19 s, and take 5 s with
+    this class.
 
-    The class has to be there before Spark looks for its jars, which Ivy's resolution would be too late for.
+    The class must be on the class path before Spark looks for its jars, which is before Ivy's resolution.
     """
     name = LOCAL_FILES.split(":")[1]
     found = [str(jar) for jar in jars if name in jar.name]
@@ -169,7 +177,7 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
 
 
 def class_archive(java: str) -> Path:
-    """Where `prefetch` has this Java keep Spark's classes as it has loaded them once (see `training`)."""
+    """The path of the archive of Spark's classes for this Java (see `cds_archive`)."""
     release = Path(java).resolve().parents[1] / "release"
     build = release.read_text() if release.is_file() else java
     made_of = hashlib.sha256("\n".join((*PACKAGES, str(spark_jars()), build)).encode()).hexdigest()[:12]
@@ -177,7 +185,7 @@ def class_archive(java: str) -> Path:
 
 
 def java_options(archive: Path | None) -> str:
-    """Of the driver's JVM. An archive that does not fit is passed over by Java, and says nothing of it."""
+    """Options of the driver's JVM. Java ignores an archive that does not match, without a message."""
     options = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -XX:+UseSerialGC"
     if archive is None or not archive.is_file():
         return options
@@ -185,7 +193,7 @@ def java_options(archive: Path | None) -> str:
 
 
 def local_settings(java: str, master: str, memory: str) -> dict[str, str]:
-    """A small, quiet Spark in this process' own JVM that no other machine can reach."""
+    """Settings of a small Spark in this process' own JVM that no other machine can reach."""
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
@@ -207,10 +215,10 @@ def build_session(
     extra: Mapping[str, str] | None = None,
     packages: Collection[str] = (),
 ) -> SparkSession:
-    """A session with Spark's Kafka connector and `packages`, names of EXTRAS; raises JavaMissing when Java is
+    """A session with Spark's Kafka connector and `packages`, names of EXTRAS. Raises JavaMissing if Java is
     absent or too old.
 
-    `master` and `memory` are left alone under spark-submit, whose command line has the say.
+    Under spark-submit `master` and `memory` have no effect: its command line sets them.
     """
     settings = dict(NEEDED_SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python that it starts
@@ -226,13 +234,13 @@ def build_session(
 
 
 def keep_checkpoint(spark: SparkSession, folder: str) -> None:
-    """Where `folder` is on a local disk, a query's checkpoint goes there by Java's own calls, too.
+    """Writes the checkpoints of queries below `folder` with Java's file operations if it is on a local disk.
 
-    Spark prefers Hadoop's FileContext, for the atomic renames that HDFS has under that name. With local files
-    that starts a process for each one made (`chmod`) and four for each renamed (`readlink`): a hundred in a
-    batch of a join. Without it, the files and the order of their renames are the same.
+    Spark prefers Hadoop's FileContext, for the atomic renames of HDFS. For local files FileContext starts
+    one process for each created file (`chmod`) and four for each rename (`readlink`): a hundred in one
+    batch of a join. Without it the files and the order of renames are the same.
     """
-    local = Files(spark).absolute(folder).startswith("file:")
+    local = FileSystem(spark).absolute(folder).startswith("file:")
     if local and spark.conf.get(CHECKPOINT_FILES, None) is None:
         by_file_system = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
         spark.conf.set(CHECKPOINT_FILES, by_file_system)

@@ -1,8 +1,8 @@
-"""A job's `/status` (JSON), `/metrics` (Prometheus) and `/healthz`, on a port of its own.
+"""The HTTP server of a job's `/status` (JSON), `/metrics` (Prometheus) and `/healthz`.
 
-Called by `running`. The operator and `ottla up` read `/status`; it is answered from a thread, also while a
-batch runs. A connection has TIMEOUT_S for each read and write. At most CONNECTIONS_MAX are open, and at that
-number a new one replaces the oldest: connections that are silent keep nobody out.
+Called by `command`. The operator and `ottla up` read `/status`; a thread serves it, also while a batch
+runs. Each read and write of a connection has a time-out of TIMEOUT_S. At most CONNECTIONS_MAX connections
+are open; a further one closes the oldest, so idle connections cannot block the port.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class StatusPort:
-    """Serves until closed; `port` is the one that was taken (0 asks for any)."""
+    """Serves until closed. `port` is the bound port; 0 selects a free one."""
 
     def __init__(
         self, host: str, port: int, status: Callable[[], dict[str, object]], metrics: CollectorRegistry

@@ -23,7 +23,7 @@ from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.manifest import committed_files
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 
 # Settings for the small tables of tests.
 SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
@@ -78,7 +78,7 @@ class Line:
     def land(self, spark: SparkSession, **changes: Any) -> list[str]:
         """Runs the job over all there is; what it said."""
         said: list[str] = []
-        (query,) = lake.start(Context(spark, said.append), self.config(**changes))
+        (query,) = lake.start(JobContext(spark, said.append), self.config(**changes))
         query.awaitTermination(280)
         assert not query.isActive
         assert query.exception() is None

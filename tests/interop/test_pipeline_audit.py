@@ -1,6 +1,6 @@
 """The audit job with real Spark, a real broker and audited producers: losses and copies, planted and found.
 
-The judge knows of each planted record by reading it beforehand, with confluent-kafka. OTTLA_AUDIT_RECORDS
+The oracle knows of each planted record by reading it beforehand, with confluent-kafka. OTTLA_AUDIT_RECORDS
 says how many are sent in the great loss' test (a million takes a minute or two).
 """
 
@@ -31,12 +31,12 @@ from pyspark.sql import functions as sf
 from ottla.local.ports import wait_until
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.reporting import AuditOptions
-from ottla_pipeline.completeness.columns import produced_columns
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.decoding.audit_columns import produced_columns
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs import audit, audit_report, lake
 from ottla_pipeline.lake.manifest import committed_files
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import JavaMissing, check_java
 from tests.interop.lake_line import SMALL
 from tests.interop.one_broker import OneBroker
@@ -121,7 +121,7 @@ class Line:
     ) -> tuple[int, dict[str, Any]]:
         """The exit status of audit-report, and what its report says."""
         config = validate(self.raw(*tiers, **changes), audit_report.CONFIG, "test")
-        code = audit_report.run(Context(spark, lambda _: None), config)
+        code = audit_report.run(JobContext(spark, lambda _: None), config)
         return code, json.loads((self.folder / "report" / "report.json").read_text())
 
 
@@ -280,7 +280,7 @@ def test_what_the_lake_job_landed_is_complete_and_what_went_from_it_since_is_nam
         "checkpoint": str(line.folder / "lake-checkpoint"),
         "trigger": {"availableNow": True},
     }
-    for query in lake.start(Context(spark, lambda _: None), validate(config, lake.CONFIG, "lake")):
+    for query in lake.start(JobContext(spark, lambda _: None), validate(config, lake.CONFIG, "lake")):
         query.awaitTermination()
     line.wait_for_the_windows_end()
     path = root / line.topic if sink == "delta" else root
@@ -296,13 +296,13 @@ def test_what_the_lake_job_landed_is_complete_and_what_went_from_it_since_is_nam
     assert (window["missing"], window["samples"]) == (1, [name_of(lost)])
     if sink == "delta":
         wrong = {"name": "lake", "delta": [str(root)]}
-        with pytest.raises(CannotBegin, match=f"the tables below it are {line.topic}"):
+        with pytest.raises(JobStartError, match=f"the tables below it are {line.topic}"):
             line.audit(spark, wrong, checkpoint=str(line.folder / "unused"))
     else:
-        with pytest.raises(CannotBegin, match="has counted lake before"):
+        with pytest.raises(JobStartError, match="has counted lake before"):
             line.audit(spark, tier, checkpoint=str(line.folder / "anew"))
-        with pytest.raises(CannotBegin, match="audit-report counts it"):
-            audit.start(Context(spark, lambda _: None), validate(line.raw(tier), audit.CONFIG, "test"))
+        with pytest.raises(JobStartError, match="audit-report counts it"):
+            audit.start(JobContext(spark, lambda _: None), validate(line.raw(tier), audit.CONFIG, "test"))
 
 
 class Job:

@@ -1,6 +1,6 @@
 """Audited producers of three libraries on real brokers: what their audit events say, against what is there.
 
-The judge reads topics with confluent-kafka and knows nothing of the hooks but the two headers' text.
+The oracle reads topics with confluent-kafka and knows nothing of the hooks but the two headers' text.
 """
 
 from __future__ import annotations

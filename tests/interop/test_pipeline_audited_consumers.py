@@ -32,7 +32,7 @@ from ottla_pipeline.auditing.ottla_consumer import AuditedConsumer, BlockingAudi
 from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import audit, audit_report
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL
 from tests.judges import needs_kafka_jars
 
@@ -411,7 +411,7 @@ def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
     def report() -> dict[str, Any]:
         details.clear()
         config = validate(raw, AuditConfig, "test")
-        audit_report.run(Context(spark, lambda _: None, details=details), config)
+        audit_report.run(JobContext(spark, lambda _: None, details=details), config)
         found: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
         return found
 

@@ -32,7 +32,7 @@ CONFIG = Config
 
 def start(context, config):
     def batch(records, number):
-        context.say(f"batch {number}: {records.count()}")
+        context.echo(f"batch {number}: {records.count()}")
         if records.where("CAST(value AS STRING) = 'poison'").count():
             raise ValueError("poison was read")
     records = context.spark.readStream.format("kafka").options(**config.source_options(config.source)).load()

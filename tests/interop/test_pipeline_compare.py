@@ -18,9 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from ottla_pipeline import held
+from ottla_pipeline.completeness import broker_reader
+from ottla_pipeline.completeness.comparison import ComparisonReport
 from ottla_pipeline.jobs import compare
-from ottla_pipeline.tally import Report
 from tests.interop.one_broker import OneBroker
 
 NUMBERS = count()
@@ -81,7 +81,7 @@ class Line:
             }
         )
 
-    def compare(self) -> Report:
+    def compare(self) -> ComparisonReport:
         return compare.compare(self.spark, self.config())
 
 
@@ -113,7 +113,7 @@ def test_it_finds_a_loss_in_the_lake_by_topic_and_window(line: Line) -> None:
     assert not report.passed
     (window,) = report.differing()
     assert (window.topic, window.start) == (line.topics[1], "2013-01-02T00:00:00Z")
-    assert (window.tally.lake.missing, window.tally.brokers.missing) == (len(gone), 0)
+    assert (window.counts.lake.missing, window.counts.brokers.missing) == (len(gone), 0)
     assert {sample.id for sample in report.samples} == gone
 
 
@@ -156,9 +156,13 @@ def test_a_delta_table_is_read_as_its_log_has_it(line: Line) -> None:
 def test_every_offset_of_a_partition_is_read_by_itself(line: Line) -> None:
     line.produce(range(20))
     line.send(line.topics[0], [b"no json"])
-    ranges = held.ranges(line.bootstrap, [*line.topics, "not-there"], {})
+    ranges = broker_reader.offset_ranges(line.bootstrap, [*line.topics, "not-there"], {})
     assert sum(part.end - part.start for part in ranges) == 21
-    found = [event for part in ranges for event in held.read(part, line.bootstrap, "id", "event_time", {})]
+    found = [
+        event
+        for part in ranges
+        for event in broker_reader.read_range(part, line.bootstrap, "id", "event_time", {})
+    ]
     assert sorted(event.id or "" for event in found) == sorted(["", *(i for _, i, _ in line.produced)])
 
 

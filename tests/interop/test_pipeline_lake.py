@@ -15,11 +15,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.commits import CommitLog
 from ottla_pipeline.lake.delta_sink import DeltaLake
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
@@ -126,7 +126,7 @@ def test_a_field_that_is_new_lands_and_one_of_another_type_is_a_dead_letter(
 def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line, spark: SparkSession) -> None:
     line.produce(range(4))
     line.land(spark)
-    with pytest.raises(CannotBegin, match="another checkpoint"):
+    with pytest.raises(JobStartError, match="another checkpoint"):
         line.land(spark, checkpoint=str(line.folder / "other"))
     line.complete()
     assert line.dead() == []
@@ -143,8 +143,8 @@ def test_columns_that_cannot_be_are_refused_before_anything_is_read(
         ("not ddl at all, really", "no DDL"),
     ):
         config = parquet.config(format={"type": "json", "fields": fields})
-        with pytest.raises(CannotBegin, match=what):
-            lake.start(Context(spark, print), config)
+        with pytest.raises(JobStartError, match=what):
+            lake.start(JobContext(spark, print), config)
 
 
 def test_topics_are_found_by_pattern_and_batches_are_limited(parquet: Line, spark: SparkSession) -> None:

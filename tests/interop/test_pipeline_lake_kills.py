@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from ottla.local.ports import wait_until
 from ottla_pipeline.jobs import lake, lake_compact
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(900)
@@ -100,6 +100,6 @@ def test_what_was_produced_landed_once_whenever_the_driver_was_killed(
     line.complete()
     assert sorted(row["value"] for row in line.dead()) == sorted(f"bad {n}".encode() for n in range(BAD))
     said: list[str] = []
-    assert lake_compact.run(Context(spark, said.append), line.config(compaction={"minFiles": 2})) == 0
+    assert lake_compact.run(JobContext(spark, said.append), line.config(compaction={"minFiles": 2})) == 0
     assert "became" in said[0]
     line.complete()

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.jobs import backfill, lake, lake_compact, replay
 from ottla_pipeline.lake import commits
 from ottla_pipeline.lake.delta_sink import DeltaLake
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.lake.opening import open_lake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
@@ -44,7 +44,7 @@ def new_line(bootstrap: str, folder: Path, sink: str) -> Line:
 def run(job: Any, spark: SparkSession, line: Line, params: dict[str, Any], **changes: Any) -> str:
     """One of the commands; what it said."""
     said: list[str] = []
-    assert job.run(Context(spark, said.append, params=params), line.config(**changes)) == 0
+    assert job.run(JobContext(spark, said.append, params=params), line.config(**changes)) == 0
     return " ".join(said)
 
 
@@ -98,7 +98,7 @@ def test_a_compaction_that_is_killed_anywhere_loses_and_doubles_nothing(
         opened.check_owner()  # as the lake job begins
         line.complete()
         assert len(visible(line)) in (1, 3)
-        opened.log.fold()
+        opened.log.write_snapshot()
         line.complete()
     assert left[0] == 3, "nothing had happened"
     assert {4, 2} <= set(left), "it died before the first and before the last of the old files was deleted"
@@ -124,7 +124,7 @@ def compacted(line: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, 
 
     with monkeypatch.context() as patch:
         for name in ("write", "rename", "remove"):
-            patch.setattr(Files, name, counted(getattr(Files, name)))
+            patch.setattr(FileSystem, name, counted(getattr(FileSystem, name)))
         try:
             run(lake_compact, spark, line, {})
         except Killed:
@@ -172,7 +172,7 @@ def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
     line: Line, spark: SparkSession
 ) -> None:
     params: dict[str, Any] = {"first": 0, "end": None, "topic": (), "partition": ()}
-    with pytest.raises(CannotBegin, match="has done no batch yet"):
+    with pytest.raises(JobStartError, match="has done no batch yet"):
         run(backfill, spark, line, params)
     (topic,) = line.topics
     line.produce(range(10))
@@ -193,5 +193,5 @@ def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
     assert "0 events landed, 0 dead letters" in run(backfill, spark, line, params)
     line.land(spark)
     line.complete()
-    with pytest.raises(CannotBegin, match="--topic other"):
+    with pytest.raises(JobStartError, match="--topic other"):
         run(backfill, spark, line, params | {"topic": ("other",)})

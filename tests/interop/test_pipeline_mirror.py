@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.errors import short
+from ottla_pipeline.errors import error_summary
 from ottla_pipeline.jobs import mirror
-from ottla_pipeline.mirroring.topics import described
-from ottla_pipeline.running import Context
+from ottla_pipeline.mirroring.topics import describe_topics
+from ottla_pipeline.running import JobContext
 from tests.interop.mirror_judge import (
     create,
     delete,
@@ -79,7 +79,7 @@ class Line:
     def run(self, config: mirror.MirrorConfig | None = None) -> str:
         """Mirrors all there is; the last batch in a line."""
         self.said.clear()
-        for query in mirror.start(Context(self.spark, self.said.append), config or self.config()):
+        for query in mirror.start(JobContext(self.spark, self.said.append), config or self.config()):
             query.awaitTermination()
         for thread in threading.enumerate():
             if thread.name == "mirror-groups":
@@ -163,7 +163,7 @@ def test_a_source_topic_that_was_made_anew_is_refused(line: Line) -> None:
     shutil.rmtree(line.checkpoint)
     with pytest.raises(PySparkException) as refused:
         line.run()
-    assert "the source has another of that name now" in short(refused.value)
+    assert "the source has another of that name now" in error_summary(refused.value)
     assert values(read(line.west, line.there)) == ["old"] * 4
 
 
@@ -184,7 +184,7 @@ def test_the_target_has_the_sources_partitions_and_settings_and_follows_them(lin
     send(line.east, topic, ["x"], partitions=1)
     line.run(config)
     admin = AdminClient({"bootstrap.servers": line.west})
-    found = described(admin, [f"east.{topic}", line.there])
+    found = describe_topics(admin, [f"east.{topic}", line.there])
     assert {name: t.partitions for name, t in found.items()} == {f"east.{topic}": 1, line.there: 2}
     assert found[f"east.{topic}"].configs == {
         "cleanup.policy": "compact",
@@ -194,7 +194,7 @@ def test_the_target_has_the_sources_partitions_and_settings_and_follows_them(lin
         future.result(30)
     send(line.east, topic, ["y"] * 6, partitions=3)
     line.run(config)
-    assert described(admin, [f"east.{topic}"])[f"east.{topic}"].partitions == 3
+    assert describe_topics(admin, [f"east.{topic}"])[f"east.{topic}"].partitions == 3
     assert read(line.west, f"east.{topic}") == read(line.east, topic), "the source's own append times, too"
 
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla_pipeline.mirroring.naming import Naming
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
 from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
@@ -30,7 +30,7 @@ KILLS = 8
 SEED = 20261122
 BEGAN_MS = 1_700_000_000_000
 SMALL = Limits(25)
-Place = tuple[Target, TopicFacts]
+Place = tuple[Target, MirroredTopic]
 
 
 def rows(offsets: range, size: int = 10) -> list[pa.RecordBatch]:
@@ -72,7 +72,7 @@ def a_target(bootstrap: str, name: str, limits: Limits = SMALL) -> Place:
         f"{name}.syncs",
         limits,
     )
-    return target, TopicFacts("t", f"east.{name}", Lineage("cluster/topic", "target"), 1_048_588)
+    return target, MirroredTopic("t", f"east.{name}", Lineage("cluster/topic", "target"), 1_048_588)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def write(writer: PartitionWriter, offsets: range, limits: Limits = SMALL) -> Wr
     return written
 
 
-def there(broker: OneBroker, facts: TopicFacts) -> list[int]:
+def there(broker: OneBroker, facts: MirroredTopic) -> list[int]:
     return [int(record.value or b"") for record in read(broker.bootstrap, facts.target)[0]]
 
 
@@ -166,7 +166,7 @@ def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
 
 def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Place) -> None:
     target, facts = place
-    small = TopicFacts("t", f"{facts.target}.small", facts.lineage, 100)
+    small = MirroredTopic("t", f"{facts.target}.small", facts.lineage, 100)
     create(broker.bootstrap, small.target, 1, max_message_bytes="100")
     batch = rows(range(1))[0]
     batch = batch.set_column(5, "value", pa.array([b"x" * 1000], pa.binary()))

@@ -16,7 +16,7 @@ from registries import Registry
 from ottla.local.ports import wait_until
 from ottla_pipeline.registry.checks import Compare, Earlier, Invalid, Parse, Source
 from ottla_pipeline.registry.errors import CheckFailed
-from ottla_pipeline.registry.worker import Workers
+from ottla_pipeline.registry.worker import WorkerPool
 
 
 def schema_body(schema: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_regular_expression_of_a_client_does_not_silence_it(registry: Registry
 
 def test_who_sends_what_takes_long_to_check_is_refused_and_the_next_one_is_not() -> None:
     async def ask() -> None:
-        workers = Workers(1, job_s=3.0)
+        workers = WorkerPool(1, job_s=3.0)
         await workers.start()
         try:
             with pytest.raises(CheckFailed, match="takes longer than 3 s"):
@@ -78,7 +78,7 @@ def test_who_sends_what_takes_long_to_check_is_refused_and_the_next_one_is_not()
 
 def test_one_clients_slow_checks_leave_a_process_to_others() -> None:
     async def ask() -> None:
-        workers = Workers(2, job_s=30.0)
+        workers = WorkerPool(2, job_s=30.0)
         await workers.start()
         try:
             slow = [asyncio.create_task(workers.run(SLOW, "slow")) for _ in range(3)]
@@ -96,7 +96,7 @@ def test_one_clients_slow_checks_leave_a_process_to_others() -> None:
 
 def test_a_worker_that_dies_is_replaced() -> None:
     async def ask() -> None:
-        workers = Workers(1)
+        workers = WorkerPool(1)
         await workers.start()
         try:
             (process,) = workers._running
@@ -114,7 +114,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
 @pytest.mark.parametrize("depth", [400, 100_000])
 def test_deep_schemas_are_refused(kind: str, depth: int) -> None:
     async def ask() -> None:
-        workers = Workers(1)
+        workers = WorkerPool(1)
         await workers.start()
         try:
             item = '{"type": "array", "items": '

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from ottla.local.ports import free_port, wait_until
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import mirror
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from tests.interop.mirror_judge import create, read, send, send_transactions, values
 from tests.interop.one_broker import one_broker
 from tests.interop.registries import Registry
@@ -85,7 +85,7 @@ def test_a_mirror_reads_and_writes_over_tls(
         "checkpoint": str(tmp_path / "checkpoint"),
         "trigger": {"availableNow": True},
     }
-    for query in mirror.start(Context(spark, lambda _: None), validate(raw, mirror.MirrorConfig, "test")):
+    for query in mirror.start(JobContext(spark, lambda _: None), validate(raw, mirror.MirrorConfig, "test")):
         query.awaitTermination()
     for thread in threading.enumerate():
         if thread.name == "mirror-groups":

@@ -24,9 +24,9 @@ from pyspark.sql import functions as sf
 from ottla.local.ports import wait_until
 from ottla_pipeline import streams
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs.python import PythonConfig
-from ottla_pipeline.running import follow
+from ottla_pipeline.running import await_queries
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.streams import writing
 from tests.interop.postgres import PASSWORD, PostgreSql, postgresql
@@ -54,7 +54,7 @@ def job(spark: SparkSession, bootstrap: str, tmp_path: Path) -> streams.Job:
 def finish(job: streams.Job) -> None:
     """Waits for the end of its queries; then it may start others."""
     try:
-        assert follow(job.queries, Event())
+        assert await_queries(job.queries, Event())
     finally:
         job.close()
         job.queries.clear()
@@ -219,7 +219,7 @@ def test_a_topic_is_a_table_of_the_last_record_of_each_key(
     table = {row["k"]: row["n"] for row in job.topic_table(topic, "n INT", key="k").collect()}
     assert table == {key: value for key, (_, value) in model.items() if value is not None}
     assert 0 < len(table) < len(model), "some must be deleted, or nothing is tried"
-    with pytest.raises(CannotBegin, match="key: 'n' is the name of a field, too"):
+    with pytest.raises(JobStartError, match="key: 'n' is the name of a field, too"):
         job.topic_table(topic, "n INT", key="n")
 
 
@@ -397,18 +397,18 @@ def test_what_cannot_be_is_refused_with_a_reason(
     table = stream.sparkSession.createDataFrame([("a", 1)], "id STRING, n INT")
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (
-            CannotBegin,
+            JobStartError,
             "time: when is none of the fields",
             lambda: job.read_topic(topic, "id STRING", time="when"),
         ),
         (
-            CannotBegin,
+            JobStartError,
             "id is string; it must be a timestamp",
             lambda: job.read_topic(topic, "id STRING", time="id"),
         ),
-        (CannotBegin, "no DDL", lambda: job.read_topic(topic, "id STRUNG")),
-        (CannotBegin, "format", lambda: job.read_topic(topic, {"type": "xml"})),
-        (CannotBegin, "needs the registry's url", lambda: job.read_topic(topic, {"type": "avro"})),
+        (JobStartError, "no DDL", lambda: job.read_topic(topic, "id STRUNG")),
+        (JobStartError, "format", lambda: job.read_topic(topic, {"type": "xml"})),
+        (JobStartError, "needs the registry's url", lambda: job.read_topic(topic, {"type": "avro"})),
         (
             ValueError,
             "both sides of the join have a column 'n'",
@@ -424,16 +424,16 @@ def test_what_cannot_be_is_refused_with_a_reason(
             "at least one column",
             lambda: streams.session(stream, "1 minute", {}, time="at", by=[]),
         ),
-        (CannotBegin, "is no Delta table", lambda: streams.delta_table(spark_, str(tmp_path))),
-        (CannotBegin, "there is no catalog lake", lambda: streams.iceberg_table(spark_, "lake.shop.t")),
-        (CannotBegin, "driver", lambda: streams.jdbc_table(spark_, "jdbc:oracle:x", "t")),
+        (JobStartError, "is no Delta table", lambda: streams.delta_table(spark_, str(tmp_path))),
+        (JobStartError, "there is no catalog lake", lambda: streams.iceberg_table(spark_, "lake.shop.t")),
+        (JobStartError, "driver", lambda: streams.jdbc_table(spark_, "jdbc:oracle:x", "t")),
     ]
     for kind, said, call in refused:
         with pytest.raises(kind, match=said):
             call()
     spark.conf.set("spark.sql.catalog.cached", "org.apache.iceberg.spark.SparkCatalog")
     try:
-        with pytest.raises(CannotBegin, match=r"set spark.sql.catalog.cached.cache-enabled to false"):
+        with pytest.raises(JobStartError, match=r"set spark.sql.catalog.cached.cache-enabled to false"):
             streams.iceberg_table(spark, "cached.shop.t")
     finally:
         spark.conf.unset("spark.sql.catalog.cached")

@@ -38,11 +38,11 @@ from pyspark.sql import SparkSession
 
 from ottla.local.ports import wait_until
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.jobs import windows
-from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.manifest import committed_files
-from ottla_pipeline.running import Context, follow
+from ottla_pipeline.running import JobContext, await_queries
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.streams import writing
 from ottla_pipeline.windowing.config import WindowsConfig
@@ -167,12 +167,12 @@ class Line:
 
     def start(self, raw: dict[str, Any]) -> list[Any]:
         config = validate(raw, WindowsConfig, "test")
-        return list(windows.start(Context(self.spark, self.said.append), config))
+        return list(windows.start(JobContext(self.spark, self.said.append), config))
 
     def run(self, raw: dict[str, Any]) -> list[dict[str, Any]]:
         """Runs the job until it has all there is; Spark's reports."""
         queries = self.start(raw)
-        assert follow(queries, Event())
+        assert await_queries(queries, Event())
         return [json.loads(report.json) for report in queries[0].recentProgress]
 
     def results(self) -> Results:
@@ -281,7 +281,7 @@ def test_windows_hold_what_was_there_and_what_was_late_is_told(
         for line, window, model in tried:
             model.run(moments)
             queries += line.start(line.windowed(window))
-        assert follow(queries, Event())
+        assert await_queries(queries, Event())
     for line, _, model in tried:
         assert model.late, "some must be late, or nothing is tried"
         assert line.results() == model.results
@@ -310,7 +310,7 @@ def test_with_data_in_every_batch_all_is_counted_or_told(lines: Lines) -> None:
         *inner.start(inner.joined("inner") | few),
         *outer.start(outer.joined("leftOuter") | few),
     ]
-    assert follow(queries, Event())
+    assert await_queries(queries, Event())
     for line, size, slide in ((tumbling, 5_000, 5_000), (sliding, 10_000, 4_000)):
         late, held = line.late(), line.results()
         assert late
@@ -381,9 +381,9 @@ def test_parquet_files_hold_each_batch_once(lines: Lines, monkeypatch: pytest.Mo
     line, model, chance = lines(), Windows(5_000, 5_000, 10_000), random.Random(14)
     to = {"lake": {"path": str(line.folder / "table"), "type": "parquet"}}
     job = line.windowed({"tumbling": "5 seconds"}, results=to)
-    rename = Files.rename
+    rename = FileSystem.rename
 
-    def die_once_committed(files: Files, source: str, target: str) -> None:
+    def die_once_committed(files: FileSystem, source: str, target: str) -> None:
         if "/_staging/" in source:
             raise Died("committed, and not yet moved into sight")
         rename(files, source, target)
@@ -393,7 +393,7 @@ def test_parquet_files_hold_each_batch_once(lines: Lines, monkeypatch: pytest.Mo
         line.send(moments)
         model.run(moments)
         with monkeypatch.context() as patch:
-            patch.setattr(Files, "rename", die_once_committed)
+            patch.setattr(FileSystem, "rename", die_once_committed)
             with pytest.raises(StreamingQueryException, match="Died"):
                 line.run(job)
         assert line.table(line.files()) == model.results, "committed is committed"
@@ -429,7 +429,7 @@ def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) 
             for line, kind in ((inner, "inner"), (outer, "leftOuter"))
             for query in line.start(line.joined(kind))
         ]
-        assert follow(queries, Event())
+        assert await_queries(queries, Event())
         rows_kept.append(queries[1].lastProgress["stateOperators"][0]["numRowsTotal"])
     pairs = {(one.id, other.id) for one in kept["in"] for other in kept["in2"] if belong(one, other)}
     alone = {(moment.id, None) for moment in kept["in"] if moment.time <= watermark} - {
@@ -500,7 +500,7 @@ def test_what_spark_does_not_take_is_told_before_anything_is_read(
     line = lines()
     job = line.windowed({"tumbling": "5 seconds"})
     job["input"] |= change
-    with pytest.raises(CannotBegin, match=what):
+    with pytest.raises(JobStartError, match=what):
         line.run(job)
 
 
@@ -558,7 +558,7 @@ def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
         at = datetime(2013, 1, 1, tzinfo=UTC)
         send(FIRST, {"at": at, "shop": "a"}, {"at": at, "shop": "a"}, {"at": at + timedelta(60), "shop": "z"})
         stop, ended = Event(), ThreadPoolExecutor(1)
-        following = ended.submit(follow, line.start(job), stop)
+        following = ended.submit(await_queries, line.start(job), stop)
         try:
             assert wait_until(lambda: told() == {("a", 2)} or following.done(), timeout_s=120)
             later = at + timedelta(90)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ottla_pipeline.completeness import by_topic, pages
+from ottla_pipeline.completeness import report
+from ottla_pipeline.completeness.auditor import caught_up_ms
 from ottla_pipeline.completeness.config import AuditConfig, interval_ms
-from ottla_pipeline.completeness.pages import AuditMetrics, Found
-from ottla_pipeline.completeness.verdicts import Row, TierRule
-from ottla_pipeline.completeness.watching import caught_up_ms
+from ottla_pipeline.completeness.report import AuditMetrics, AuditResult
+from ottla_pipeline.completeness.verdicts import TierRule, WindowVerdict
 from ottla_pipeline.config.loading import ConfigError, validate
 
-WHOLE = Row("orders", 60_000, "brokers", "complete", 10, 10, completed_ms=125_000)
-LOSS = Row("orders", 60_000, "lake", "missing", 10, 9, missing=1, samples=("web-<17>/1 number 7",))
-FOUND = Found(
+WHOLE = WindowVerdict("orders", 60_000, "brokers", "complete", 10, 10, completed_ms=125_000)
+LOSS = WindowVerdict("orders", 60_000, "lake", "missing", 10, 9, missing=1, samples=("web-<17>/1 number 7",))
+FOUND = AuditResult(
     name="orders",
     at_ms=200_000,
     window_ms=60_000,
@@ -34,7 +34,7 @@ FOUND = Found(
 
 
 def test_the_report_is_written_whole_for_programs_and_for_people(tmp_path: Path) -> None:
-    pages.write(FOUND, tmp_path / "report")
+    report.write(FOUND, tmp_path / "report")
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.html", "report.json"]
     told = json.loads((tmp_path / "report" / "report.json").read_text())
     assert told["verdict"] == "missing"
@@ -49,9 +49,9 @@ def test_the_report_is_written_whole_for_programs_and_for_people(tmp_path: Path)
 
 
 def test_a_page_is_drawn_without_windows_and_with_more_than_it_shows() -> None:
-    assert "<svg" not in pages.html(replace(FOUND, rows=[]))
+    assert "<svg" not in report.html(replace(FOUND, rows=[]))
     many = [replace(WHOLE, start_ms=60_000 * number) for number in range(700)]
-    page = pages.html(replace(FOUND, rows=[*many, LOSS]))
+    page = report.html(replace(FOUND, rows=[*many, LOSS]))
     assert "201 windows without a difference" in page
     assert "number 7" in page, "what differs is always shown"
 
@@ -72,9 +72,9 @@ def test_prometheus_gets_records_and_windows() -> None:
 
 def test_a_page_is_drawn_anew_when_it_would_tell_something_else_or_is_old() -> None:
     later = replace(FOUND, at_ms=FOUND.at_ms + 5_000)
-    assert not later.tells_more_than(FOUND, 30)
-    assert replace(later, rows=[WHOLE]).tells_more_than(FOUND, 30)
-    assert replace(FOUND, at_ms=FOUND.at_ms + 30_000).tells_more_than(FOUND, 30)
+    assert not later.differs_from(FOUND, 30)
+    assert replace(later, rows=[WHOLE]).differs_from(FOUND, 30)
+    assert replace(FOUND, at_ms=FOUND.at_ms + 30_000).differs_from(FOUND, 30)
 
 
 RULES = {
@@ -84,9 +84,11 @@ RULES = {
 }
 
 
-def by_topic_of(rows: list[Row], horizons_ms: dict[str, int], named: tuple[str, ...] = ()) -> dict[str, Any]:
+def by_topic_of(
+    rows: list[WindowVerdict], horizons_ms: dict[str, int], named: tuple[str, ...] = ()
+) -> dict[str, Any]:
     found = replace(FOUND, rows=rows, horizons_ms=horizons_ms)
-    told: dict[str, Any] = json.loads(json.dumps(by_topic.details(found, named, RULES)))
+    told: dict[str, Any] = json.loads(json.dumps(report.topic_details(found, named, RULES)))
     topics: dict[str, Any] = told["topics"]
     return topics
 
@@ -109,10 +111,10 @@ def test_a_topic_is_complete_until_every_tier_that_reads_it_was_read_beyond_its_
 
 @pytest.mark.parametrize(("read_ms", "late"), [(3_960_000, False), (3_960_001, True)])
 def test_a_topic_is_late_when_tiers_are_read_no_further(read_ms: int, late: bool) -> None:
-    at_ms = read_ms + by_topic.LATE_MS
+    at_ms = read_ms + report.LATE_MS
     rows = [replace(WHOLE, start_ms=3_780_000, status="pending")]
     found = replace(FOUND, at_ms=at_ms, rows=rows, horizons_ms=dict.fromkeys(RULES, at_ms))
-    assert by_topic.details(found, (), RULES)["topics"]["orders"]["late"] is late
+    assert report.topic_details(found, (), RULES)["topics"]["orders"]["late"] is late
 
 
 def test_a_topic_is_complete_until_its_first_window_that_is_not() -> None:
@@ -125,7 +127,7 @@ def test_a_topic_is_complete_until_its_first_window_that_is_not() -> None:
     ]
     many = [replace(LOSS, start_ms=60_000 * number) for number in range(30)]
     told = by_topic_of(many, read)["orders"]
-    assert (told["differing"], told["missing"], len(told["windows"])) == (30, 30, by_topic.WINDOWS_MAX)
+    assert (told["differing"], told["missing"], len(told["windows"])) == (30, 30, report.WINDOWS_MAX)
 
 
 def source(description: str, end: Any, latest: Any) -> dict[str, Any]:

@@ -8,55 +8,61 @@ import json
 import pytest
 from rich.console import Console
 
-from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
+from ottla_pipeline.completeness.comparison import (
+    ComparisonReport,
+    Counts,
+    Difference,
+    TierCounts,
+    WindowCounts,
+)
 
 
-def window(topic: str, start: str, tally: Tally) -> Window:
-    return Window(topic, start, tally)
+def window(topic: str, start: str, counts: Counts) -> WindowCounts:
+    return WindowCounts(topic, start, counts)
 
 
-def whole(count: int) -> Tally:
-    return Tally(count, 0, Tier(held=count), Tier(held=count))
+def whole(count: int) -> Counts:
+    return Counts(count, 0, TierCounts(held=count), TierCounts(held=count))
 
 
 def test_an_audit_passes_when_every_event_is_held_once_by_both() -> None:
-    report = Report("1 day", [window("a", "2013-01-01T00:00:00Z", whole(5))])
+    report = ComparisonReport("1 day", [window("a", "2013-01-01T00:00:00Z", whole(5))])
     assert report.passed
     assert not report.differing()
 
 
 @pytest.mark.parametrize(
-    "tally",
+    "counts",
     [
-        Tally(5, 0, Tier(held=4, missing=1), Tier(held=5)),
-        Tally(5, 0, Tier(held=5), Tier(held=4, missing=1)),
-        Tally(5, 0, Tier(held=5), Tier(held=6, duplicated=1)),
-        Tally(5, 0, Tier(held=6, duplicated=1), Tier(held=5)),
-        Tally(5, 0, Tier(held=6, unexpected=1), Tier(held=5)),
-        Tally(5, 0, Tier(held=5), Tier(held=6, unexpected=1)),
-        Tally(5, 1, Tier(held=5), Tier(held=5)),
+        Counts(5, 0, TierCounts(held=4, missing=1), TierCounts(held=5)),
+        Counts(5, 0, TierCounts(held=5), TierCounts(held=4, missing=1)),
+        Counts(5, 0, TierCounts(held=5), TierCounts(held=6, duplicated=1)),
+        Counts(5, 0, TierCounts(held=6, duplicated=1), TierCounts(held=5)),
+        Counts(5, 0, TierCounts(held=6, unexpected=1), TierCounts(held=5)),
+        Counts(5, 0, TierCounts(held=5), TierCounts(held=6, unexpected=1)),
+        Counts(5, 1, TierCounts(held=5), TierCounts(held=5)),
     ],
 )
-def test_an_audit_fails_on_any_difference_in_any_window(tally: Tally) -> None:
-    bad = window("a", "2013-01-02T00:00:00Z", tally)
-    report = Report("1 day", [window("a", "2013-01-01T00:00:00Z", whole(5)), bad])
+def test_an_audit_fails_on_any_difference_in_any_window(counts: Counts) -> None:
+    bad = window("a", "2013-01-02T00:00:00Z", counts)
+    report = ComparisonReport("1 day", [window("a", "2013-01-01T00:00:00Z", whole(5)), bad])
     assert not report.passed
     assert report.differing() == [bad]
 
 
 def test_a_loss_in_one_window_is_not_made_up_for_by_a_copy_in_another() -> None:
-    lost = Tally(5, 0, Tier(held=4, missing=1), Tier(held=5))
-    doubled = Tally(5, 0, Tier(held=6, duplicated=1), Tier(held=5))
-    report = Report("1 day", [window("a", "1", lost), window("a", "2", doubled)])
+    lost = Counts(5, 0, TierCounts(held=4, missing=1), TierCounts(held=5))
+    doubled = Counts(5, 0, TierCounts(held=6, duplicated=1), TierCounts(held=5))
+    report = ComparisonReport("1 day", [window("a", "1", lost), window("a", "2", doubled)])
     total = report.by_topic()["a"].brokers
     assert (total.held, total.missing, total.duplicated) == (10, 1, 1)
     assert not report.passed
 
 
 def test_the_report_tells_sums_windows_and_samples() -> None:
-    lost = Tally(5, 0, Tier(held=5), Tier(held=4, missing=1))
+    lost = Counts(5, 0, TierCounts(held=5), TierCounts(held=4, missing=1))
     windows = [window("a", "2013-01-01T00:00:00Z", whole(5)), window("b", "2013-01-01T00:00:00Z", lost)]
-    report = Report("1 day", windows, [Difference("b", "id-17", 1, 1, 0)], without_id=2)
+    report = ComparisonReport("1 day", windows, [Difference("b", "id-17", 1, 1, 0)], without_id=2)
     told = json.loads(report.to_json())
     assert told["passed"] is False
     assert told["total"]["produced"] == 10

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla_pipeline.auditing import receiving
-from ottla_pipeline.auditing.counting import Counter as Counting
+from ottla_pipeline.auditing import consumer_counts
+from ottla_pipeline.auditing.consumer_counts import ConsumerCounter
 from ottla_pipeline.auditing.events import (
     AuditEvent,
     ConsumerEvent,
@@ -22,16 +22,16 @@ from ottla_pipeline.auditing.events import (
     WindowCount,
     read,
 )
-from ottla_pipeline.auditing.receiving import Receipts
+from ottla_pipeline.auditing.producer_counts import ProducerCounter
 
 MINUTE_MS = 60_000
 
 
-def counter() -> Counting:
-    return Counting("web-17/1", "web-17", MINUTE_MS)
+def counter() -> ProducerCounter:
+    return ProducerCounter("web-17/1", "web-17", MINUTE_MS)
 
 
-def send(counts: Counting, topic: str, now_ms: int, fate: str) -> tuple[str, int, int]:
+def send(counts: ProducerCounter, topic: str, now_ms: int, fate: str) -> tuple[str, int, int]:
     window = counts.window(topic, now_ms)
     number = window.sent
     window.sent += 1
@@ -270,8 +270,8 @@ def test_what_is_no_object_is_refused(value: bytes | None) -> None:
 # --- consumers ---
 
 
-def receipts() -> Receipts:
-    return Receipts("app-3/1", "app-3", "billing", MINUTE_MS)
+def receipts() -> ConsumerCounter:
+    return ConsumerCounter("app-3/1", "app-3", "billing", MINUTE_MS)
 
 
 def headers(number: int, at_ms: int = 0, producer: str = "web-17/1") -> list[tuple[str, bytes | None]]:
@@ -302,7 +302,7 @@ def counts_of(events: list[ConsumerEvent]) -> tuple[dict[tuple[str, str, int, in
 def test_a_record_counts_when_the_application_is_done_with_it() -> None:
     counts = receipts()
     for offset in range(5):
-        counts.given_out("a", 0, offset, headers(10 + offset, 61_000))
+        counts.delivered("a", 0, offset, headers(10 + offset, 61_000))
     assert not counts.waiting
     counts.processed({("a", 0): 3, ("a", 1): 7})
     assert counts.waiting
@@ -316,10 +316,10 @@ def test_a_record_counts_when_the_application_is_done_with_it() -> None:
 
 def test_a_report_that_did_not_arrive_is_made_again_as_it_was() -> None:
     counts = receipts()
-    counts.given_out("a", 0, 0, headers(0))
+    counts.delivered("a", 0, 0, headers(0))
     counts.processed({("a", 0): 1})
     first = counts.report(5)
-    counts.given_out("a", 0, 1, headers(1))
+    counts.delivered("a", 0, 1, headers(1))
     counts.processed({("a", 0): 2})
     assert counts.report(6, final=True) is first
     counts.arrived()
@@ -329,11 +329,11 @@ def test_a_report_that_did_not_arrive_is_made_again_as_it_was() -> None:
 
 def test_what_was_taken_away_or_given_out_again_counts_as_often_as_it_was_processed() -> None:
     counts = receipts()
-    counts.given_out("a", 0, 0, headers(0))
-    counts.given_out("a", 1, 0, headers(1))
-    counts.keep({("a", 1)})
+    counts.delivered("a", 0, 0, headers(0))
+    counts.delivered("a", 1, 0, headers(1))
+    counts.retain({("a", 1)})
     counts.processed({("a", 0): 1, ("a", 1): 1})
-    counts.given_out("a", 1, 0, headers(1))
+    counts.delivered("a", 1, 0, headers(1))
     counts.processed({("a", 1): 1})
     assert counts_of([counts.report(0)]) == ({("a", "web-17/1", 0, 1): 1}, 2)
 
@@ -341,7 +341,7 @@ def test_what_was_taken_away_or_given_out_again_counts_as_often_as_it_was_proces
 def test_records_that_an_application_rejects_are_told_and_must_be_pending() -> None:
     counts = receipts()
     for offset in range(3):
-        counts.given_out("a", 0, offset, headers(offset))
+        counts.delivered("a", 0, offset, headers(offset))
     counts.reject("a", 0, 1)
     counts.processed({("a", 0): 2})
     with pytest.raises(ValueError, match="a-0: the record at offset 1 is not one to be committed"):
@@ -364,7 +364,7 @@ def test_records_that_an_application_rejects_are_told_and_must_be_pending() -> N
 )
 def test_records_without_a_name_are_counted_apart(given: list[tuple[str, bytes | None]]) -> None:
     counts = receipts()
-    counts.given_out("a", 0, 0, given)
+    counts.delivered("a", 0, 0, given)
     counts.processed({("a", 0): 1})
     event = counts.report(0)
     assert (event.receipts, event.unaudited) == ((), {"a": 1})
@@ -373,10 +373,10 @@ def test_records_without_a_name_are_counted_apart(given: list[tuple[str, bytes |
 def test_an_application_that_never_commits_is_warned_and_takes_bounded_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receiving, "PENDING_MAX", 10)
+    monkeypatch.setattr(consumer_counts, "PENDING_MAX", 10)
     counts = receipts()
     for offset in range(15):
-        counts.given_out("a", 0, offset, headers(offset))
+        counts.delivered("a", 0, offset, headers(offset))
     assert caplog.text.count("were read and not committed") == 1
     counts.processed({("a", 0): 15})
     assert counts_of([counts.report(0)])[1] == 10
@@ -400,9 +400,9 @@ def test_reports_of_any_size_tell_each_processed_record_once(
     expected: Counter[tuple[str, str, int, int]] = Counter()
     counts, events = receipts(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(receiving, "BITMAPS_BYTES_MAX", room)
+        patch.setattr(consumer_counts, "BITMAPS_BYTES_MAX", room)
         for offset, (topic, producer, number, at_ms) in enumerate(given):
-            counts.given_out(topic, 0, offset, headers(number, at_ms, f"p/{producer}"))
+            counts.delivered(topic, 0, offset, headers(number, at_ms, f"p/{producer}"))
             expected[topic, f"p/{producer}", at_ms - at_ms % MINUTE_MS, number] += 1
             if data.draw(st.booleans()):
                 counts.processed({(topic, 0): offset + 1})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla_pipeline.lake.commits import KEPT, Commit, CommitLog, Move
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake.commits import COMMITS_KEPT, Commit, CommitLog, Move
 from ottla_pipeline.lake.manifest import NotALake, committed_files, read
 
 
@@ -18,7 +18,7 @@ class Crash(Exception):
     """The driver dies."""
 
 
-class PlainFiles(Files):
+class PlainFiles(FileSystem):
     """The file operations on a plain folder; dies before the change of which the number is given."""
 
     def __init__(self, dies_at: int | None = None) -> None:
@@ -202,15 +202,17 @@ def test_who_follows_the_manifest_sees_each_row_once_wherever_a_compaction_dies(
 
 
 def test_the_log_is_folded_and_says_the_same_wherever_that_dies(tmp_path: Path) -> None:
-    whole = landed_batches(tmp_path, KEPT + 3)
+    whole = landed_batches(tmp_path, COMMITS_KEPT + 3)
     root = (str(tmp_path / "lake"), str(tmp_path / "dead"))
     compact(CommitLog(PlainFiles(), *root), 0)
-    land(CommitLog(PlainFiles(), *root), KEPT + 3, attempt=0)
-    whole = sorted([*whole, *(f"batch {KEPT + 3} event_date=2013-01-01/topic={topic}" for topic in "ab")])
+    land(CommitLog(PlainFiles(), *root), COMMITS_KEPT + 3, attempt=0)
+    whole = sorted(
+        [*whole, *(f"batch {COMMITS_KEPT + 3} event_date=2013-01-01/topic={topic}" for topic in "ab")]
+    )
     dies_at = 0
     while True:
         try:
-            CommitLog(PlainFiles(dies_at), *root).fold()
+            CommitLog(PlainFiles(dies_at), *root).write_snapshot()
         except Crash:
             assert followed(tmp_path / "lake") == whole, f"death at change {dies_at}"
             dies_at += 1
@@ -219,17 +221,19 @@ def test_the_log_is_folded_and_says_the_same_wherever_that_dies(tmp_path: Path) 
     assert dies_at >= 3
     log = CommitLog(PlainFiles(), *root)
     assert followed(tmp_path / "lake") == whole
-    assert len(log.names()) == KEPT + 1
+    assert len(log.names()) == COMMITS_KEPT + 1
     assert log.find(0) is None
-    assert log.find(KEPT + 3) is not None
+    assert log.find(COMMITS_KEPT + 3) is not None
     compact(log, 2)
-    for batch in range(KEPT + 4, KEPT + 8):
+    for batch in range(COMMITS_KEPT + 4, COMMITS_KEPT + 8):
         land(log, batch, attempt=0)
-    log.fold()
-    log.fold()
+    log.write_snapshot()
+    log.write_snapshot()
     assert len(list((tmp_path / "lake" / "_commits").glob("snapshot-*"))) == 1
     more = (
-        f"batch {n} event_date=2013-01-01/topic={topic}" for n in range(KEPT + 4, KEPT + 8) for topic in "ab"
+        f"batch {n} event_date=2013-01-01/topic={topic}"
+        for n in range(COMMITS_KEPT + 4, COMMITS_KEPT + 8)
+        for topic in "ab"
     )
     assert followed(tmp_path / "lake") == sorted([*whole, *more])
 

@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt, WindowCount
-from ottla_pipeline.completeness import applications, seen
+from ottla_pipeline.completeness import auditor, number_bitmap
 from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger
-from ottla_pipeline.completeness.seen import BITS, FULL, Seen
-from ottla_pipeline.completeness.verdicts import Row, TierRule, judge, problems, silent, verdict
+from ottla_pipeline.completeness.number_bitmap import BITS, FULL, NumberBitmap
+from ottla_pipeline.completeness.verdicts import (
+    TierRule,
+    WindowVerdict,
+    evaluate,
+    problems,
+    silent_clients,
+    verdict,
+)
 from ottla_pipeline.config.loading import validate
 
 MINUTE_MS = 60_000
@@ -27,7 +34,7 @@ NUMBERS = st.one_of(st.integers(0, 300), st.integers(BITS - 100, BITS + 100))
     st.lists(st.tuples(st.sampled_from([0, 1, 70, BITS - 200]), st.integers(0, 150)), max_size=5),
 )
 def test_what_was_seen_is_told_as_sets_tell_it(numbers: list[int], raw: list[tuple[int, int]]) -> None:
-    found, at, ranges = seen.of(numbers), 0, []
+    found, at, ranges = number_bitmap.bitmap_of(numbers), 0, []
     for gap, length in raw:
         ranges.append((at + gap, at + gap + length))
         at = ranges[-1][1] + 2
@@ -37,12 +44,12 @@ def test_what_was_seen_is_told_as_sets_tell_it(numbers: list[int], raw: list[tup
     assert found.duplicated == len(numbers) - len(set(numbers))
     assert found.within(ranges) == len(expected & set(numbers))
     assert found.missing(ranges, 7) == sorted(expected - set(numbers))[:7]
-    assert Seen.from_json(found.to_json()) == found
+    assert NumberBitmap.from_json(found.to_json()) == found
 
 
 @given(st.permutations([0, 1, 2, 3]), st.booleans())
 def test_full_buckets_take_no_room_in_whatever_order_they_fill(order: list[int], again: bool) -> None:
-    found = Seen()
+    found = NumberBitmap()
     for bucket in order:
         found.add(bucket, FULL >> 1, BITS - 1)
         found.add(bucket, 1 << BITS - 1, 1)
@@ -87,13 +94,13 @@ class Audit:
         for tier in self.ledger.tiers:
             self.ledger.add_counts(tier, rows)
 
-    def rows(self, read_until_ms: int = 2 * MINUTE_MS) -> dict[tuple[int, str], Row]:
+    def rows(self, read_until_ms: int = 2 * MINUTE_MS) -> dict[tuple[int, str], WindowVerdict]:
         for stream in (*self.ledger.tiers, EVENTS):
             self.ledger.reached(stream, read_until_ms)
         self.ledger = Ledger.from_json(self.ledger.to_json())  # nothing may hang on what is not written down
-        return {(row.start_ms, row.tier): row for row in judge(self.ledger, RULES, read_until_ms)}
+        return {(row.start_ms, row.tier): row for row in evaluate(self.ledger, RULES, read_until_ms)}
 
-    def lake(self, read_until_ms: int = 2 * MINUTE_MS) -> Row:
+    def lake(self, read_until_ms: int = 2 * MINUTE_MS) -> WindowVerdict:
         return self.rows(read_until_ms)[0, "lake"]
 
 
@@ -114,7 +121,7 @@ def test_a_window_is_complete_when_each_tier_holds_each_record_once(audit: Audit
 
 def test_one_record_in_a_million_is_missed_by_name(audit: Audit) -> None:
     audit.ledger.add_events([event(0, window(1_000_000))])
-    for bucket, bits in seen.masks([(0, 999_999)]):
+    for bucket, bits in number_bitmap.masks([(0, 999_999)]):
         for tier in audit.ledger.tiers:
             lost = 1 << 777_777 % BITS if (tier, bucket) == ("lake", 777_777 // BITS) else 0
             kept = bits & ~lost
@@ -163,7 +170,7 @@ def test_the_clock_alone_decides_nothing_while_a_tier_has_not_been_read(audit: A
     audit.ledger.add_events([event(0, window(3))])
     audit.ledger.reached(EVENTS, 100 * MINUTE_MS)
     audit.ledger.reached("brokers", 100 * MINUTE_MS)
-    found = {row.tier: row.status for row in judge(audit.ledger, RULES, 100 * MINUTE_MS)}
+    found = {row.tier: row.status for row in evaluate(audit.ledger, RULES, 100 * MINUTE_MS)}
     assert found == {"brokers": "missing", "lake": "pending"}
 
 
@@ -174,9 +181,9 @@ def test_a_killed_producer_leaves_its_open_window_unknown_and_its_closed_ones_ce
     rows = audit.rows(3 * MINUTE_MS)
     assert [rows[0, "lake"].status, rows[MINUTE_MS, "lake"].status] == ["complete", "unknown"]
     assert (rows[MINUTE_MS, "lake"].acknowledged, rows[MINUTE_MS, "lake"].unacknowledged) == (1, 2)
-    assert silent(audit.ledger, after_ms=MINUTE_MS) == ["p/1"]
+    assert silent_clients(audit.ledger, after_ms=MINUTE_MS) == ["p/1"]
     audit.ledger.add_events([event(2, final=True)])
-    assert silent(audit.ledger, after_ms=MINUTE_MS) == []
+    assert silent_clients(audit.ledger, after_ms=MINUTE_MS) == []
 
 
 def test_less_than_was_acknowledged_is_a_loss_though_the_window_stays_open(audit: Audit) -> None:
@@ -258,7 +265,7 @@ def test_a_producer_of_other_windows_is_named(audit: Audit) -> None:
 
 
 def test_the_whole_is_as_bad_as_its_worst_part() -> None:
-    row = Row("a", 0, "lake", "complete", 1, 1)
+    row = WindowVerdict("a", 0, "lake", "complete", 1, 1)
     assert verdict([row, replace(row, status="pending")], []) == "pending"
     assert verdict([row], ["an audit event got lost"]) == "unknown"
     assert verdict([row, replace(row, status="missing")], ["…"]) == "missing"
@@ -321,13 +328,13 @@ class Applications:
 
     def process(self, *events: ConsumerEvent) -> None:
         for each in events:
-            applications.add(self.ledger, APPLICATION, each)
+            auditor.add_consumer_event(self.ledger, APPLICATION, each)
 
-    def row(self, tier: str) -> Row:
+    def row(self, tier: str) -> WindowVerdict:
         for stream in (*self.ledger.tiers, EVENTS):
             self.ledger.reached(stream, 2 * MINUTE_MS)
         self.ledger = Ledger.from_json(self.ledger.to_json())
-        rows = judge(self.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
+        rows = evaluate(self.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
         (found,) = [row for row in rows if (row.topic, row.tier) == ("a", tier)]
         return found
 
@@ -375,7 +382,7 @@ def test_an_application_is_held_to_the_topics_that_it_reads_under_the_names_of_t
     apps.process(replace(processed(0, receipt(*range(10), topic="eu.a"), application="eu"), consumer="c/3"))
     assert apps.row("copy").status == "complete"
     assert apps.ledger.windows["b", 0].entries["p/1"].tiers.keys() == {"once"}
-    rows = judge(apps.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
+    rows = evaluate(apps.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
     assert [row.tier for row in rows if row.topic == "b"] == ["brokers", "once", "copy"]
 
 
@@ -389,7 +396,7 @@ def test_numbers_beyond_one_bucket_are_counted_where_they_are(apps: Applications
     numbers = (BITS - 3, BITS + 4, 3 * BITS)
     apps.process(processed(0, receipt(*numbers, first=BITS - 8, copies=2)))
     entry = apps.ledger.windows["a", 0].entries["p/1"].tiers["billing"]
-    assert entry == Seen(5, 0, {0: 1 << BITS - 3, 1: 1 << 4, 3: 1})
+    assert entry == NumberBitmap(5, 0, {0: 1 << BITS - 3, 1: 1 << 4, 3: 1})
 
 
 def test_a_rewind_to_windows_that_are_no_longer_kept_is_no_problem(apps: Applications) -> None:
@@ -403,6 +410,6 @@ def test_a_rewind_to_windows_that_are_no_longer_kept_is_no_problem(apps: Applica
 def test_a_killed_consumer_is_named(apps: Applications) -> None:
     apps.process(processed(0))
     apps.row("billing")
-    assert silent(apps.ledger, after_ms=MINUTE_MS) == ["c/1", "p/1"]
+    assert silent_clients(apps.ledger, after_ms=MINUTE_MS) == ["c/1", "p/1"]
     apps.process(processed(1, final=True))
-    assert silent(apps.ledger, after_ms=MINUTE_MS) == ["p/1"]
+    assert silent_clients(apps.ledger, after_ms=MINUTE_MS) == ["p/1"]

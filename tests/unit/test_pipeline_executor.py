@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla_pipeline.executor import BACKEND, NoExecutor, command_of
+from ottla_pipeline.executor import BACKEND, ExecutorEnvironmentError, backend_command
 from ottla_pipeline.spark import spark_jars
 
 GIVEN = {
@@ -23,7 +23,7 @@ GIVEN = {
 
 
 def test_the_backend_gets_what_spark_says() -> None:
-    command = command_of("/usr/bin/java", GIVEN)
+    command = backend_command("/usr/bin/java", GIVEN)
     assert command[0] == "/usr/bin/java"
     backend = command.index(BACKEND)
     assert command[backend - 2 : backend] == ["-cp", f"{spark_jars()}/*"]
@@ -41,10 +41,10 @@ def test_the_backend_gets_what_spark_says() -> None:
 
 
 def test_a_class_path_of_the_jobs_own_comes_first() -> None:
-    command = command_of("java", {**GIVEN, "SPARK_CLASSPATH": "/own/*"})
+    command = backend_command("java", {**GIVEN, "SPARK_CLASSPATH": "/own/*"})
     assert command[command.index("-cp") + 1] == f"/own/*:{spark_jars()}/*"
 
 
 def test_elsewhere_it_says_what_is_missing() -> None:
-    with pytest.raises(NoExecutor, match="SPARK_DRIVER_URL, SPARK_EXECUTOR_POD_IP not set"):
-        command_of("java", {**GIVEN, "SPARK_DRIVER_URL": "", "SPARK_EXECUTOR_POD_IP": ""})
+    with pytest.raises(ExecutorEnvironmentError, match="SPARK_DRIVER_URL, SPARK_EXECUTOR_POD_IP not set"):
+        backend_command("java", {**GIVEN, "SPARK_DRIVER_URL": "", "SPARK_EXECUTOR_POD_IP": ""})

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.config.loading import ConfigError, validate
-from ottla_pipeline.lake import positions
+from ottla_pipeline.lake import reprocessing
 from ottla_pipeline.lake.compaction import PARTITION_BYTES_MAX, choose
 from ottla_pipeline.lake.config import Compaction, LakeConfig
-from ottla_pipeline.lake.drift import merged_struct
 from ottla_pipeline.lake.rows import type_at
+from ottla_pipeline.lake.schema_evolution import merge_structs
 
 RAW: dict[str, Any] = {
     "name": "flights",
@@ -88,10 +88,10 @@ def test_a_table_keeps_its_types_and_takes_what_is_new() -> None:
         .add("who", StructType().add("age", IntegerType(), nullable=False).add("name", StringType()))
         .add("more", StringType(), nullable=False)
     )
-    found = merged_struct(table, event)
+    found = merge_structs(table, event)
     assert found.simpleString() == "struct<n:int,who:struct<name:string,age:int>,more:string>"
     assert found["more"].nullable
-    assert merged_struct(found, table) == found
+    assert merge_structs(found, table) == found
     assert isinstance(type_at(found, "who.age"), IntegerType)
     assert type_at(found, "who.none") is None
     assert type_at(found, "n.age") is None
@@ -99,10 +99,10 @@ def test_a_table_keeps_its_types_and_takes_what_is_new() -> None:
 
 def test_a_backfill_ends_where_the_job_is() -> None:
     text = 'v1\n{"batchWatermarkMs":0}\n{"a":{"0":5,"1":7}}'
-    limits = positions.offsets_of(text)
+    limits = reprocessing.offsets_of(text)
     assert limits == {"a": {"0": 5, "1": 7}}
     wanted = {"a": {"0": 9, "1": 3, "2": 4}, "b": {"0": 1}}
-    assert positions.clipped(wanted, limits) == {"a": {"0": 5, "1": 3, "2": 0}, "b": {"0": 0}}
+    assert reprocessing.limit_ends(wanted, limits) == {"a": {"0": 5, "1": 3, "2": 0}, "b": {"0": 0}}
     starts = {"a": {"0": 2, "1": 3, "2": 0}, "b": {"0": 0}}
-    found = positions.nonempty(starts, positions.clipped(wanted, limits))
+    found = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(wanted, limits))
     assert found == ({"a": {"0": 2}}, {"a": {"0": 5}})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla_pipeline.mirroring.naming import PATH_HEADER, NameRefused, Naming, pass_on, path_of
+from ottla_pipeline.mirroring.naming import PATH_HEADER, NameRefused, Naming, forwarded_headers, path_of
 
 EAST_TO_WEST = Naming("east", "west")
 PARTS = st.sampled_from(["east", "west", "north", "orders", "x-internal", "internal", "__x", "", "westward"])
@@ -75,24 +75,24 @@ IDENTITY, BACK = Naming("east", "west", "identity"), Naming("west", "east", "ide
 
 
 def test_a_record_carries_its_path_and_is_not_sent_where_it_has_been() -> None:
-    sent = pass_on([("a", b"1"), ("a", None)], IDENTITY)
+    sent = forwarded_headers([("a", b"1"), ("a", None)], IDENTITY)
     assert sent == [("a", b"1"), ("a", None), (PATH_HEADER, b"east")]
-    assert pass_on(sent, BACK) is None
-    further = pass_on(sent, Naming("west", "north", "identity"))
+    assert forwarded_headers(sent, BACK) is None
+    further = forwarded_headers(sent, Naming("west", "north", "identity"))
     assert further is not None
     assert path_of(further) == ("east", "west")
-    assert pass_on(further, Naming("north", "east", "identity")) is None
+    assert forwarded_headers(further, Naming("north", "east", "identity")) is None
 
 
 def test_a_record_without_headers_gets_its_path() -> None:
-    assert pass_on(None, IDENTITY) == [(PATH_HEADER, b"east")]
+    assert forwarded_headers(None, IDENTITY) == [(PATH_HEADER, b"east")]
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(["a", PATH_HEADER]), st.none() | st.binary(max_size=8)), max_size=4)
 )
 def test_other_headers_stay_in_order_whatever_the_path_says(headers: list[tuple[str, bytes | None]]) -> None:
-    sent = pass_on(headers, IDENTITY)
+    sent = forwarded_headers(headers, IDENTITY)
     if sent is not None:
         assert [h for h in sent if h[0] != PATH_HEADER] == [h for h in headers if h[0] != PATH_HEADER]
         assert "east" in path_of(sent)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ottla_pipeline.config.loading import ConfigError, validate
 from ottla_pipeline.mirroring.config import MirrorConfig
-from ottla_pipeline.mirroring.groups import GroupsWanted, moves, translated
+from ottla_pipeline.mirroring.groups import GroupFilter, offsets_to_commit, translated
 from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.positions import Position, PositionRefused, position_for
-from ottla_pipeline.mirroring.target import Limits, TopicFacts
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic
 from ottla_pipeline.mirroring.tasks import Writers, transactions
 from ottla_pipeline.mirroring.topics import Topic, plan
 from ottla_pipeline.mirroring.translation import Lineage, Run, Sync, SyncKey, Table, slot_of
+from ottla_pipeline.mirroring.writer import Position, PositionRefused, resume_position
 
 NAMING = Naming("east", "west")
 LINEAGE = Lineage("c/s", "c/t")
@@ -58,7 +58,7 @@ def a_table() -> Table:
     return table
 
 
-FACTS = {"orders": TopicFacts("orders", "east.orders", LINEAGE, 1_000_000)}
+FACTS = {"orders": MirroredTopic("orders", "east.orders", LINEAGE, 1_000_000)}
 
 
 def test_a_groups_offsets_are_translated_where_its_topics_are_mirrored() -> None:
@@ -67,19 +67,19 @@ def test_a_groups_offsets_are_translated_where_its_topics_are_mirrored() -> None
 
 
 def test_nothing_is_translated_for_a_topic_that_was_made_anew() -> None:
-    anew = {"orders": TopicFacts("orders", "east.orders", Lineage("c/s", "c/other"), 1_000_000)}
+    anew = {"orders": MirroredTopic("orders", "east.orders", Lineage("c/s", "c/other"), 1_000_000)}
     assert translated({("orders", 0): 105}, a_table(), anew) == {}
 
 
 def test_a_group_is_moved_forward_only_and_not_before_the_first_record() -> None:
     wanted = {("t", 0): 5, ("t", 1): 5, ("t", 2): 5, ("t", 3): 5}
     present = {("t", 0): 9, ("t", 1): 4, ("t", 2): 5}
-    assert moves(wanted, present, {("t", 3): 7}) == {("t", 1): 5, ("t", 3): 7}
+    assert offsets_to_commit(wanted, present, {("t", 3): 7}) == {("t", 1): 5, ("t", 3): 7}
 
 
 def test_which_groups_are_carried_over() -> None:
-    wanted = GroupsWanted("app-.*|lone", ("app-x",))
-    assert [g for g in ("app-a", "app-x", "lone", "alone", "ottla-mirror-a") if wanted.has(g)] == [
+    wanted = GroupFilter("app-.*|lone", ("app-x",))
+    assert [g for g in ("app-a", "app-x", "lone", "alone", "ottla-mirror-a") if wanted.accepts(g)] == [
         "app-a",
         "lone",
     ]
@@ -98,11 +98,11 @@ def test_somebody_elses_commit_is_no_position(metadata: str | None) -> None:
 
 def test_where_to_go_on() -> None:
     found = Position(LINEAGE, 7, 3)
-    assert position_for(None, LINEAGE, "t-0") == Position(LINEAGE)
-    assert position_for(found, LINEAGE, "t-0") == found
-    assert position_for(found, Lineage("c/s", "c/new"), "t-0") == Position(Lineage("c/s", "c/new"))
+    assert resume_position(None, LINEAGE, "t-0") == Position(LINEAGE)
+    assert resume_position(found, LINEAGE, "t-0") == found
+    assert resume_position(found, Lineage("c/s", "c/new"), "t-0") == Position(Lineage("c/s", "c/new"))
     with pytest.raises(PositionRefused, match="t-0 is mirrored up to offset 7"):
-        position_for(found, Lineage("c/new", "c/t"), "t-0")
+        resume_position(found, Lineage("c/new", "c/t"), "t-0")
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 from ottla_pipeline.config.loading import ConfigError, validate
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs.python import PythonConfig, function_of
 
 GOOD: dict[str, Any] = {"name": "mine", "kafka": {"bootstrap": "a:1"}, "checkpoint": "c"}
@@ -90,6 +90,6 @@ def test_what_a_file_hands_to_spark_needs_no_file(tmp_path: Path) -> None:
 def test_a_function_that_is_not_there_is_told_with_the_reason(
     name: str, source: str | None, said: str
 ) -> None:
-    with pytest.raises(CannotBegin) as raised:
+    with pytest.raises(JobStartError) as raised:
         function_of(name, source)
     assert str(raised.value).startswith(said)

@@ -7,19 +7,19 @@ import socket
 import pytest
 
 from ottla.local.ports import free_port
-from ottla_pipeline import reach
-from ottla_pipeline.errors import short
+from ottla_pipeline import connectivity
+from ottla_pipeline.errors import error_summary
 
 
 def test_one_broker_that_can_be_connected_to_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        reach.check(f"127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
+        connectivity.check_reachable(f"127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_a_cluster_that_is_not_there_is_told_address_by_address() -> None:
     first, second = free_port(), free_port()
-    with pytest.raises(reach.Unreachable) as caught:
-        reach.check(f"127.0.0.1:{first}, PLAINTEXT://127.0.0.1:{second}")
+    with pytest.raises(connectivity.BrokersUnreachable) as caught:
+        connectivity.check_reachable(f"127.0.0.1:{first}, PLAINTEXT://127.0.0.1:{second}")
     refused = "Connection refused"
     expected = f"(127.0.0.1:{first}: {refused}; 127.0.0.1:{second}: {refused})"
     assert expected in str(caught.value)
@@ -27,8 +27,8 @@ def test_a_cluster_that_is_not_there_is_told_address_by_address() -> None:
 
 @pytest.mark.parametrize("bootstrap", ["", "host", "host:", ":1", "host:0", "host:99999", "host:x"])
 def test_what_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
-    with pytest.raises(reach.Unreachable, match=r"must be HOST:PORT\[,HOST:PORT"):
-        reach.check(bootstrap)
+    with pytest.raises(connectivity.BrokersUnreachable, match=r"must be HOST:PORT\[,HOST:PORT"):
+        connectivity.check_reachable(bootstrap)
 
 
 def test_the_error_of_a_task_in_python_is_found_among_the_stacks() -> None:
@@ -36,9 +36,9 @@ def test_the_error_of_a_task_in_python_is_found_among_the_stacks() -> None:
         "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted: "
         "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
         '  File "/x/worker.py", line 1, in main\n    process()\n'
-        "ottla_pipeline.held.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s\n\n"
+        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s\n\n"
         "\tat org.apache.spark.Something.run(Something.scala:1)\n"
     )
-    assert short(RuntimeError(message)) == (
-        "ottla_pipeline.held.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s"
+    assert error_summary(RuntimeError(message)) == (
+        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s"
     )

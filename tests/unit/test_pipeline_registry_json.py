@@ -1,4 +1,4 @@
-"""Which JSON Schemas may follow which: Confluent's rules of content models, and jsonschema as the judge."""
+"""Which JSON Schemas may follow which: Confluent's rules of content models, and jsonschema as the oracle."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ottla.client.registry import Reference
 from ottla_pipeline.registry import decisions
 from ottla_pipeline.registry.checks import Checker
-from ottla_pipeline.registry.decisions import Decision, Wanted
+from ottla_pipeline.registry.decisions import Decision, SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import (
     Record,
@@ -23,7 +23,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import Memory, Pending, Schemas
+from ottla_pipeline.registry.schemas import PendingChecks, ResultCache, Schemas
 from ottla_pipeline.registry.state import State
 
 Encoded = tuple[bytes, bytes | None]
@@ -51,7 +51,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.state = State()
-        self.schemas = Schemas(Memory())
+        self.schemas = Schemas(ResultCache())
         self.checker = Checker()
         self.log: list[Encoded] = []
 
@@ -60,7 +60,7 @@ class Desk:
         while True:
             try:
                 return decide(self.state, self.schemas, *arguments, **options)
-            except Pending as pending:
+            except PendingChecks as pending:
                 for job in pending.jobs:
                     self.schemas.learn(job, self.checker.perform(job))
 
@@ -77,8 +77,8 @@ class Desk:
         assert value == each.value
         return key, value
 
-    def register(self, subject: str, wanted: Wanted | str, **options: bool) -> int:
-        wanted = Wanted(wanted) if isinstance(wanted, str) else wanted
+    def register(self, subject: str, wanted: SchemaRequest | str, **options: bool) -> int:
+        wanted = SchemaRequest(wanted) if isinstance(wanted, str) else wanted
         entry = self.do(self.decide(decisions.register, subject, wanted, **options))
         return int(entry.id)
 
@@ -125,7 +125,7 @@ def test_the_same_schema_has_one_id_under_all_subjects(desk: Desk) -> None:
 
 def test_an_avro_and_a_json_schema_with_one_text_are_two(desk: Desk) -> None:
     text = '{"type":"string"}'
-    assert desk.register("a", Wanted(text, "JSON")) != desk.register("b", Wanted(text, "AVRO"))
+    assert desk.register("a", SchemaRequest(text, "JSON")) != desk.register("b", SchemaRequest(text, "AVRO"))
 
 
 def test_a_schema_that_is_not_compatible_is_refused_with_reasons(desk: Desk) -> None:
@@ -152,7 +152,7 @@ def test_levels_decide_what_may_follow(desk: Desk, level: str, taken: list[bool]
         desk.level(subject, "NONE")
         desk.register(subject, record("x", "y"))
         desk.level(subject, level)
-        found = desk.decide(decisions.check, subject, Wanted(record(*fields)))
+        found = desk.decide(decisions.check, subject, SchemaRequest(record(*fields)))
         assert (not found) == taken[number], found
 
 
@@ -160,7 +160,7 @@ def test_transitive_levels_hold_a_schema_against_all_versions(desk: Desk) -> Non
     desk.level("s", "NONE")
     desk.register("s", record("x"))
     desk.register("s", record("x", "y?"))
-    newest = Wanted(record("x", "y"))
+    newest = SchemaRequest(record("x", "y"))
     desk.level("s", "BACKWARD")
     assert desk.decide(decisions.check, "s", newest) == []
     desk.level("s", "BACKWARD_TRANSITIVE")
@@ -181,15 +181,15 @@ def test_a_global_level_holds_where_a_subject_has_none(desk: Desk) -> None:
 
 def test_what_is_no_schema_is_refused(desk: Desk) -> None:
     for wanted in (
-        Wanted(""),
-        Wanted("{"),
-        Wanted('"nothing"'),
-        Wanted('{"type":"record","name":"R","fields":[{"name":"a","type":"S"}]}'),
-        Wanted('{"type":"nothing"}', "JSON"),
-        Wanted("3", "JSON"),
-        Wanted('{"maximum":1e999}', "JSON"),
-        Wanted("syntax = 'proto4';", "PROTOBUF"),
-        Wanted(record("x"), references=(Reference("S", "s", 1),)),
+        SchemaRequest(""),
+        SchemaRequest("{"),
+        SchemaRequest('"nothing"'),
+        SchemaRequest('{"type":"record","name":"R","fields":[{"name":"a","type":"S"}]}'),
+        SchemaRequest('{"type":"nothing"}', "JSON"),
+        SchemaRequest("3", "JSON"),
+        SchemaRequest('{"maximum":1e999}', "JSON"),
+        SchemaRequest("syntax = 'proto4';", "PROTOBUF"),
+        SchemaRequest(record("x"), references=(Reference("S", "s", 1),)),
     ):
         refused(42201, lambda wanted=wanted: desk.register("s", wanted))  # type: ignore[misc]
     assert desk.log == []
@@ -205,22 +205,22 @@ def test_normalize_tells_schemas_apart_by_what_they_mean(desk: Desk) -> None:
     two = '{"type":"record","name":"R","a":2,"b":1,"fields":[]}'
     assert desk.register("s", one) != desk.register("s", two)
     assert desk.register("n", one, normalize=True) == desk.register("n", two, normalize=True)
-    assert desk.register("j", Wanted('{"b":1,"a":2}', "JSON"), normalize=True) == desk.register(
-        "j", Wanted('{"a":2,"b":1}', "JSON"), normalize=True
+    assert desk.register("j", SchemaRequest('{"b":1,"a":2}', "JSON"), normalize=True) == desk.register(
+        "j", SchemaRequest('{"a":2,"b":1}', "JSON"), normalize=True
     )
 
 
 def test_the_normalize_setting_of_a_subject_does_the_same(desk: Desk) -> None:
     desk.do(decisions.set_level(desk.state, "j", {"normalize": True}))
-    assert desk.register("j", Wanted('{"b":1,"a":2}', "JSON")) == desk.register(
-        "j", Wanted('{"a":2,"b":1}', "JSON")
+    assert desk.register("j", SchemaRequest('{"b":1,"a":2}', "JSON")) == desk.register(
+        "j", SchemaRequest('{"a":2,"b":1}', "JSON")
     )
 
 
 # -- References --
 
 MONEY = json.dumps({"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]})
-ORDER = Wanted(
+ORDER = SchemaRequest(
     json.dumps({"type": "record", "name": "Order", "fields": [{"name": "sum", "type": "shop.Money"}]}),
     references=(Reference("shop.Money", "money", 1),),
 )
@@ -245,7 +245,7 @@ def test_what_a_reference_leads_to_takes_part_in_compatibility(desk: Desk) -> No
     desk.register("money", MONEY)
     desk.register("money", MONEY.replace("long", "string"))
     desk.register("orders", ORDER)
-    changed = Wanted(ORDER.text, references=(Reference("shop.Money", "money", 2),))
+    changed = SchemaRequest(ORDER.text, references=(Reference("shop.Money", "money", 2),))
     assert "TYPE_MISMATCH" in refused(409, lambda: desk.register("orders", changed))
 
 
@@ -305,7 +305,7 @@ def test_a_subject_is_deleted_up_to_its_highest_version_though_that_is_deleted_a
         desk.register("s", record(*fields))
     desk.delete("s")
     desk.mode("s", "IMPORT", force=True)
-    desk.register("s", Wanted(record("x"), id=1, version=1))
+    desk.register("s", SchemaRequest(record("x"), id=1, version=1))
     assert desk.delete("s") == [1]
     assert fold(compacted(desk.log, lambda number: False, True)) == desk.state
     assert desk.state.versions("s") == []
@@ -325,15 +325,15 @@ def test_nothing_is_written_in_mode_readonly(desk: Desk) -> None:
 
 
 def test_ids_are_brought_along_in_mode_import_alone(desk: Desk) -> None:
-    refused(42205, lambda: desk.register("s", Wanted(record("x"), id=77)))
+    refused(42205, lambda: desk.register("s", SchemaRequest(record("x"), id=77)))
     desk.register("t", record("t"))
     refused(42205, lambda: desk.mode("t", "IMPORT"))
     desk.mode("t", "IMPORT", force=True)
     desk.mode("s", "IMPORT")
     refused(42205, lambda: desk.register("s", record("x")))
-    assert desk.register("s", Wanted(record("x"), id=77, version=5)) == 77
-    refused(42205, lambda: desk.register("s", Wanted(record("y"), id=77, version=6)))
-    assert desk.register("s", Wanted(record("q", "r"), id=70, version=2)) == 70
+    assert desk.register("s", SchemaRequest(record("x"), id=77, version=5)) == 77
+    refused(42205, lambda: desk.register("s", SchemaRequest(record("y"), id=77, version=6)))
+    assert desk.register("s", SchemaRequest(record("q", "r"), id=70, version=2)) == 70
     assert [entry.version for entry in desk.state.versions("s")] == [2, 5]
     desk.mode("s", "READWRITE")
     assert desk.register("new", record("n")) == 78
@@ -426,9 +426,11 @@ def run(desk: Desk, command: tuple[Any, ...]) -> None:
         case ("register", subject, text):
             desk.register(subject, text)
         case ("import", subject, text, schema_id, version):
-            desk.register(subject, Wanted(text, id=schema_id, version=version))
+            desk.register(subject, SchemaRequest(text, id=schema_id, version=version))
         case ("refer", subject, other, version):
-            desk.register(subject, Wanted(ORDER.text, references=(Reference("shop.Money", other, version),)))
+            desk.register(
+                subject, SchemaRequest(ORDER.text, references=(Reference("shop.Money", other, version),))
+            )
         case ("delete", subject, version, permanent):
             desk.delete(subject, version, permanent=permanent)
         case ("level", subject, None):

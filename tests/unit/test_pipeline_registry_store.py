@@ -13,7 +13,7 @@ from ottla_pipeline.registry import log as topic_logs
 from ottla_pipeline.registry import store as stores
 from ottla_pipeline.registry.log import TopicLog
 from ottla_pipeline.registry.store import Store
-from ottla_pipeline.registry.worker import Workers
+from ottla_pipeline.registry.worker import WorkerPool
 
 
 class EndOfPartition:
@@ -64,7 +64,7 @@ def new_topic(monkeypatch: pytest.MonkeyPatch) -> type[NewTopicConsumer]:
 
 
 async def started() -> Store:
-    store = Store(TopicLog("localhost:1", "_schemas", {}), Workers(1))
+    store = Store(TopicLog("localhost:1", "_schemas", {}), WorkerPool(1))
     try:
         await store.start()
     finally:

@@ -11,7 +11,7 @@ import pytest
 from ottla_pipeline.config.loading import ConfigError, load, validate
 from ottla_pipeline.windowing.config import WindowConfig, WindowsConfig, interval_us
 from ottla_pipeline.windowing.late import can_be_late, earliest_end_us
-from ottla_pipeline.windowing.ledger import Entry, Range, parse_entry, parse_initial, ranges
+from ottla_pipeline.windowing.offset_log import OffsetLogEntry, Range, parse_entry, parse_initial, ranges
 from ottla_pipeline.windowing.plan import names
 from ottla_pipeline.windowing.results import instant
 from tests.windows_model import windows_of
@@ -165,7 +165,7 @@ ENTRY = """v1
 
 def test_an_entry_of_the_ledger_says_the_watermark_and_where_each_source_ends() -> None:
     ends = {("t", 0): 4, ("t", 1): 0, ("u", 0): 9}
-    assert parse_entry(ENTRY) == Entry(1_356_998_455_000_000, (ends, None))
+    assert parse_entry(ENTRY) == OffsetLogEntry(1_356_998_455_000_000, (ends, None))
     assert parse_initial('\0v1\n{"t":{"0":2}}') == {("t", 0): 2}
     with pytest.raises(ValueError, match="version 'v2'"):
         parse_entry(ENTRY.replace("v1", "v2"))

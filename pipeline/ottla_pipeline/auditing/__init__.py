@@ -1,14 +1,15 @@
-"""Hooks for clients: records say where and when they were produced; what was acknowledged, and what
-applications processed, is counted.
+"""Audit hooks for Kafka clients: records carry their producer and time; acknowledged and processed records
+are counted.
 
-For applications: `AuditedProducer` of `auditing.ottla_client`, of `auditing.confluent` and of
-`auditing.kafka_python`. Each stands in for its library's own class, adds two headers to every record
-(`events`) and publishes, now and then and at the end, how many records of each topic and time window the
-brokers have acknowledged (the monitoring events of Kafka's first paper, section 4). The audit job holds
-brokers, mirrors and lake against these (`ottla_pipeline.completeness`). `AuditedConsumer` of
-`auditing.ottla_consumer` publishes how many of these records, and which, an application has processed
-(`receiving`); applications are tiers of the audit like the others.
+For applications: `AuditedProducer` of `auditing.ottla_client`, `auditing.confluent` and
+`auditing.kafka_python` replaces the producer class of its library. It adds two headers to every record
+(`events`) and publishes, periodically and at its end, how many records of each topic and time window the
+brokers have acknowledged (the monitoring events of Kafka's first paper, section 4). The audit job compares
+brokers, mirrors and lakes with these counts (`ottla_pipeline.completeness`). `AuditedConsumer` of
+`auditing.ottla_consumer` publishes which of these records an application has processed; applications are
+tiers of the audit like the others.
 
-Light on purpose: nothing here needs Spark, and each adapter imports its own library only. One core counts
-(`counting`, no clock, no I/O); the adapters are thin shells over it (`reporting` is what they share).
+The package has few dependencies: nothing needs Spark, and each adapter imports its own library only.
+`producer_counts` and `consumer_counts` count, without a clock or I/O; the adapters are thin; `reporting`
+is shared by those that use threads.
 """

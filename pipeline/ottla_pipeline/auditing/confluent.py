@@ -1,13 +1,13 @@
-"""`AuditedProducer` in the place of `confluent_kafka.Producer`.
+"""`AuditedProducer`, an audited `confluent_kafka.Producer`.
 
     producer = AuditedProducer({"bootstrap.servers": "…"}, audit=AuditOptions(topic="ottla.audit"))
 
-For applications. Everything that a Producer does, it does. As with any Producer, delivery reports are served
-by `poll` and `flush`: an application that never calls them has nothing acknowledged. Close it (or let the
-program end): the last report says that there is no more to come.
+For applications. It has the interface of Producer. Delivery reports are served by `poll` and `flush`, as with
+any Producer: without these calls no record counts as acknowledged. Close the producer, or let the program
+end: the last report marks the end of its records.
 
-A record counts when its delivery report says that it was delivered, once, whatever librdkafka had to do for
-that; in a transaction, when the transaction is committed. With acks=0 librdkafka reports what it has sent.
+A record counts once, when its delivery report is successful; in a transaction, when the transaction is
+committed. With acks=0 librdkafka reports records that it has sent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from ottla_pipeline.auditing.counting import Window
 from ottla_pipeline.auditing.events import PRODUCED_HEADER
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import CLOSE_AT_EXIT_S, CLOSE_S, AuditOptions, Reporter, close_at_exit
 
 Delivery = Callable[[Any, Any], None]
@@ -40,7 +40,7 @@ _produce: Any = Producer.produce
 
 
 class _Publisher:
-    """The audit events' own producer: every in-sync replica, each event once."""
+    """The producer of audit events: acks=all, idempotent."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         shared = {name: value for name, value in config.items() if name not in _NOT_SHARED}
@@ -61,6 +61,8 @@ class _Publisher:
 
 
 class AuditedProducer(Producer):
+    """A confluent-kafka Producer whose records are counted for the audit."""
+
     def __init__(
         self, config: Mapping[str, Any], *, audit: AuditOptions | None = None, **settings: Any
     ) -> None:
@@ -80,7 +82,7 @@ class AuditedProducer(Producer):
 
     @property
     def audit_name(self) -> str:
-        """What the header `ottla-producer` says."""
+        """The value of the header `ottla-producer`."""
         return self._counter.producer
 
     def produce(
@@ -155,7 +157,7 @@ class AuditedProducer(Producer):
         self._end_transaction(committed=False)
 
     def close(self, timeout: float = CLOSE_S) -> bool:
-        """Flushes, and publishes the last report. True if no record was left undelivered."""
+        """Flushes and publishes the last report. Returns True if every record was delivered."""
         if self._reporter.closed:
             return True
         left = super().flush(timeout)

@@ -61,13 +61,13 @@ RANGES_MAX: Final = 10_000
 
 
 class EventError(Exception):
-    """Bytes that are no audit event; the message says why."""
+    """The bytes are not an audit event; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """What one producer has sent to one topic in one window, so far. `failed` were not acknowledged: they may
-    be there nevertheless (a timeout tells nothing), and nobody was promised that they are."""
+    """A producer's counts of one topic and window so far. `failed` records were not acknowledged; they may
+    be in the topic nevertheless (after a time-out the outcome is unknown)."""
 
     topic: str
     start_ms: int
@@ -80,6 +80,8 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
+    """A producer's report."""
+
     producer: str
     server: str
     report: int
@@ -118,8 +120,9 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Records of one producer, topic and window that one consumer has processed since its report before.
-    Bit i of `bits` stands for number `first` + i; `received` counts copies, `rejected` what was invalid."""
+    """Records of one producer, topic and window that a consumer has processed since its previous report.
+    Bit i of `bits` is number `first` + i; `received` includes duplicates; `rejected` counts invalid
+    records."""
 
     topic: str
     producer: str
@@ -132,6 +135,8 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEvent:
+    """A consumer's report."""
+
     consumer: str
     server: str
     application: str
@@ -171,7 +176,7 @@ class ConsumerEvent:
 
 
 def read(value: bytes | None) -> AuditEvent | ConsumerEvent:
-    """Raises EventError for anything but an event of a version that is known here."""
+    """Parses an audit event. Raises EventError for anything but an event of a known version."""
     try:
         body: Any = json.loads(value or b"null")
     except ValueError as error:
@@ -212,7 +217,7 @@ def read(value: bytes | None) -> AuditEvent | ConsumerEvent:
 
 
 def name_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int, int] | None:
-    """Producer, time (epoch ms) and number of a record; None without both headers, or if they are no name."""
+    """The producer, time (epoch ms) and number in a record's headers; None if they are absent or invalid."""
     producer = produced = None
     for name, value in headers:
         if name == PRODUCER_HEADER and producer is None:

@@ -1,9 +1,9 @@
-"""`AuditedProducer` in the place of kafka-python's `KafkaProducer`.
+"""`AuditedProducer`, an audited `KafkaProducer` of kafka-python.
 
     producer = AuditedProducer(bootstrap_servers="…", audit=AuditOptions(topic="ottla.audit"))
 
-For applications. Everything that a KafkaProducer does, it does. A record counts when its future succeeds; in
-a transaction, when the transaction is committed.
+For applications. It has the interface of KafkaProducer. A record counts when its future succeeds; in a
+transaction, when the transaction is committed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from ottla_pipeline.auditing.counting import Window
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import (
     CLOSE_AT_EXIT_S,
     CLOSE_S,
@@ -35,7 +35,7 @@ _NOT_SHARED = frozenset(
 
 
 class _Publisher:
-    """The audit events' own producer: every in-sync replica, each event once."""
+    """The producer of audit events: acks=all, idempotent."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         shared = {name: value for name, value in config.items() if name not in _NOT_SHARED}
@@ -61,6 +61,8 @@ class _Publisher:
 
 
 class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
+    """A kafka-python KafkaProducer whose records are counted for the audit."""
+
     def __init__(self, *, audit: AuditOptions | None = None, **config: Any) -> None:
         super().__init__(**config)
         self._reporter = Reporter(audit or AuditOptions(), _Publisher(config))
@@ -69,7 +71,7 @@ class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has 
 
     @property
     def audit_name(self) -> str:
-        """What the header `ottla-producer` says."""
+        """The value of the header `ottla-producer`."""
         return self._counter.producer
 
     def send(
@@ -123,7 +125,7 @@ class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has 
             self._counter.end_transaction(committed=False)
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
-        """Closes the producer, which delivers what is left, and publishes the last report."""
+        """Closes the producer, which delivers the remaining records, and publishes the last report."""
         super().close(timeout=timeout, null_logger=null_logger)
         if hasattr(self, "_reporter"):  # else its own __init__ failed
             self._reporter.close(CLOSE_S if timeout is None else timeout)

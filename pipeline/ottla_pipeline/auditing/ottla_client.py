@@ -1,14 +1,14 @@
-"""`AuditedProducer` in the place of `ottla.client`'s `Producer`.
+"""`AuditedProducer`, an audited `ottla.client.Producer`.
 
     async with AuditedProducer(bootstrap_servers="…", audit=AuditOptions(topic="ottla.audit")) as producer:
         await producer.send("orders", b"…")
 
-For applications. Everything that a Producer does, it does. A record counts when it is acknowledged, once,
-whatever the producer had to do for that; in a transaction, when the transaction is committed. Stop it: the
-last report says that there is no more to come.
+For applications. It has the interface of Producer. A record counts once, when it is acknowledged; in a
+transaction, when the transaction is committed. Stop the producer: the last report marks the end of its
+records.
 
-No thread here: reports are published by a task of the same event loop, as the producer is not for several,
-through a producer of their own, which transactions and acks=0 leave alone.
+It uses no thread: a task of the same event loop publishes reports, through a second producer that is
+independent of transactions and acks=0.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ottla.client.core.types import Header, RecordMetadata
 from ottla.client.deliveries import OnDelivery, complain
 from ottla.client.errors import ClientError, IllegalStateError
 from ottla.client.producer import Producer
-from ottla_pipeline.auditing.counting import Window
 from ottla_pipeline.auditing.events import PRODUCER_HEADER
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, now_ms, stamp
 
 log = logging.getLogger(__name__)
@@ -43,13 +43,15 @@ _SHARED: Final = (
 
 
 def reports_producer(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Producer:
-    """The audit events' own producer, for a client of these settings."""
+    """The producer of audit events, for a client with these settings."""
     written = {**(settings or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
     shared = {key: value for key, value in written.items() if key.startswith(_SHARED)}
     return Producer({**shared, "client.id": "ottla-audit"})
 
 
 class AuditedProducer(Producer):
+    """An Ottla Producer whose records are counted for the audit."""
+
     def __init__(
         self,
         settings: Mapping[str, object] | None = None,
@@ -60,7 +62,7 @@ class AuditedProducer(Producer):
     ) -> None:
         super().__init__(settings, **keywords)
         self._options = audit or AuditOptions()
-        self._counter = self._options.counter()
+        self._counter = self._options.producer_counter()
         self._producer_header = (PRODUCER_HEADER, self._counter.producer.encode())
         self._reports = reports_producer(settings, keywords)
         self._reporting = asyncio.Lock()
@@ -68,16 +70,16 @@ class AuditedProducer(Producer):
 
     @property
     def audit_name(self) -> str:
-        """What the header `ottla-producer` says."""
+        """The value of the header `ottla-producer`."""
         return self._counter.producer
 
     async def start(self) -> None:
         await super().start()
         await self._reports.start()
-        self._periodic = asyncio.create_task(self._report_now_and_then(), name="ottla-audit")
+        self._periodic = asyncio.create_task(self._report_periodically(), name="ottla-audit")
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """As a Producer, and publishes the last report."""
+        """Stops the producer and publishes the last report."""
         await super().stop(timeout_s)
         periodic, self._periodic = self._periodic, None
         if periodic is not None:
@@ -138,7 +140,7 @@ class AuditedProducer(Producer):
     def _number(
         self, topic: str, headers: Sequence[Header], then: asyncio.Future[RecordMetadata] | None
     ) -> tuple[_Counted, list[Header]]:
-        """The record's place in its window, and its headers."""
+        """Assigns the record's number in its window. Returns its outcome tracker and its headers."""
         if self._periodic is None:
             raise IllegalStateError("the audited producer is not started")
         window = self._counter.window(topic, now_ms())
@@ -168,7 +170,7 @@ class AuditedProducer(Producer):
     # --- reports ---
 
     async def report(self, *, final: bool = False) -> None:
-        """Publishes what changed, and waits until it has arrived or not."""
+        """Publishes changed counts and waits for the acknowledgement or the failure."""
         async with self._reporting:
             event = self._counter.report(now_ms(), final=final)
             try:
@@ -181,15 +183,16 @@ class AuditedProducer(Producer):
             else:
                 self._counter.arrived(event.report)
 
-    async def _report_now_and_then(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._options.interval_s)
             await self.report()
 
 
 class _Counted:
-    """One record's number: it ends as acknowledged or failed, once. Stands between the producer and whoever
-    waits; as a context, around handing the record over, whose failure is the record's."""
+    """Tracks the outcome of one record: acknowledged or failed, once. It takes the place of the caller's
+    future and forwards the result. As a context manager around the send call, it counts an exception as a
+    failure."""
 
     __slots__ = ("_ended", "_in_transaction", "_number", "_then", "_window")
 

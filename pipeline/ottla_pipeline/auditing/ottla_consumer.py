@@ -1,19 +1,19 @@
-"""`AuditedConsumer` in the place of `ottla.client`'s `Consumer`.
+"""`AuditedConsumer`, an audited `ottla.client.Consumer`.
 
     async with AuditedConsumer(bootstrap_servers="…", group_id="billing", audit=AuditOptions()) as consumer:
         consumer.subscribe(["orders"])
         async for record in consumer:
             …
 
-For applications; `BlockingAuditedConsumer` is the same for code without an event loop. Everything that a
-Consumer does, they do. A record counts when the application is done with it, which is what a commit says: a
-commit first publishes the counts of what it covers, waits for their acknowledgement, and is made then. So
-what is committed has been reported, whenever the process dies; what was reported and not committed is given
-out, and counted, once more, as it is processed once more. An audit topic that cannot be written holds up
-commits for COMMIT_WAIT_S once, and no longer: the counts are kept and published when it can.
+For applications; `BlockingAuditedConsumer` is the same without an event loop. Both have the interface of
+Consumer. A record counts as processed when its offset is committed: a commit first publishes the counts of
+the records that it covers, waits for the acknowledgement, and is then sent. So every committed record has
+been reported, also if the process dies. A record that was reported and not committed is consumed, processed
+and counted again. If the audit topic cannot be written, one commit waits COMMIT_WAIT_S; later commits do not
+wait, and the counts are published when the topic is available.
 
-Without a group a record counts when the next poll asks for more. An application that keeps offsets elsewhere,
-or commits them in a producer's transaction, calls `processed` before it does.
+Without a group a record counts at the next poll. An application that stores offsets elsewhere, or commits
+them in a producer's transaction, calls `processed` before.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ COMMIT_WAIT_S: Final = 5.0
 
 
 class AuditedConsumer(Consumer):
+    """An Ottla Consumer whose processed records are counted for the audit."""
+
     def __init__(
         self,
         settings: Mapping[str, object] | None = None,
@@ -51,15 +53,15 @@ class AuditedConsumer(Consumer):
         audit: AuditOptions | None = None,
         **keywords: object,
     ) -> None:
-        """Raises ConfigError, also without the application's name: `audit.application`, else group.id."""
+        """Raises ConfigError, also if neither `audit.application` nor group.id names the application."""
         super().__init__(settings, **keywords)
         self._audit_options = audit or AuditOptions()
         application = self._audit_options.application or self.config.group_id
         if not application:
             raise ConfigError("group.id", None, "is not set: name AuditOptions.application")
-        self._receipts = self._audit_options.receipts(application)
+        self._receipts = self._audit_options.consumer_counter(application)
         self._commits = self.config.group_id is not None and not self.config.group_ephemeral
-        self._interceptors = ConsumerInterceptors((_GivenOut(self), *self.config.interceptors))
+        self._interceptors = ConsumerInterceptors((_DeliveryInterceptor(self), *self.config.interceptors))
         self._audit_producer: Producer = reports_producer(settings, keywords)
         self._audit_lock = asyncio.Lock()
         self._waits_for_reports = True
@@ -69,16 +71,16 @@ class AuditedConsumer(Consumer):
 
     @property
     def audit_name(self) -> str:
-        """What the audit events name as `consumer`."""
+        """The name of this consumer in audit events."""
         return self._receipts.consumer
 
     async def start(self) -> None:
         await super().start()
         await self._audit_producer.start()
-        self._periodic = asyncio.create_task(self._report_now_and_then(), name="ottla-audit")
+        self._periodic = asyncio.create_task(self._report_periodically(), name="ottla-audit")
 
     async def stop(self, *, commit: bool = True, timeout_s: float = 30.0) -> None:
-        """As a Consumer, and publishes the last report."""
+        """Stops the consumer and publishes the last report."""
         periodic, self._periodic = self._periodic, None
         if periodic is None:
             return await super().stop(commit=commit, timeout_s=timeout_s)
@@ -103,8 +105,8 @@ class AuditedConsumer(Consumer):
     # --- what was processed ---
 
     async def processed(self, offsets: Offsets | None = None) -> None:
-        """Counts what was given out before these offsets of next records, or everything up to here, and
-        publishes it, without a commit."""
+        """Counts the records before these next offsets, or all consumed records, as processed and
+        publishes the counts, without a commit."""
         if offsets is None:
             self._done_before(self._consumed())
         else:
@@ -114,8 +116,8 @@ class AuditedConsumer(Consumer):
         await self._report_before_commit()
 
     def reject(self, record: ConsumerRecord) -> None:
-        """The application finds this record invalid: it was received, and counts as rejected. To be called
-        before it is committed. ValueError if it is not a record that was given out since."""
+        """Counts a record as rejected: the application received it and found it invalid. To be called
+        before its offset is committed. Raises ValueError for a record that is not pending."""
         self._receipts.reject(record.topic, record.partition, record.offset)
 
     def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
@@ -155,7 +157,7 @@ class AuditedConsumer(Consumer):
             self._report_failed(f"no acknowledgement within {COMMIT_WAIT_S:g} s")
 
     async def report(self, *, final: bool = False) -> None:
-        """Publishes what was processed, and waits until it has arrived or not."""
+        """Publishes counts of processed records and waits for the acknowledgement or the failure."""
         async with self._audit_lock:
             while True:
                 event = self._receipts.report(now_ms(), final=final)
@@ -182,24 +184,24 @@ class AuditedConsumer(Consumer):
             )
         self._waits_for_reports = False
 
-    async def _report_now_and_then(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._audit_options.interval_s)
             await self.report()
 
 
-class _GivenOut:
-    """Before the application's interceptors: what was read counts, whatever they make of it."""
+class _DeliveryInterceptor:
+    """Runs before the application's interceptors, so that records count as consumed whatever those return."""
 
     def __init__(self, consumer: AuditedConsumer) -> None:
         self._consumer = consumer
 
     def on_consume(self, records: Records) -> Records:
         receipts = self._consumer._receipts
-        receipts.keep(self._consumer.assignment())
+        receipts.retain(self._consumer.assignment())
         for (topic, partition), given in records.items():
             for record in given:
-                receipts.given_out(topic, partition, record.offset, record.headers)
+                receipts.delivered(topic, partition, record.offset, record.headers)
         return records
 
     def on_commit(self, offsets: Mapping[Any, Any]) -> None:
@@ -209,7 +211,7 @@ class _GivenOut:
 
 
 class BlockingAuditedConsumer(blocking.Consumer):
-    """In the place of `ottla.client.blocking`'s Consumer."""
+    """An audited consumer with the blocking interface of `ottla.client.blocking`."""
 
     def __init__(
         self,
@@ -224,6 +226,7 @@ class BlockingAuditedConsumer(blocking.Consumer):
 
     @property
     def audit_name(self) -> str:
+        """The name of this consumer in audit events."""
         return self._audited.audit_name
 
     def processed(self, offsets: Offsets | None = None) -> None:

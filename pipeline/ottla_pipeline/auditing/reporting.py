@@ -1,8 +1,9 @@
-"""What the adapters share: a producer's name, the lock over its counts, and the thread that reports them.
+"""Shared by the adapters that use threads: the producer's name, the lock of its counts, and the reporting
+thread.
 
-Called by the adapters. A report is published every `interval_s` by a thread of its own, also when nothing was
-sent: a producer that falls silent can be told from an idle one. Reports go through a client of their
-own (`Publish`), so that transactions, acks=0 or a purge of the application's producer leave them alone.
+Called by the adapters. A thread publishes a report every `interval_s`, also if no records were sent, so
+that a killed producer differs from an idle one. Reports use a client of their own (`Publisher`), which
+transactions, acks=0 and a purge of the application's producer do not affect.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ottla_pipeline.auditing.counting import Counter
+from ottla_pipeline.auditing.consumer_counts import ConsumerCounter
 from ottla_pipeline.auditing.events import AUDIT_TOPIC, PRODUCED_HEADER, PRODUCER_HEADER
-from ottla_pipeline.auditing.receiving import Receipts
+from ottla_pipeline.auditing.producer_counts import ProducerCounter
 
 FLUSH_REPORT_S: Final = 1.0
 """A flush reports at once, but no more often than this: some applications flush after every record."""
@@ -29,8 +30,8 @@ CLOSE_AT_EXIT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """How a client is audited. The window's length must be that of the audit job. `application` is a
-    consumer's, and its group.id when left out."""
+    """How a client is audited. The window's length must be that of the audit job. `application` names a
+    consumer's application; its default is group.id."""
 
     topic: str = AUDIT_TOPIC
     window_s: float = 60.0
@@ -38,26 +39,26 @@ class AuditOptions:
     server: str = ""  # this machine's name
     application: str = ""
 
-    def counter(self) -> Counter:
-        return Counter(*self._names(), round(self.window_s * 1000))
+    def producer_counter(self) -> ProducerCounter:
+        return ProducerCounter(*self._names(), round(self.window_s * 1000))
 
-    def receipts(self, application: str) -> Receipts:
-        return Receipts(*self._names(), application, round(self.window_s * 1000))
+    def consumer_counter(self, application: str) -> ConsumerCounter:
+        return ConsumerCounter(*self._names(), application, round(self.window_s * 1000))
 
     def _names(self) -> tuple[str, str]:
-        """A client's name while it lives, and its server's."""
+        """A unique name of the client, and its server's name."""
         server = self.server or socket.gethostname()
         return f"{server}/{secrets.token_hex(8)}", server
 
 
 class Publisher(Protocol):
-    """A client of a library, for the audit events alone."""
+    """A client of the library that publishes audit events only."""
 
     def publish(self, topic: str, key: bytes, value: bytes, done: Callable[[bool], None]) -> None:
-        """Sends an event; `done` is called once with whether it was acknowledged, from any thread."""
+        """Sends an event; `done` is called once, from any thread, with whether it was acknowledged."""
 
     def flush(self, timeout_s: float) -> None:
-        """Waits for what was published, as long as this at most."""
+        """Waits for published events, at most for this time."""
 
     def close(self) -> None: ...
 
@@ -67,11 +68,11 @@ def now_ms() -> int:
 
 
 class Reporter:
-    """The counts of one producer and their way to the audit topic. Whoever touches `counter` holds `lock`."""
+    """The counts of one producer and their publication. Access to `counter` requires `lock`."""
 
     def __init__(self, options: AuditOptions, publisher: Publisher) -> None:
         self.options = options
-        self.counter = options.counter()
+        self.counter = options.producer_counter()
         self.lock = threading.Lock()
         self.producer_header = (PRODUCER_HEADER, self.counter.producer.encode())
         self._publisher = publisher
@@ -82,7 +83,7 @@ class Reporter:
         self._thread.start()
 
     def report(self, *, final: bool = False) -> None:
-        """Publishes what changed; does not wait for it to arrive."""
+        """Publishes changed counts without waiting for the acknowledgement."""
         with self.lock:
             self._reported_s = time.monotonic()
             event = self.counter.report(now_ms(), final=final)
@@ -94,13 +95,13 @@ class Reporter:
         self._publisher.publish(self.options.topic, event.producer.encode(), event.to_json(), done)
 
     def flushed(self, timeout_s: float) -> None:
-        """The application has flushed: what was acknowledged is reported, and waited for."""
+        """The application has flushed: publishes its counts and waits for the acknowledgement."""
         if time.monotonic() - self._reported_s >= FLUSH_REPORT_S:
             self.report()
             self._publisher.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """The last report, after which nothing may be sent. Does nothing the second time."""
+        """Publishes the last report, after which no record may be sent. Does nothing on the second call."""
         if self._ending.is_set():
             return
         self._ending.set()
@@ -127,8 +128,8 @@ class Closes(Protocol):
 
 
 def close_at_exit(producer: Closes, reporter: Reporter) -> None:
-    """A program that ends without closing its producer still reports, unless it is killed; also when it has
-    let the producer go."""
+    """Registers an exit handler, so that a program that ends without closing its producer publishes the
+    last report, also if the producer has been garbage-collected."""
     held = weakref.ref(producer)
 
     def close() -> None:
@@ -143,5 +144,5 @@ def close_at_exit(producer: Closes, reporter: Reporter) -> None:
 
 
 def stamp(at_ms: int, number: int) -> tuple[str, bytes]:
-    """The header that names a record (see `events`)."""
+    """The header with a record's time and number (see `events`)."""
     return (PRODUCED_HEADER, b"%d/%d" % (at_ms, number))

@@ -1,6 +1,8 @@
-"""The audit's comparison: what audited producers say to have sent, against what each tier holds.
+"""The audit: compares the records that producers report as acknowledged with the records that each tier
+holds.
 
-For the audit job. `columns` and `tiers` are Spark's part: each batch of a tier becomes a few rows of counts
-and bitmaps. `seen`, `ledger` and `verdicts` are plain Python over those: they hold what was counted, and say
-of each window whether it is complete, without Spark, brokers or a clock. `pages` is the report.
+For the audit jobs. `tiers` is the Spark part: it reduces each batch of a tier to a few rows of counts and
+bitmaps. `number_bitmap`, `ledger` and `verdicts` are plain Python over these rows, without Spark, brokers
+or a clock. `auditor` connects both, and `report` renders the result. `broker_reader` and `comparison`
+belong to the job `compare`, which compares event ids instead.
 """

@@ -58,11 +58,11 @@ def interval_ms(text: str) -> int:
 
 
 class TierConfig(Model):
-    """Where the same records are held: topics of a cluster (the job's own, if no `kafka` is given), the Delta
-    tables of a lake, or a Parquet lake (for audit-report); or `application`, whose audited consumers process
-    them: all topics of the job, or those that `topics` names. `topicPrefix` is what a mirror puts before a
-    topic's name. A verdict on what lacks waits until the tier has been read up to `grace` after a window's
-    end. Copies that an application received are no difference, unless it is to process `exactlyOnce`."""
+    """A tier: topics of a cluster (the job's own without `kafka`), the Delta tables of a lake, a Parquet
+    lake (for audit-report), or an `application` whose audited consumers report what they process: all
+    topics of the job, or those in `topics`. `topicPrefix` is the prefix that a mirror puts before topic
+    names. A verdict on missing records waits until the tier has been read up to `grace` after a window's
+    end. Duplicates in an application are no difference unless it is to process `exactlyOnce`."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=50)]
     kafka: KafkaConfig | None = None
@@ -93,7 +93,7 @@ class TierConfig(Model):
         return self
 
     def rule(self) -> TierRule:
-        """How the tier is to be judged."""
+        """The rule by which the tier is evaluated."""
         return TierRule(
             interval_ms(self.grace),
             reads=None if self.topics is None else self.topics.fits,
@@ -102,8 +102,9 @@ class TierConfig(Model):
 
 
 class AuditConfig(JobConfig):
-    """`window` is the producers' own (their AuditOptions.window_s). `keep` is how long a window can be asked
-    for; `silentAfter`, when a producer without a last report is named as silent."""
+    """`window` is the window length of the producers (their AuditOptions.window_s). `keep` is the
+    retention of windows; `silentAfter`, the time after which a producer without a final report is listed
+    as silent."""
 
     JOB: ClassVar[str] = "audit"
 

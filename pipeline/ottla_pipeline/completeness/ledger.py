@@ -1,13 +1,15 @@
-"""What the audit knows: of each topic and window, what each producer said and what each tier holds. An
-application is a tier that holds what its consumers said that they have processed.
+"""The state of an audit: by topic and window, the counts that producers report and the records that each tier
+holds.
 
-Called by the audit job, which adds what its streams bring batch by batch, and by `verdicts`, which reads it.
-Pure: the shell writes `to_json` down after every batch and gives it back after a crash.
+Called by the auditor, which adds the batches of all streams, and by `verdicts`, which reads it. An
+application is a tier that holds the records that its consumers report as processed. Pure: the caller stores
+`to_json` after every batch and restores it after a crash.
 
-Invariants: a batch is added once, as the ledger remembers each stream's last one, and is written down before
-Spark goes on to the next. A window's count by its producer replaces the one of an earlier report.
-Nothing is thrown away for being late: `horizons` say up to when each stream has been read, and verdicts wait
-for these, not for the clock. A window that is complete in every tier, with no more to come, keeps sums only.
+Invariants: a batch is added once, because the ledger stores the last batch id of each stream, and is
+stored before Spark starts the next one. A report replaces the counts of the producer's earlier reports.
+Late data is never dropped for being late: `horizons` say up to which time each stream has been read, and
+verdicts wait for them, not for the clock. A window that is complete in every tier, with no further reports
+expected, keeps sums only.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, WindowCount
-from ottla_pipeline.completeness.seen import BITS, Seen
+from ottla_pipeline.completeness.number_bitmap import BITS, NumberBitmap
 
 EVENTS: Final = "audit events"
 """The name of the stream of audit events, among those of the tiers."""
 
 
 def dead_letters_of(tier: str) -> str:
-    """The name of the stream of a tier's dead letters. A record in both was replayed."""
+    """The name of the stream of a tier's dead letters. A record in both streams was replayed."""
     return f"{tier} dead letters"
 
 
-NOTHING: Final = Seen()
+NOTHING: Final = NumberBitmap()
 
 
 class Counted(NamedTuple):
-    """Records of a batch, of one producer (None: not audited), topic and window, in one bucket of numbers."""
+    """Counts of a batch: one producer (None: not audited), topic, window and bucket of numbers."""
 
     topic: str
     producer: str | None
@@ -45,25 +47,25 @@ class Counted(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One producer's part of a window: what it said last, in which report, and what each stream held."""
+    """One producer's part of a window: its latest reported counts, and the numbers that each stream held."""
 
     told: WindowCount | None = None
     report: int = -1
-    tiers: dict[str, Seen] = field(default_factory=dict)
+    tiers: dict[str, NumberBitmap] = field(default_factory=dict)
 
-    def seen(self, tier: str) -> Seen:
-        """What a tier holds, its dead letters too: these are landed, and not lost."""
+    def seen(self, tier: str) -> NumberBitmap:
+        """The numbers that a tier holds, including its dead letters, which are not lost."""
         events, dead = self.tiers.get(tier, NOTHING), self.tiers.get(dead_letters_of(tier))
         return events if dead is None else events.beside(dead)
 
     def replayable(self) -> bool:
-        """Whether some tier holds dead letters of it, which may come once more as events."""
+        """Whether a tier holds dead letters of this entry, which a replay may add again as events."""
         return any(name.endswith(dead_letters_of("")) for name in self.tiers)
 
 
 @dataclass(slots=True)
 class Sums:
-    """What a tier holds of a window that is complete."""
+    """The sums of one tier for a complete window."""
 
     counted: int
     duplicated: int
@@ -72,7 +74,7 @@ class Sums:
 
 @dataclass(slots=True)
 class Folded:
-    """A complete window. What comes of these producers afterwards are copies: all of theirs was there."""
+    """A complete window, reduced to sums. Further records of its producers are duplicates."""
 
     producers: list[str]
     acknowledged: int
@@ -90,12 +92,12 @@ class Window:
 
 @dataclass(slots=True)
 class Client:
-    """What an audited client's events tell of itself. `application` is a consumer's, else empty."""
+    """An audited client, as described by its events. `application` is set for consumers only."""
 
     server: str
     first_report: int
     last_report: int
-    reports: Seen
+    reports: NumberBitmap
     lost_reports: list[int]
     published_at_ms: int
     window_ms: int
@@ -103,13 +105,15 @@ class Client:
     application: str = ""
 
     def gaps(self) -> int:
-        """Reports that were published, by its own word, and have not been read."""
+        """The number of reports that the client published and the audit has not read."""
         expected = [(self.first_report, self.last_report)]
         return sum(number not in self.lost_reports for number in self.reports.missing(expected, BITS))
 
 
 @dataclass(slots=True)
 class Ledger:
+    """The state of one audit."""
+
     window_ms: int
     tiers: tuple[str, ...]
     windows: dict[tuple[str, int], Window] = field(default_factory=dict)
@@ -122,13 +126,14 @@ class Ledger:
     late: dict[str, int] = field(default_factory=dict)
 
     def is_new(self, stream: str, batch_id: int) -> bool:
-        """Whether this batch has still to be added; notes that it is. Batches come in order."""
+        """Whether this batch has not been added yet; records it as added. Batches arrive in order."""
         if batch_id <= self.batches.get(stream, -1):
             return False
         self.batches[stream] = batch_id
         return True
 
     def add_counts(self, tier: str, rows: Iterable[Counted], *, dead_letters: bool = False) -> None:
+        """Adds the counts of one batch of a tier, or of its dead letters."""
         assert tier in self.tiers
         stream = dead_letters_of(tier) if dead_letters else tier
         for row in rows:
@@ -146,9 +151,10 @@ class Ledger:
                 sums.duplicated += row.records
                 continue
             entry = window.entries.setdefault(row.producer, Entry())
-            entry.tiers.setdefault(stream, Seen()).add(row.bucket, row.bits, row.records)
+            entry.tiers.setdefault(stream, NumberBitmap()).add(row.bucket, row.bits, row.records)
 
     def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
+        """Adds producers' audit events."""
         self.unreadable_events += unreadable
         for event in events:
             self._add_client(event.producer, event)
@@ -169,9 +175,12 @@ class Ledger:
         event: ConsumerEvent,
         held: Mapping[str, tuple[list[Counted], Mapping[tuple[str, int], int]]],
     ) -> None:
-        """A consumer's event: for each tier of its application what is held now, and how many of it were
-        rejected by topic and window. Adds an event once, however often it was published. What an application
-        reads again of windows that are no longer kept is no problem, and left out."""
+        """Adds a consumer's event: for each tier of its application the processed records, and the rejected
+        ones by topic and window.
+
+        An event is added once, however often it was published. Records of windows that are no longer kept
+        are ignored: an application may read old records again.
+        """
         known = self.clients.get(event.consumer)
         bucket, bit = divmod(event.report, BITS)
         if known is not None and known.reports.bits(bucket) >> bit & 1:
@@ -191,7 +200,15 @@ class Ledger:
         if known is None:
             application = event.application if isinstance(event, ConsumerEvent) else ""
             known = self.clients[name] = Client(
-                event.server, event.report, event.report, Seen(), [], 0, event.window_ms, False, application
+                event.server,
+                event.report,
+                event.report,
+                NumberBitmap(),
+                [],
+                0,
+                event.window_ms,
+                False,
+                application,
             )
         known.reports.add(event.report // BITS, 1 << event.report % BITS, 1)
         known.first_report = min(known.first_report, event.report)
@@ -202,17 +219,17 @@ class Ledger:
             known.lost_reports = sorted({*known.lost_reports, *event.lost_reports})
 
     def reached(self, stream: str, at_ms: int) -> None:
-        """Everything that the stream's source held at this time has been added."""
+        """Advances the horizon of a stream: all records that its source held at this time have been added."""
         self.horizons_ms[stream] = max(at_ms, self.horizons_ms.get(stream, 0))
 
     def horizon_ms(self, tier: str) -> int:
-        """Up to when the tier, its dead letters if it has any, and the audit events have been read."""
+        """The time up to which the tier, its dead letters and the audit events have been read."""
         dead = dead_letters_of(tier)
         streams = (tier, EVENTS, dead) if dead in self.horizons_ms else (tier, EVENTS)
         return min(self.horizons_ms.get(stream, 0) for stream in streams)
 
     def forget(self, keep_ms: int) -> None:
-        """Drops windows that were over so long before every horizon, and clients that ended then."""
+        """Drops windows that ended `keep_ms` before every horizon, and clients that ended before then."""
         before_ms = min(self.horizon_ms(tier) for tier in self.tiers) - keep_ms
         before_ms -= before_ms % self.window_ms
         if before_ms <= self.forgotten_before_ms:
@@ -250,7 +267,7 @@ class Ledger:
         raw["tiers"] = tuple(raw["tiers"])
         raw["windows"] = dict(_window_from_json(one) for one in raw["windows"])
         raw["clients"] = {
-            name: Client(**(one | {"reports": Seen.from_json(one["reports"])}))
+            name: Client(**(one | {"reports": NumberBitmap.from_json(one["reports"])}))
             for name, one in raw.pop("producers").items()
         }
         return cls(**raw)
@@ -289,5 +306,5 @@ def _entry_from_json(told: dict[str, Any] | None, report: int, tiers: dict[str, 
     return Entry(
         WindowCount(**told) if told is not None else None,
         report,
-        {tier: Seen.from_json(seen) for tier, seen in tiers.items()},
+        {tier: NumberBitmap.from_json(seen) for tier, seen in tiers.items()},
     )

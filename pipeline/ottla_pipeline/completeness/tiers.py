@@ -1,31 +1,37 @@
-"""Spark's part of the audit: tiers as streams of records' names, and batches of these as rows of counts.
+"""The Spark part of the audit: reads tiers and reduces their records to rows of counts.
 
-Called by the audit job. The executors reduce a batch to one row for each producer, topic, window and
-32,768 numbers: how many records, and a bitmap of the numbers. Only those rows come to the driver.
+Called by the audit jobs. Executors reduce a batch to one row for each producer, topic, window and bucket
+of 32,768 numbers: a count of records and a bitmap of numbers. Only these rows reach the driver.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, EventError, read
-from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.completeness.config import AuditConfig, TierConfig
 from ottla_pipeline.completeness.ledger import Counted
-from ottla_pipeline.completeness.seen import BITS
+from ottla_pipeline.completeness.number_bitmap import BITS
 from ottla_pipeline.config.common import TopicsConfig
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake.manifest import Manifest
+from ottla_pipeline.lake.parquet_sink import manifest_of
 
 NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 _ALL_FILES: Final = str(2**31 - 1)
 
 
 def topics(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> DataFrame:
-    """The names of a cluster's records. What a transaction took back is not among them."""
+    """The record names (topic, producer, time, number) of a cluster's topics, without records of aborted
+    transactions."""
     prefix = tier.topic_prefix
     found = (
         spark.readStream.format("kafka")
@@ -54,17 +60,17 @@ def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
 
 
 def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
-    """The names of the records in a lake's Delta tables, as commits add them. A compaction adds none."""
-    files = Files(spark)
+    """The record names in a lake's Delta tables, as a stream of commits. Compactions add none."""
+    files = FileSystem(spark)
     found: DataFrame | None = None
     for path in paths:
         if not _is_table(files, path):
             below = [name for name in files.names(path) if _is_table(files, f"{path}/{name}")]
             told = f"the tables below it are {', '.join(below)}" if below else "land something first"
-            raise CannotBegin(f"tiers: {path} is no Delta table: {told}")
+            raise JobStartError(f"tiers: {path} is no Delta table: {told}")
         lacking = {*NAMES} - {*spark.read.format("delta").load(path).columns}
         if lacking:
-            raise CannotBegin(
+            raise JobStartError(
                 f"tiers: {path} lacks {', '.join(sorted(lacking))}: landed by an older lake job?"
             )
         rows = (
@@ -80,25 +86,25 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
 
 
 def wanted(named: TopicsConfig) -> Column:
-    """Whether a lake's row is of a topic that is looked after."""
+    """A condition: the row belongs to a topic of the audit."""
     if named.topics is not None:
         return sf.col("topic").isin(named.topics)
     return sf.col("topic").rlike(f"^(?:{named.topic_pattern})$")
 
 
-def _is_table(files: Files, path: str) -> bool:
+def _is_table(files: FileSystem, path: str) -> bool:
     return files.exists(f"{path}/_delta_log")
 
 
 def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
-    """The audit topic's records."""
+    """The records of the audit topic."""
     subscribed = TopicsConfig(topics=[config.audit_topic])
     options = config.source_options(subscribed) | {"startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**options).load().select("value")
 
 
 def count(records: DataFrame, window_ms: int) -> list[Counted]:
-    """A batch's rows of counts."""
+    """The rows of counts of a batch."""
     at_ms = sf.unix_millis(PRODUCED_AT)
     position = (sf.col(PRODUCED_NUMBER) % BITS).cast("int")
     counted = (
@@ -132,7 +138,7 @@ def count(records: DataFrame, window_ms: int) -> list[Counted]:
 
 
 def read_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:
-    """A batch's audit events, and how many records were none."""
+    """The audit events of a batch, and the number of records that are not audit events."""
     found: list[AuditEvent | ConsumerEvent] = []
     unreadable = 0
     for row in records.collect():
@@ -141,3 +147,58 @@ def read_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], i
         except EventError:
             unreadable += 1
     return found, unreadable
+
+
+PARQUET_COLUMNS = f"topic STRING, {PRODUCER} STRING, {PRODUCED_AT} TIMESTAMP, {PRODUCED_NUMBER} BIGINT"
+TRIES_MAX = 5
+
+
+def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> list[Counted]:
+    """The counts of all rows of a Parquet lake: all files that its commit log lists at present.
+
+    Such a lake has no stream, because a compaction replaces files that were read by a file with the same
+    rows. The audit reads it from the beginning, once per ledger. A list of files that a compaction made
+    obsolete is read again.
+    """
+    assert tier.parquet is not None
+    files = FileSystem(spark)
+    lake = files.absolute(tier.parquet)
+    if not files.exists(f"{lake}/_commits"):
+        raise JobStartError(f"tiers: {lake} has no commit log: it is no Parquet lake of the lake job's")
+    for attempt in range(TRIES_MAX):
+        known = manifest_of(files, lake)
+        paths = list(_paths(files, lake, known))
+        if not paths:
+            return []
+        try:
+            return _counted(
+                spark.read.schema(PARQUET_COLUMNS).option("basePath", lake).parquet(*paths), config
+            )
+        except (PySparkException, Py4JError):
+            if attempt == TRIES_MAX - 1 or manifest_of(files, lake).files() == known.files():
+                raise
+    raise AssertionError("the last attempt returned or raised")
+
+
+def count_parquet_dead_letters(spark: SparkSession, config: AuditConfig, folders: list[str]) -> list[Counted]:
+    """The counts of a Parquet lake's dead letters, which compactions do not touch."""
+    files = FileSystem(spark)
+    found: list[Counted] = []
+    for folder in folders:
+        if any(name.startswith("topic=") for name in files.names(folder)):
+            found += _counted(spark.read.schema(PARQUET_COLUMNS).parquet(folder), config)
+    return found
+
+
+def _paths(files: FileSystem, lake: str, known: Manifest) -> Iterator[str]:
+    """The paths of the lake's files; a committed file may still be in the staging folder."""
+    staged = {
+        file: at for change in known.changes for file, at in zip(change.files, change.staged, strict=True)
+    }
+    for file in known.files():
+        moved = file not in staged or files.exists(f"{lake}/{file}")
+        yield f"{lake}/{file}" if moved else f"{lake}/{staged[file]}"
+
+
+def _counted(rows: DataFrame, config: AuditConfig) -> list[Counted]:
+    return count(rows.where(wanted(config.topics)), config.window_ms)

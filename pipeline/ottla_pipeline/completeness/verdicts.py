@@ -1,19 +1,19 @@
-"""What is to be said of each window and tier: complete, missing, duplicated, pending or unknown.
+"""The verdict on each window and tier: complete, missing, duplicated, pending or unknown.
 
-Called by the audit job after its batches. Pure but for two notes that it makes in the ledger: when a window
-was found complete for the first time, and that a complete one may keep sums only.
+Called by the auditor. Pure, except for two updates of the ledger: the time at which a window was first found
+complete, and the reduction of a complete window to sums.
 
-Of a window, a tier and a producer:
+For each window, tier and producer:
 
-    missing          acknowledged numbers that the tier does not hold
-    duplicated       records beyond the first of their number, also where a loss makes up for them in the sum
-    unacknowledged   numbers that it holds and that were not acknowledged: nobody was promised these; no error
-    unreported       records of a producer that has said nothing of the window
-    rejected         records that it holds, and that the application found invalid
+    missing          acknowledged numbers that the tier lacks
+    duplicated       records beyond the first of their number, also where a loss offsets them in the sum
+    unacknowledged   numbers in the tier that were not acknowledged; no error
+    unreported       records of a producer that has not reported the window
+    rejected         records in the tier that the application found invalid
 
-A verdict on what lacks waits until the tier and the audit events have been read up to `grace` after the
-window's end; before, it is pending. Unknown is what nobody can tell: a producer was killed with its last
-counts (its windows stay open), or an audit event was lost.
+A verdict on missing records is pending until the tier and the audit events have been read up to `grace`
+after the window's end. It is unknown if a producer was killed before its last report (its windows stay
+open), or if an audit event was lost.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ SAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TierRule:
-    """How a tier is judged: `reads` says which topics it should hold (None: all). Where `copies_allowed`, as
-    of an application that processes at least once, copies are counted and are no difference."""
+    """How a tier is evaluated. `reads` selects the topics that it should hold (None: all). With
+    `copies_allowed`, for applications that process at least once, duplicates are counted and are no
+    difference."""
 
     grace_ms: int
     reads: Callable[[str], bool] | None = None
@@ -48,9 +49,9 @@ class TierRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One window in one tier. `samples` name the first missing records; `completed_ms` is when it was found
-    complete, None if it was not."""
+class WindowVerdict:
+    """The verdict on one window in one tier. `samples` name the first missing records; `completed_ms` is
+    the time at which the window was first found complete, else None."""
 
     topic: str
     start_ms: int
@@ -73,7 +74,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Sum:
-    """Of the producers of a window, in one tier. `open` when one of them may still have more to say."""
+    """The sum over the producers of a window in one tier. `open` if one of them may still report."""
 
     acknowledged: int = 0
     counted: int = 0
@@ -101,10 +102,10 @@ class _Sum:
         self.unacknowledged += seen.distinct - held
 
 
-def judge(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[Row]:
-    """A row for each window and tier that should hold it, by topic, time and tier. `now_ms` is noted for what
-    is complete now."""
-    rows: list[Row] = []
+def evaluate(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[WindowVerdict]:
+    """The verdicts on every window in every tier that should hold it, ordered by topic, time and tier.
+    `now_ms` is stored as the completion time of windows that are complete now."""
+    rows: list[WindowVerdict] = []
     for (topic, start_ms), window in sorted(ledger.windows.items()):
         end_ms = start_ms + ledger.window_ms
         wanted = [tier for tier in ledger.tiers if rules[tier].covers(topic)]
@@ -125,7 +126,7 @@ def judge(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[Ro
 
 def _row(
     topic: str, start_ms: int, tier: str, window: Window, settled: bool, rule: TierRule, now_ms: int
-) -> Row:
+) -> WindowVerdict:
     total = _Sum()
     if window.folded is not None:
         sums = window.folded.tiers[tier]
@@ -139,7 +140,7 @@ def _row(
         total.add(entry, tier)
     if total.missing == 0 and not total.open:
         window.completed_ms.setdefault(tier, now_ms)
-    return Row(
+    return WindowVerdict(
         topic,
         start_ms,
         tier,
@@ -178,7 +179,7 @@ def _samples(window: Window, tier: str) -> tuple[str, ...]:
 
 
 def problems(ledger: Ledger) -> list[str]:
-    """What keeps the audit from telling, beside the windows: a line each."""
+    """Problems that prevent a verdict, apart from the windows: one line each."""
     found = []
     for name, client in sorted(ledger.clients.items()):
         if gaps := client.gaps():
@@ -195,8 +196,8 @@ def problems(ledger: Ledger) -> list[str]:
     return found
 
 
-def silent(ledger: Ledger, after_ms: int) -> list[str]:
-    """Clients that said nothing for so long, without a last report: killed, or cut off."""
+def silent_clients(ledger: Ledger, after_ms: int) -> list[str]:
+    """Clients without a final report that have published nothing for `after_ms`: killed or disconnected."""
     until_ms = ledger.horizons_ms.get(EVENTS, 0) - after_ms
     return sorted(
         name
@@ -205,12 +206,12 @@ def silent(ledger: Ledger, after_ms: int) -> list[str]:
     )
 
 
-def verdict(rows: Sequence[Row], troubles: Sequence[str]) -> str:
-    """The whole in a word: the worst there is."""
+def verdict(rows: Sequence[WindowVerdict], problems_found: Sequence[str]) -> str:
+    """The overall verdict: the worst of all."""
     found = {row.status for row in rows}
     for status in (BOTH, MISSING, DUPLICATED):
         if status in found:
             return status if {MISSING, DUPLICATED} - found else BOTH
-    if UNKNOWN in found or troubles:
+    if UNKNOWN in found or problems_found:
         return UNKNOWN
     return PENDING if PENDING in found else COMPLETE

@@ -1,8 +1,9 @@
-"""What the jobs' configurations share: the strict base model, brokers and their security, topics, triggers.
+"""Shared parts of the jobs' configurations: the strict base model, brokers and their security, topics,
+triggers.
 
-Used by every job's own model and by `config.loading`. Field names are snake_case here and camelCase in YAML,
-as in the custom resources. A client's security is declared once and given to Java clients (Spark's) and to
-librdkafka in the words of each.
+Used by every job's model and by `config.loading`. Field names are snake_case here and camelCase in YAML,
+as in the custom resources. A client's security is configured once and translated to the settings of Java
+clients (Spark's) and of librdkafka.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from ottla.client.registry import RegistryClient
+
 NAME = r"^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$"
 TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
 _INTERVAL = re.compile(r"^[1-9][0-9]* (millisecond|second|minute|hour|day)s?$")
 
 
 class Model(BaseModel):
-    """Strict: an unknown key or a value of the wrong type is an error, never a guess."""
+    """The base model. Strict: an unknown key or a value of the wrong type is an error."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -34,7 +37,7 @@ class Model(BaseModel):
 
 
 def check_addresses(bootstrap: str) -> str:
-    """`HOST:PORT[,HOST:PORT…]` as it stands; ValueError for anything else."""
+    """Returns `HOST:PORT[,HOST:PORT…]` unchanged; raises ValueError for anything else."""
     for part in bootstrap.split(","):
         host, _, port = part.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -49,7 +52,7 @@ def check_interval(text: str) -> str:
 
 
 def check_regex(pattern: str) -> str:
-    """Java's and Python's regular expressions agree on what topics are named by."""
+    """Validates a topic pattern; Java's and Python's syntax agree for topic names."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -57,8 +60,8 @@ def check_regex(pattern: str) -> str:
     return pattern
 
 
-def words(value: object) -> object:
-    """A client's setting as the text that it is in Kafka: YAML writers leave quotes away."""
+def as_text(value: object) -> object:
+    """Converts the values of client settings to text: YAML writers omit quotes."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -72,13 +75,13 @@ def words(value: object) -> object:
 
 
 Interval = Annotated[str, AfterValidator(check_interval)]
-Settings = Annotated[dict[str, str], BeforeValidator(words)]
+Settings = Annotated[dict[str, str], BeforeValidator(as_text)]
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(check_regex)]
 TopicName = Annotated[str, Field(pattern=TOPIC)]
 
 
 class Sasl(Model):
-    """A user and where the password is: in a file (a mounted Secret), or here."""
+    """A user and its password, in a file (a mounted Secret) or in the configuration."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     username: str = Field(min_length=1)
@@ -92,7 +95,7 @@ class Sasl(Model):
         return self
 
     def secret(self) -> str:
-        """The password; OSError when its file cannot be read."""
+        """The password. Raises OSError if its file cannot be read."""
         if self.password is not None:
             return self.password
         assert self.password_file is not None
@@ -108,8 +111,8 @@ class Sasl(Model):
 
 
 class Tls(Model):
-    """PEM files: who is believed, and, for a client certificate, who we are. Without `ca`, whom the system
-    believes."""
+    """PEM files: the trusted authorities, and the client's certificate and key. Without `ca`, the system's
+    authorities."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -124,8 +127,8 @@ class Tls(Model):
 
 
 class KafkaConfig(Model):
-    """Brokers to start from, and how to log in. `options` are settings of Java's clients, which Spark's
-    source and sink use; `librdkafkaOptions` those of confluent-kafka, where a job has need of it."""
+    """Bootstrap servers and credentials. `options` are settings of Java's clients, which Spark's source
+    and sink use; `librdkafkaOptions` are those of confluent-kafka, for jobs that use it."""
 
     bootstrap: Annotated[str, AfterValidator(check_addresses)]
     sasl: Sasl | None = None
@@ -135,11 +138,11 @@ class KafkaConfig(Model):
 
     @property
     def protocol(self) -> str:
-        """The listener's security protocol, by what is declared."""
+        """The security protocol of the listener, derived from `sasl` and `tls`."""
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
 
     def java(self) -> dict[str, str]:
-        """Settings of Java's clients. OSError when a file of `sasl` or `tls` cannot be read."""
+        """Settings of Java's clients. Raises OSError if a file of `sasl` or `tls` cannot be read."""
         found = {"bootstrap.servers": self.bootstrap}
         if self.sasl or self.tls:
             found["security.protocol"] = self.protocol
@@ -150,7 +153,7 @@ class KafkaConfig(Model):
         return found | self.options
 
     def spark_options(self) -> dict[str, str]:
-        """The same as options of Spark's Kafka source and sink."""
+        """The settings of Java's clients as options of Spark's Kafka source and sink."""
         return {f"kafka.{name.removeprefix('kafka.')}": value for name, value in self.java().items()}
 
     def librdkafka(self) -> dict[str, str]:
@@ -187,7 +190,7 @@ def _java_tls(tls: Tls) -> dict[str, str]:
 
 
 class RegistryConfig(Model):
-    """A schema registry: its URLs, the first that answers is asked."""
+    """A schema registry. Requests go to the first URL that responds."""
 
     urls: Annotated[list[Annotated[str, Field(pattern=r"^https?://[^/?#]+[^?#]*$")]], Field(min_length=1)]
     username: str | None = None
@@ -199,6 +202,17 @@ class RegistryConfig(Model):
         if (self.username is None) != (self.password_file is None):
             raise ValueError("username and passwordFile go together")
         return self
+
+    def client(self) -> RegistryClient:
+        """A client of this registry. Raises ValueError for settings that the client rejects, OSError for a
+        file that cannot be read."""
+        options: dict[str, str] = {}
+        if self.username is not None and self.password_file is not None:
+            password = Path(self.password_file).read_text().rstrip()
+            options["basic.auth.user.info"] = f"{self.username}:{password}"
+        if self.ca is not None:
+            options["ssl.ca.location"] = self.ca
+        return RegistryClient(self.urls, options)
 
 
 class TopicsConfig(Model):
@@ -214,14 +228,14 @@ class TopicsConfig(Model):
         return self
 
     def fits(self, topic: str) -> bool:
-        """Whether it is one of them."""
+        """Whether the topic is selected."""
         if self.topics is not None:
             return topic in self.topics
         assert self.topic_pattern is not None
         return re.fullmatch(self.topic_pattern, topic) is not None
 
     def subscription(self) -> dict[str, str]:
-        """As options of Spark's Kafka source."""
+        """The selection as options of Spark's Kafka source."""
         if self.topics is not None:
             return {"subscribe": ",".join(self.topics)}
         assert self.topic_pattern is not None
@@ -230,7 +244,8 @@ class TopicsConfig(Model):
 
 
 class Trigger(Model):
-    """When batches are made: every `interval`, or of all there is now, and then the job is done."""
+    """When batches run: every `interval`; or, with `availableNow`, until all present records have been
+    read."""
 
     interval: Interval = "10 seconds"
     available_now: bool = False
@@ -241,16 +256,16 @@ class Trigger(Model):
 
 
 class SparkConfig(Model):
-    """Settings of the Spark session, where the job's own do not say otherwise; and the packages of
-    `ottla_pipeline.spark.EXTRAS` that it needs."""
+    """Settings of the Spark session, which the job's own settings override; and the packages of
+    `ottla_pipeline.spark.EXTRAS` that the job needs."""
 
     settings: Settings = {}
     packages: list[Literal["iceberg", "postgresql", "sqlite"]] = []
 
 
 class JobConfig(Model):
-    """What every job has. `checkpoint` is a folder that Spark's Hadoop file systems know; it and the name
-    belong to one job alone. How far the job is, is published as the offsets of consumer group `group`."""
+    """Common to all jobs. `checkpoint` is a folder on any file system of Spark's Hadoop; it and the name
+    belong to this job only. The job commits its progress as offsets of the consumer group `group`."""
 
     JOB: ClassVar[str] = "job"
 
@@ -265,11 +280,11 @@ class JobConfig(Model):
 
     @property
     def consumer_group(self) -> str:
-        """The group under which progress is published."""
+        """The consumer group of the job's progress."""
         return self.group or f"ottla-{self.JOB}-{self.name}"
 
     def source_options(self, topics: TopicsConfig) -> dict[str, str]:
-        """Options of Spark's Kafka source. Records that have gone before they were read stop the job."""
+        """Options of Spark's Kafka source. Records that were deleted before they were read stop the job."""
         limit = self.max_offsets_per_trigger
         return {
             **self.kafka.spark_options(),

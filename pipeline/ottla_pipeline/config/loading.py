@@ -1,6 +1,6 @@
-"""Reads a job's YAML file into its model; every problem is told with the file and the key's path.
+"""Loads a job's YAML file into its model; every error message has the file and the key's path.
 
-Called by `command`. `ConfigError` lists all problems at once, one a line, as `lake.yaml: kafka.bootstrap: …`.
+Called by `command`. ConfigError lists all problems, one per line, as `lake.yaml: kafka.bootstrap: …`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 C = TypeVar("C", bound=BaseModel)
 
-_SAID_BETTER = {
+_MESSAGES = {
     "missing": "is missing",
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -25,7 +25,7 @@ _SAID_BETTER = {
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; the message has a line for each problem."""
+    """An invalid configuration; the message has one line per problem."""
 
 
 def load(path: Path, model: type[C]) -> C:
@@ -44,7 +44,7 @@ def load(path: Path, model: type[C]) -> C:
 
 
 def validate(raw: dict[str, Any], model: type[C], where: str) -> C:
-    """`raw` as `model`; `where` begins each line of the ConfigError."""
+    """`raw` as `model`; `where` is the prefix of each line of the ConfigError."""
     try:
         return model.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -53,20 +53,20 @@ def validate(raw: dict[str, Any], model: type[C], where: str) -> C:
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """A line for each problem: the key's path as it is written in YAML, and what is allowed there."""
+    """One line per problem: the key's path as written in YAML, and the allowed values."""
     found = []
     for one in error.errors(include_url=False, include_input=False):
         path = ".".join(str(part) for part in one["loc"])
         if one["type"] == "extra_forbidden":
             message = f"unknown key{_known(model, one['loc'])}"
         else:
-            message = _SAID_BETTER.get(one["type"], one["msg"].removeprefix("Value error, "))
+            message = _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))
         found.append(f"{path}: {message}" if path else message)
     return found
 
 
 def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """The keys that are known beside the unknown one, where the way to it leads through plain models."""
+    """The keys that are valid beside the unknown one, if the path to it consists of plain models."""
     for part in loc[:-1]:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         inner = fields[part].annotation if isinstance(part, str) and part in fields else None

@@ -1,16 +1,16 @@
-"""Kafka's records to typed events: one function for every format, and a reason for each failure.
+"""Decodes Kafka records to typed events: one function for every format, and a reason for each failure.
 
-Called by the jobs that look into records (lake, windows). Three steps, of which only the second needs a
-registry, and none a cluster:
+Called by the jobs that decode records (lake, windows, user jobs). There are three steps; only the second
+needs a registry, and none needs a cluster:
 
-1. `formats.Format` is what a job's configuration declares.
-2. `plans.plan` asks the registry what it needs (reader schema, the writers' schemas by id) and returns a
-   `Plan`: plain data.
+1. `formats.Format` is the configured format.
+2. `plans.plan` fetches schemas from the registry (the reader schema, and the writers' schemas by id) and
+   returns a `Plan`: plain data.
 3. `decode` is pure: column expressions that add `event` (a struct) and `reason` (null for an event) to the
-   records; no action is run, and no record passes through Python but under `jsonSchema`, whose validation
-   is Python's.
+   records. It runs no Spark action, and no record passes through Python except for `jsonSchema`, whose
+   validation is in Python.
 
-Invariants: exactly one of `event` and `reason` is null; a record never fails the batch it is in.
+Invariants: exactly one of `event` and `reason` is null; a record never fails its batch.
 """
 
 from ottla_pipeline.decoding.formats import AvroFormat, Format, JsonFormat, JsonSchemaFormat

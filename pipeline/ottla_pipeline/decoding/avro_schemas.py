@@ -1,12 +1,12 @@
-"""Avro schemas as text: what has to be done to them before Spark's `from_avro` gets them. Pure.
+"""Changes to Avro schemas before Spark's `from_avro` uses them. Pure.
 
 Called by `plans`.
 
-- A schema that refers to others in the registry is made whole: each named type is written out where it is
-  first used (`whole`).
-- Under PERMISSIVE, `from_avro` makes of broken bytes a struct of nulls, which a good record of nulls looks
-  like too. So the reader schema gets one field more, whose default is true (`marked`): a record that was
-  decoded has it, and broken bytes do not.
+- References to other schemas of the registry are resolved: each named type is inlined at its first use
+  (`inline_references`).
+- Under PERMISSIVE, `from_avro` returns a struct of nulls for corrupt bytes, which a valid record of nulls
+  equals. So the reader schema gets an additional field with the default true (`with_marker`): decoded records
+  have it, corrupt bytes do not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-MARK = "__ottla_decoded"
+MARKER = "__ottla_decoded"
 _NAMED = ("record", "error", "enum", "fixed")
 
 
 class SchemaUnusable(Exception):
-    """A schema that records cannot be read with; the message says which and why."""
+    """A schema cannot be used to read records; the message says which one and why."""
 
 
 def parsed(text: str) -> Any:
@@ -30,15 +30,15 @@ def parsed(text: str) -> Any:
         raise SchemaUnusable(f"not an Avro schema: {error}") from error
 
 
-def whole(text: str, references: Mapping[str, str]) -> str:
-    """The schema with the named types of `references` (texts by name) written out at their first use."""
+def inline_references(text: str, references: Mapping[str, str]) -> str:
+    """The schema with the named types of `references` (texts by name) inlined at their first use."""
     if not references:
         return text
     return json.dumps(_Inliner(references).visit(parsed(text), ""))
 
 
 class _Inliner:
-    """Walks a schema in the order in which Avro's parsers do, since a name is defined at its first use."""
+    """Visits a schema in the order of Avro's parsers, because a name is defined at its first use."""
 
     def __init__(self, references: Mapping[str, str]) -> None:
         self._texts = references
@@ -73,12 +73,12 @@ class _Inliner:
         return made
 
 
-def marked(reader: str) -> str:
-    """The reader schema with the mark of a decoded record. SchemaUnusable if it is not a record."""
+def with_marker(reader: str) -> str:
+    """The reader schema with the marker field. Raises SchemaUnusable if it is not a record."""
     schema = parsed(reader)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaUnusable("the reader schema must be a record: its fields become columns")
     if not schema.get("fields"):
         raise SchemaUnusable("the reader schema has no fields")
-    mark = {"name": MARK, "type": "boolean", "default": True}
+    mark = {"name": MARKER, "type": "boolean", "default": True}
     return json.dumps(schema | {"fields": [*schema["fields"], mark]})

@@ -1,8 +1,9 @@
-"""Avro values to a struct, by spark-avro's `from_avro` in the JVM: one expression for each writer schema.
+"""Decodes Avro values to a struct with spark-avro's `from_avro`: one expression for each writer schema.
 
-Called by `plans`. A value that claims a string of 1.5 GB needs eleven bytes for it, and Avro's decoder would
-make room first: one such record would end the executor with an OutOfMemoryError, again and again. `guard`
-sets Avro's own limits in the driver; executors need them on their command line (`EXECUTOR_OPTIONS`).
+Called by `plans`. A corrupt value of eleven bytes can declare a string of 1.5 GB, and Avro's decoder
+allocates it: one such record would end the executor with an OutOfMemoryError on every attempt.
+`set_decoder_limits` sets Avro's limits in the driver; executors get them on their command line
+(`EXECUTOR_OPTIONS`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding import framing
-from ottla_pipeline.decoding.avro_schemas import MARK, SchemaUnusable, marked
+from ottla_pipeline.decoding.avro_schemas import MARKER, SchemaUnusable, with_marker
 
 LENGTH_MAX = 16 << 20
 LIMITS = {
@@ -28,8 +29,8 @@ EXECUTOR_OPTIONS = " ".join(f"-D{name}={value}" for name, value in LIMITS.items(
 UNREADABLE = "broken Avro, or not readable with the schema in force"
 
 
-def guard(spark: SparkSession) -> None:
-    """Limits for Avro's decoder in this JVM, before it reads its first value; what is set already stays."""
+def set_decoder_limits(spark: SparkSession) -> None:
+    """Sets limits of Avro's decoder in this JVM, before its first use; existing values stay."""
     jvm: Any = spark.sparkContext._jvm
     system = jvm.java.lang.System
     for name, value in LIMITS.items():
@@ -38,20 +39,22 @@ def guard(spark: SparkSession) -> None:
 
 
 def struct_of(spark: SparkSession, reader: str) -> StructType:
-    """The reader schema as Spark types. SchemaUnusable if Avro or Spark cannot take it."""
+    """The reader schema as a Spark type. Raises SchemaUnusable if Avro or Spark rejects it."""
     try:
-        empty = spark.range(0).select(_read(sf.lit(None).cast("binary"), marked(reader), reader).alias("e"))
+        empty = spark.range(0).select(
+            _read(sf.lit(None).cast("binary"), with_marker(reader), reader).alias("e")
+        )
         struct = empty.schema["e"].dataType
     except SchemaUnusable:
         raise
     except Exception as error:  # Avro's own come through Py4J, under many names
         raise SchemaUnusable(f"not a schema that Spark can read: {_first_line(error)}") from error
     assert isinstance(struct, StructType)
-    return StructType([field for field in struct.fields if field.name != MARK])
+    return StructType([field for field in struct.fields if field.name != MARKER])
 
 
 def check_writer(spark: SparkSession, writer: str, reader: str) -> str | None:
-    """Why values written with `writer` cannot be read at all; None if they can be tried."""
+    """Why values written with `writer` can never be read with `reader`; None if they may be readable."""
     try:
         spark.range(0).select(_read(sf.lit(None).cast("binary"), writer, reader)).schema  # noqa: B018
     except Exception as error:
@@ -66,7 +69,7 @@ def decode_framed(
     writers: Mapping[int, str],
     problems: Mapping[int, str],
 ) -> DataFrame:
-    """Adds `event` and `reason`. `writers` are schemas by id; `problems`, reasons by id."""
+    """Adds `event` and `reason`. `writers` are schemas by id; `problems` are reasons by id."""
     value = sf.col("value")
     identity, rest = sf.col("_id"), framing.body(value)
     event: Any = sf if writers else sf.lit(None).cast(fields)  # the chain of `when` begins at the module's
@@ -80,16 +83,16 @@ def decode_framed(
     reason = reason.when(~known, unknown)
     if writers:
         told = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))
-        reason = reason.when(sf.col("_event")[MARK].isNull(), told)
+        reason = reason.when(sf.col("_event")[MARKER].isNull(), told)
     with_id = records.withColumn("_id", framing.schema_id(value))
     return _finish(with_id.withColumn("_event", event), reason, fields).drop("_id")
 
 
 def decode_bare(records: DataFrame, reader: str, fields: StructType) -> DataFrame:
-    """Adds `event` and `reason`, for values without framing."""
+    """Adds `event` and `reason`, for values without the registry's framing."""
     value = sf.col("value")
     parsed = records.withColumn("_event", _read(value, reader, reader))
-    reason = sf.when(value.isNull(), framing.NO_VALUE).when(sf.col("_event")[MARK].isNull(), UNREADABLE)
+    reason = sf.when(value.isNull(), framing.NO_VALUE).when(sf.col("_event")[MARKER].isNull(), UNREADABLE)
     return _finish(parsed, reason, fields)
 
 
@@ -99,7 +102,7 @@ def _finish(parsed: DataFrame, reason: Column, fields: StructType) -> DataFrame:
 
 
 def _read(value: Column, writer: str, reader: str) -> Column:
-    column: Column = from_avro(value, writer, {"avroSchema": marked(reader), "mode": "PERMISSIVE"})
+    column: Column = from_avro(value, writer, {"avroSchema": with_marker(reader), "mode": "PERMISSIVE"})
     return column
 
 

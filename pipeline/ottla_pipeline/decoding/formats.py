@@ -1,12 +1,12 @@
-"""What a job's configuration says of its records' format. Plain models: nothing is looked up here.
+"""The configured format of a job's records. Plain models: nothing is looked up here.
 
     format: {type: json, fields: "id STRING, event_time TIMESTAMP"}
     format: {type: avro}                                   # registry's framing, subject <topic>-value
     format: {type: avro, framing: none, schemaFile: order.avsc}
     format: {type: jsonSchema, subject: orders, readerVersion: 3}
 
-Reader schema: `schemaFile` if given, else `readerVersion` of the subject, else the subject's latest.
-`subject` may hold `{topic}`.
+The reader schema is `schemaFile` if set, else version `readerVersion` of the subject, else the subject's
+latest version. `subject` may contain `{topic}`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Model(BaseModel):
 
 
 class JsonFormat(_Model):
-    """One JSON object a record; `fields` is Spark DDL. Fields that the DDL lacks are left out."""
+    """One JSON object per record; `fields` is Spark DDL. Other fields of the object are ignored."""
 
     type: Literal["json"]
     fields: str = Field(min_length=1)
@@ -50,7 +50,7 @@ class _Registered(_Model):
         return self.subject.replace("{topic}", topic)
 
     def schema_text(self) -> str | None:
-        """The configured reader schema. Raises ValueError for a file that holds none."""
+        """The configured reader schema. Raises ValueError if the file is not JSON or cannot be read."""
         if self.schema_file is None:
             return None
         try:
@@ -64,13 +64,13 @@ class _Registered(_Model):
 
 
 class AvroFormat(_Registered):
-    """Avro's binary encoding, behind a magic byte and a schema id (`framing: registry`) or bare."""
+    """Avro's binary encoding, after a magic byte and a schema id (`framing: registry`) or without them."""
 
     type: Literal["avro"]
 
 
 class JsonSchemaFormat(_Registered):
-    """JSON that is validated by the schema it was written with, and lands as the reader schema says."""
+    """JSON that is validated with its writer's schema and decoded with the reader schema."""
 
     type: Literal["jsonSchema"]
 

@@ -1,6 +1,6 @@
-"""The registry's framing: a zero byte, the writer schema's id in four (big-endian), then the encoded value.
+"""The registry's framing: a zero byte, the writer schema's id in four bytes (big-endian), the encoded value.
 
-Called by `plans` for the columns, and by jobs for the ids that a batch holds.
+Called by `plans` for the columns, and by jobs for the schema ids of a batch.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ NOT_FRAMED = "no schema id: not in the registry's framing"
 
 
 def framed(value: Column) -> Column:
-    """Whether a value can be in the framing: long enough, and its first byte zero."""
+    """Whether a value may have the framing: at least five bytes, the first one zero."""
     return (sf.length(value) >= HEADER_BYTES) & (sf.hex(sf.substring(value, 1, 1)) == "00")
 
 
 def schema_id(value: Column) -> Column:
-    """The writer schema's id (a long); null if the value is not framed."""
+    """The writer schema's id (a long); null if the value has no framing."""
     return sf.when(framed(value), sf.conv(sf.hex(sf.substring(value, 2, 4)), 16, 10).cast("long"))
 
 
 def body(value: Column) -> Column:
-    """What follows the id."""
+    """The bytes after the id."""
     return sf.substring(value, HEADER_BYTES + 1, 2**31 - 1)
 
 
 def writer_ids(records: DataFrame) -> dict[str, set[int]]:
-    """By topic, the schema ids that these records were written with (none for a topic without framed ones).
+    """By topic, the schema ids of these records (an empty set for a topic without framed values).
 
-    This reads the records once: whoever reads them again afterwards has them persisted.
+    This reads the records once: persist them if they are read again.
     """
     found = records.select("topic", schema_id(sf.col("value")).alias("id")).distinct().collect()
     ids: dict[str, set[int]] = {}

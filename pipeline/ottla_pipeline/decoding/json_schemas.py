@@ -1,7 +1,7 @@
-"""JSON Schema to Spark types, and the validation of JSON values. Pure.
+"""JSON Schema as Spark types, and the validation of JSON values. Pure.
 
-Called by `plans`. What JSON Schema can say and a column cannot (a value of several types, a recursive
-definition, an object of unknown fields) lands as the JSON text it was.
+Called by `plans`. Schemas without a Spark equivalent (a value of several types, a recursive definition, an
+object of unknown fields) become columns of JSON text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ERRORS_MAX = 100
 
 
 def struct_of(text: str, references: Mapping[str, str] | None = None) -> StructType:
-    """The columns of a JSON Schema for objects. SchemaUnusable for any other."""
+    """The columns of a JSON Schema for objects. Raises SchemaUnusable for any other schema."""
     try:
         root = json.loads(text)
     except ValueError as error:
@@ -108,7 +108,7 @@ class _Types:
 
 
 def reason_of(check: Any, value: bytes) -> str | None:
-    """Why a value does not pass (`check` is `validator_of`'s); None if it does."""
+    """Why a value is invalid (`check` comes from `validator_of`); None if it is valid."""
     try:
         instance = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -131,10 +131,10 @@ def _no_constant(name: str) -> Any:
 
 
 def validator_of(text: str, references: Mapping[str, str]) -> Any:
-    """A validator for a schema, draft 7 if it names no draft. SchemaUnusable if it is not one.
+    """A validator of a schema, draft 7 unless the schema names another draft. Raises SchemaUnusable.
 
-    Of jsonschema-rs: its regular expressions take linear time, and those with look-around or back-references
-    a bounded number of steps. Schemas come from whoever may register them, values from whoever may produce.
+    It uses jsonschema-rs: regular expressions take linear time, and those with look-around or
+    back-references a bounded number of steps. Schemas and values come from untrusted clients.
     """
     import jsonschema_rs
 
@@ -153,10 +153,11 @@ def validator_of(text: str, references: Mapping[str, str]) -> Any:
 
 
 class Validation:
-    """For a Spark UDF: value and schema id to the reason, null for a good one. Pickled with the texts alone.
+    """A Spark UDF: value and schema id to the reason, null for a valid value. Pickled with the schema texts
+    only.
 
-    A plain UDF, since an Arrow one would need pandas on every executor and saves little beside the
-    validation.
+    It is a plain UDF, because an Arrow UDF needs pandas on every executor and saves little compared with
+    the validation.
     """
 
     def __init__(self, schemas: Mapping[int, tuple[str, Mapping[str, str]]]) -> None:

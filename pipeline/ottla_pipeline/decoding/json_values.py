@@ -1,11 +1,12 @@
-"""JSON values to a struct, as declared by DDL or derived from a JSON Schema. Column expressions only.
+"""Decodes JSON values to a struct, as declared by DDL or derived from a JSON Schema. Column expressions only.
 
-Two parsers look at each value, because one alone lets something by. `from_json` knows the schema, but turns
-numbers into strings and times where a field asks for those (a string field may have it so; fields named in
-`strings` may not), and stops at the end of the first object, whatever follows it: a second event would be
-lost without a word. `try_parse_json` stops there too, so it is given the value as the first of two items of
-an array, where what follows it shows. What is JSON and begins with a brace is an object: `schema_of_variant`
-knows that as well, but spells out all its fields for it, which costs more than both parsers.
+Two parsers process each value, because one alone accepts some invalid values. `from_json` knows the
+schema, but converts numbers to strings and times where the field has such a type (a plain string field may
+convert; the fields named in `strings` may not), and it ignores everything after the first object, so a
+second event would be lost silently. `try_parse_json` has the second flaw too, so it parses the value as
+the first of two items of an array, where trailing content is an error. A JSON value that begins with a
+brace is an object: `schema_of_variant` gives the same answer, but it renders all fields, which costs more
+than both parsers.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ _LAST = "ottla:f3c1c0ae7d5e4b1b9a52"
 
 
 def not_a(field: str, kind: str) -> str:
-    """The reason for a field that is there, with a value of another type."""
+    """The reason for a field whose value has the wrong type."""
     return f"wrong type: {field} is not {kind}"
 
 
 def scalar_at(variant: Column, path: str) -> Column:
-    """The kind of what stands at a path of a variant (STRING, VOID for null); null if nothing does."""
+    """The type of the value at a path of a variant (STRING, VOID for null); null if the path does not
+    exist."""
     return sf.schema_of_variant(sf.try_variant_get(variant, path, "variant"))
 
 
 def wrong_type(text: Column, fields: StructType) -> Column:
-    """Which field's type is not met, for a value already known not to fit as a whole."""
+    """The first field whose type does not match, for a value that does not match as a whole."""
     reason = sf.lit("does not fit the schema")
     for field in reversed(fields.fields):
         alone = StructType([StructField(field.name, field.dataType), StructField(CORRUPT, StringType())])
@@ -50,7 +52,8 @@ def wrong_type(text: Column, fields: StructType) -> Column:
 
 
 def decode_json(records: DataFrame, value: Column, fields: StructType, strings: Sequence[str]) -> DataFrame:
-    """Adds `event` and `reason`. `strings` are (dotted) fields whose value must be a JSON string, if any."""
+    """Adds `event` and `reason`. `strings` are (dotted) fields whose value must be a JSON string if
+    present."""
     text = value.cast("string")
     with_corrupt = StructType([*fields.fields, StructField(CORRUPT, StringType())])
     parsed = records.withColumns(

@@ -1,7 +1,7 @@
-"""What is needed to decode records of one format, gathered once a batch; and the decoding itself.
+"""Decoding plans: all that is needed to decode a batch of one format, and the decoding itself.
 
-Called by jobs: `plan` (asks the registry), then `decode` (pure). Readers of streams without `foreachBatch`
-plan once, for `registered_ids`, and anew when they meet a reason that begins with `framing.UNKNOWN_SCHEMA`.
+Called by jobs: `plan` (uses the registry), then `decode` (pure). Streams without `foreachBatch` plan once,
+with `registered_ids`, and again when they meet a reason that begins with `framing.UNKNOWN_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPES = {"avro": "AVRO", "jsonSchema": "JSON"}
 
 
 class Schemas(Protocol):
-    """What is asked of a registry; `ottla.client.registry.RegistryClient` is one."""
+    """The operations of a registry that plans use; `ottla.client.registry.RegistryClient` has them."""
 
     def schema(self, schema_id: int) -> Schema: ...
     def latest(self, subject: str) -> Version: ...
@@ -36,7 +36,8 @@ class Schemas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to decode. `fields` are the event's; `writers` holds schemas by id, `problems` ids without one."""
+    """How to decode. `fields` are those of the event; `writers` are schemas by id, `problems` are reasons
+    by id."""
 
     kind: str
     fields: StructType
@@ -54,10 +55,11 @@ def plan(
     registry: Schemas | None = None,
     ids: Iterable[int] = (),
 ) -> Plan:
-    """For records of one topic (or of all with one subject) that were written with the schemas `ids`.
+    """The plan for records of one topic (or of several topics with one subject) that were written with the
+    schemas `ids`.
 
-    Raises SchemaUnusable when there is no usable reader schema; the registry's errors when none answers.
-    An id that is not registered is no error but the reason of its records.
+    Raises SchemaUnusable if there is no usable reader schema, and the registry's errors if it does not
+    respond. An id that is not registered is no error: it is the reason of its records.
     """
     if isinstance(form, JsonFormat):
         return Plan("json", ddl(form.fields))
@@ -73,8 +75,8 @@ def plan(
         assert registry is not None, "formats: without a registry there is a schema file"
         text, references = _latest(registry, form, topic)
     if isinstance(form, AvroFormat):
-        avro_values.guard(spark)
-        reader = avro_schemas.whole(text, references)
+        avro_values.set_decoder_limits(spark)
+        reader = avro_schemas.inline_references(text, references)
         fields = avro_values.struct_of(spark, reader)
     else:
         reader = text
@@ -93,12 +95,12 @@ def plan(
 
 
 def registered_ids(registry: Schemas, subject: str) -> list[int]:
-    """The ids of all versions of a subject: whom to expect where a stream's ids cannot be looked up first."""
+    """The ids of all versions of a subject, for streams whose ids cannot be determined before the start."""
     return [registry.version(subject, version).id for version in registry.versions(subject)]
 
 
 def ddl(text: str) -> StructType:
-    """Spark DDL as a struct (needs a running session); SchemaUnusable if it is none."""
+    """Spark DDL as a struct (requires a running session). Raises SchemaUnusable."""
     try:
         found = StructType.fromDDL(text)
     except PySparkException as error:
@@ -109,7 +111,7 @@ def ddl(text: str) -> StructType:
 
 
 def decode(records: DataFrame, how: Plan, strings: Sequence[str] = ()) -> DataFrame:
-    """Adds `event` and `reason` to Kafka's columns. `strings` are fields that JSON must hold as strings."""
+    """Adds `event` and `reason` to Kafka's columns. `strings` are fields that must be JSON strings."""
     if how.kind == "json":
         return json_values.decode_json(records, sf.col("value"), how.fields, strings)
     if how.kind == "avro":
@@ -165,7 +167,7 @@ def _writer(
 ) -> tuple[str, Mapping[str, str]]:
     text, references = _text(registry, registry.schema(number), form.type, "it")
     if isinstance(form, AvroFormat):
-        text, references = avro_schemas.whole(text, references), {}
+        text, references = avro_schemas.inline_references(text, references), {}
         problem = avro_values.check_writer(spark, text, reader)
         if problem is not None:
             raise SchemaUnusable(problem)

@@ -1,1 +1,1 @@
-"""One Spark job a module; each runs by `python -m ottla_pipeline.jobs.NAME` and under spark-submit."""
+"""The Spark jobs, one module each; `ottla_pipeline.command` runs them, also under spark-submit."""

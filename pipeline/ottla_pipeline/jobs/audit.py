@@ -1,47 +1,45 @@
-"""Holds brokers, mirrors, lakes and applications against what audited producers sent, window by window.
+"""Audits brokers, mirrors, lakes and applications against the counts of audited producers, window by window.
 
     ottla-pipeline audit --config audit.yaml [--status-port 9404]
 
-The auditing of Kafka's first paper (section 4) as streams that run beside the pipeline: one reads the audit
-topic, where producers and the consumers of applications report, and one for each other tier counts records by
-producer, topic and window. Records are told apart by their numbers
-(`auditing.events`), so a lost and a doubled one are both found where their sum is right.
-docs/pipeline-audit.md says how to read the report.
+The auditing of Kafka's first paper (section 4) as streaming queries. One query reads the audit topic,
+where producers and consumers report; one query per other tier counts records by producer, topic and
+window. Records are identified by their numbers (`auditing.events`), so a lost and a duplicated record are
+both found although their sum is right. docs/pipeline-audit.md describes the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.completeness import tiers
+from ottla_pipeline.completeness.auditor import Auditor, LedgerStore
 from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
-from ottla_pipeline.completeness.pages import AuditMetrics
-from ottla_pipeline.completeness.store import Store
-from ottla_pipeline.completeness.watching import Watch
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.running import Context
+from ottla_pipeline.completeness.report import AuditMetrics
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.running import JobContext
+from ottla_pipeline.spark import DELTA_SETTINGS
 
 CONFIG = AuditConfig
-SESSION: Final[Mapping[str, str]] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
+SESSION: Final = DELTA_SETTINGS
 
 
-def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[StreamingQuery]]:
-    """The streams, started, and what is made of them; whoever calls closes the watch when they have ended.
-    Parquet lakes are not among them: `audit-report` counts these."""
+def begin(context: JobContext, config: AuditConfig) -> tuple[Auditor, Sequence[StreamingQuery]]:
+    """Starts the queries and the auditor that processes their batches. The caller closes the auditor when
+    the queries have ended. Parquet lakes have no query: `audit-report` counts them."""
     spark = context.spark
-    watch = Watch(config, Store(Files(spark), config.checkpoint), context.say, context.details)
-    context.metrics.register(AuditMetrics(lambda: watch.found))
+    auditor = Auditor(
+        config, LedgerStore(FileSystem(spark), config.checkpoint), context.echo, context.details
+    )
+    context.metrics.register(AuditMetrics(lambda: auditor.result))
     streams: list[tuple[str, DataFrame, Callable[[DataFrame, int], None]]] = [
-        (EVENTS, tiers.events(spark, config), watch.events_batch)
+        (EVENTS, tiers.events(spark, config), auditor.events_batch)
     ]
     for tier in config.tiers:
         if tier.parquet is not None or tier.application is not None:
@@ -50,11 +48,11 @@ def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[Stream
             found = tiers.topics(spark, config, tier)
         else:
             found = tiers.tables(spark, config, tier.delta)
-        streams.append((tier.name, found, watch.tier_batch(tier.name)))
+        streams.append((tier.name, found, auditor.tier_batch(tier.name)))
         if tier.dead_letters:
             name = dead_letters_of(tier.name)
             dead = tiers.tables(spark, config, tier.dead_letters)
-            streams.append((name, dead, watch.tier_batch(tier.name, dead_letters=True)))
+            streams.append((name, dead, auditor.tier_batch(tier.name, dead_letters=True)))
     queries: list[StreamingQuery] = []
     try:
         for name, found, batch in streams:
@@ -65,16 +63,16 @@ def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[Stream
         for query in queries:
             query.stop()
         raise
-    watch.follow(queries)
-    return watch, queries
+    auditor.follow(queries)
+    return auditor, queries
 
 
-def start(context: Context, config: AuditConfig) -> Sequence[StreamingQuery]:
+def start(context: JobContext, config: AuditConfig) -> Sequence[StreamingQuery]:
     if whole := [tier.name for tier in config.tiers if tier.parquet is not None]:
-        raise CannotBegin(
+        raise JobStartError(
             f"tiers: {whole[0]} is a Parquet lake, whose rows a compaction moves from file to file: "
             "audit-report counts it, from an empty checkpoint"
         )
-    watch, queries = begin(context, config)
-    context.at_end.callback(watch.close)
+    auditor, queries = begin(context, config)
+    context.at_end.callback(auditor.close)
     return queries

@@ -1,11 +1,12 @@
-"""Lands a range of a topic's records that the lake lacks: before its job began, or since lost from it.
+"""Adds the records of an offset or time range that the lake lacks: older than the lake job's start, or lost
+since.
 
     ottla-pipeline backfill --config lake.yaml --from 2024-05-01T00:00:00Z [--to …] [--topic A]
     ottla-pipeline backfill --config lake.yaml --from 120000 --to 130000 --topic A --partition 3
 
-Takes the lake job's configuration. Bounds are times (of Kafka's timestamps, ISO 8601) or offsets; `--to` is
-exclusive, and no record is taken that the lake job has still before it. What is in the lake or among its dead
-letters already, by topic, partition and offset, is left out: it may be run again.
+Takes the lake job's configuration. Bounds are times (Kafka's timestamps, ISO 8601) or offsets; `--to` is
+exclusive. Records that the lake job has not read yet are excluded. Records that are in the lake or among
+its dead letters, by topic, partition and offset, are skipped, so it can be run again.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from datetime import UTC, datetime
 import click
 from confluent_kafka import Consumer, TopicPartition
 
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import missing, positions, session
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.lake import reprocessing, session
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.opening import open_lake
-from ottla_pipeline.lake.positions import Offsets
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.reprocessing import Offsets
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
@@ -29,7 +30,7 @@ REQUEST_S = 60.0
 
 
 class Bound(click.ParamType):  # type: ignore[type-arg]
-    """An offset, or a time in milliseconds since 1970 as a float: whole numbers are offsets."""
+    """A click type: an offset (whole numbers), or a time in ISO 8601."""
 
     name = "OFFSET|TIME"
 
@@ -54,21 +55,21 @@ PARAMS = (
 )
 
 
-def run(context: Context, config: LakeConfig) -> int:
-    """Once over the range."""
+def run(context: JobContext, config: LakeConfig) -> int:
+    """Runs the backfill once."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
-    limits = positions.behind(lake.files, config.checkpoint)
+    limits = reprocessing.processed_offsets(lake.files, config.checkpoint)
     topics = context.params["topic"] or sorted(limits)
     unknown = sorted(set(topics) - set(limits))
     if unknown:
-        raise CannotBegin(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(limits))}")
+        raise JobStartError(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(limits))}")
     numbers = {str(number) for number in context.params["partition"]}
     wanted = {t: {n: at for n, at in limits[t].items() if not numbers or n in numbers} for t in topics}
     starts, ends = bounds(config, wanted, context.params["first"], context.params["end"])
-    starts, ends = positions.nonempty(starts, positions.clipped(ends, limits))
+    starts, ends = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(ends, limits))
     if not ends:
-        context.say("there is nothing in this range that the lake job has behind it")
+        context.echo("there is nothing in this range that the lake job has behind it")
         return 0
     options = {
         **config.kafka.spark_options(),
@@ -79,16 +80,16 @@ def run(context: Context, config: LakeConfig) -> int:
         "failOnDataLoss": "true",
     }
     records = context.spark.read.format("kafka").options(**options).load()
-    landed = missing.backfill(lake, records)
+    landed = reprocessing.backfill(lake, records)
     held = sum(end - starts[topic][number] for topic, each in ends.items() for number, end in each.items())
-    context.say(
+    context.echo(
         f"{held:,} offsets looked at: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
     )
     return 0
 
 
 def whole(offsets: Offsets, like: Offsets, default: Offsets) -> Offsets:
-    """With an entry for each partition, as Spark's source wants it; those without take the default."""
+    """Offsets with an entry for each partition, as Spark's source requires; missing ones take the default."""
     return {
         topic: {number: offsets[topic].get(number, default[topic][number]) for number in like[topic]}
         for topic in offsets
@@ -98,7 +99,8 @@ def whole(offsets: Offsets, like: Offsets, default: Offsets) -> Offsets:
 def bounds(
     config: LakeConfig, wanted: Offsets, first: int | datetime, end: int | datetime | None
 ) -> tuple[Offsets, Offsets]:
-    """The offsets of the bounds in each partition, within what the brokers hold."""
+    """The start and end offsets of the range in each partition, limited to the records that the brokers
+    have."""
     consumer = Consumer({**config.kafka.librdkafka(), "group.id": config.consumer_group})
     starts: Offsets = {}
     ends: Offsets = {}

@@ -1,14 +1,14 @@
-"""Compares ids produced, held by the brokers and held by the lake: every one of them, once.
+"""Compares the event ids that were produced with those in the brokers and in the lake, each exactly once.
 
     ottla-pipeline compare --config compare.yaml
 
-For what is over and has a list: every event has an id that no other event of its topic has. Three sets of ids
-meet here, each come by on its own way: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for
-each event acknowledged), the brokers (read by confluent-kafka, see `ottla_pipeline.held`), and the lake (its
-files as any reader sees them, not the lake job's log of what it thinks it wrote). Spark joins them, so size
-is no matter. What goes on and on, and has no list, is the audit job's (`jobs.audit`).
+For finite data with a manifest, where every event has an id that is unique in its topic. Three sets of ids
+are read in independent ways: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for each
+acknowledged event), the brokers (with confluent-kafka, see `completeness.broker_reader`), and the lake (its
+files as any reader sees them, not the lake job's commit log). Spark joins them, so their size is not limited.
+The audit job (`jobs.audit`) covers continuous streams.
 
-Exit status: 0 when every id is held exactly once in both, 1 on any difference, 2 when no comparison was had.
+Exit status: 0 if every id is exactly once in both, 1 on any difference, 2 if the comparison could not run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
-from ottla_pipeline import held
+from ottla_pipeline.completeness import broker_reader
+from ottla_pipeline.completeness.comparison import (
+    ComparisonReport,
+    Counts,
+    Difference,
+    TierCounts,
+    WindowCounts,
+)
 from ottla_pipeline.config.common import Interval, JobConfig, TopicName
-from ottla_pipeline.errors import CannotBegin, short
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.running import Context
-from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
+from ottla_pipeline.errors import JobStartError, error_summary
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.running import JobContext
+from ottla_pipeline.spark import DELTA_SETTINGS
 
 COLUMNS = "topic STRING, id STRING, time STRING"
 SAMPLES = 20
@@ -38,7 +45,8 @@ TIERS = ("produced", "brokers", "lake")
 
 
 class CompareConfig(JobConfig):
-    """What to compare. `topics` are compared besides those the manifest names (all is unexpected there)."""
+    """What to compare. `topics` are compared in addition to those of the manifest; all of their events are
+    unexpected."""
 
     JOB: ClassVar[str] = "compare"
 
@@ -57,17 +65,16 @@ SESSION = {
     # A topic named 007 stays text, and the driver lists the lake's folders.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
 }
 
 
-class ManifestUnusable(CannotBegin):
-    """A manifest that nothing can be held against; the message says why."""
+class ManifestUnusable(JobStartError):
+    """The manifest cannot be used; the message says why."""
 
 
 def timed(frame: DataFrame, tier: str) -> DataFrame:
-    """Topic, id and time (a timestamp, null if it cannot be read) of one tier's events."""
+    """Topic, id and time (a timestamp, null if unreadable) of one tier's events."""
     time = sf.try_to_timestamp(sf.col("time"))
     return frame.select("topic", "id", time.alias("time"), sf.lit(tier).alias("tier"))
 
@@ -77,14 +84,16 @@ def produced(spark: SparkSession, manifest: str) -> DataFrame:
 
 
 def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
-    """Every record of these topics; the id is null where the record has none."""
+    """All records of these topics; the id is null where the record has none."""
     bootstrap, options = config.kafka.bootstrap, config.kafka.librdkafka()
-    wanted = held.ranges(bootstrap, topics, options)
+    wanted = broker_reader.offset_ranges(bootstrap, topics, options)
     id_field, time_field = config.id_field, config.time_field
 
-    def read(parts: Iterable[held.Range]) -> Iterator[tuple[str, str | None, str | None]]:
+    def read(parts: Iterable[broker_reader.OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
         for part in parts:
-            yield from held.read(held.Range(*part), bootstrap, id_field, time_field, options)
+            yield from broker_reader.read_range(
+                broker_reader.OffsetRange(*part), bootstrap, id_field, time_field, options
+            )
 
     if not wanted:
         return timed(spark.createDataFrame([], COLUMNS), "brokers")
@@ -93,8 +102,8 @@ def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) ->
 
 
 def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
-    """Every event that a reader of the lake finds: of the Delta table, or of the Parquet files."""
-    files, identity, time = Files(spark), config.id_field, config.time_field
+    """All events that a reader of the lake finds: in the Delta table, or in the Parquet files."""
+    files, identity, time = FileSystem(spark), config.id_field, config.time_field
     if files.exists(f"{config.lake}/_delta_log"):
         events = spark.read.format("delta").load(config.lake)
     elif any(path.endswith(".parquet") for path in files.walk(config.lake)):
@@ -108,7 +117,7 @@ def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> Da
 
 
 def copies(tiers: DataFrame) -> DataFrame:
-    """For each topic and id: how often each tier holds it, and its time."""
+    """For each topic and id: its time, and the number of copies in each tier."""
     counts = [sf.count_if(sf.col("tier") == tier).alias(tier) for tier in TIERS]
     return (
         tiers.where(sf.col("id").isNotNull())
@@ -118,12 +127,12 @@ def copies(tiers: DataFrame) -> DataFrame:
 
 
 def differs() -> Any:
-    """Of a row of `copies`: not held exactly once everywhere."""
+    """A condition on a row of `copies`: the id is not exactly once in every tier."""
     return (sf.col("produced") != 1) | (sf.col("brokers") != 1) | (sf.col("lake") != 1)
 
 
 def by_window(held_copies: DataFrame, window: str) -> DataFrame:
-    """Counts of each topic and time window, named as `tally_of` reads them."""
+    """Counts by topic and time window, with the column names that `counts_of` expects."""
 
     def over(tier: str) -> list[Any]:
         count, expected = sf.col(tier), sf.col("produced") > 0
@@ -151,22 +160,24 @@ def by_window(held_copies: DataFrame, window: str) -> DataFrame:
     )
 
 
-def tally_of(row: Row) -> Tally:
+def counts_of(row: Row) -> Counts:
     brokers, lake = (
-        Tier(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
+        TierCounts(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
         for tier in ("brokers", "lake")
     )
-    return Tally(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
+    return Counts(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
 
 
-def compare(spark: SparkSession, config: CompareConfig) -> Report:
-    """Compares the three sets and returns what differs."""
+def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
+    """Compares the three sets. Raises ManifestUnusable."""
     manifest = produced(spark, config.manifest).persist()
     try:
         named = {row["topic"] for row in manifest.select("topic").distinct().collect()}
         nameless = manifest.where(sf.col("id").isNull() | sf.col("topic").isNull()).count()
     except (PySparkException, Py4JError) as error:
-        raise ManifestUnusable(f"{config.manifest} cannot be read as JSON lines: {short(error)}") from None
+        raise ManifestUnusable(
+            f"{config.manifest} cannot be read as JSON lines: {error_summary(error)}"
+        ) from None
     if nameless:
         raise ManifestUnusable(f"{config.manifest}: {nameless:,} lines are without an id or a topic")
     topics = sorted(named | set(config.topics or ()))
@@ -177,7 +188,7 @@ def compare(spark: SparkSession, config: CompareConfig) -> Report:
     counted = copies(tiers).persist()
     try:
         windows = [
-            Window(row["topic"], row["start"], tally_of(row))
+            WindowCounts(row["topic"], row["start"], counts_of(row))
             for row in by_window(counted, config.window).collect()
         ]
         first = counted.where(differs()).orderBy("topic", "id").limit(SAMPLES).collect()
@@ -186,10 +197,10 @@ def compare(spark: SparkSession, config: CompareConfig) -> Report:
         for frame in (manifest, brokers, counted):
             frame.unpersist()
     samples = [Difference(r["topic"], r["id"], r["produced"], r["brokers"], r["lake"]) for r in first]
-    return Report(config.window, windows, samples, without_id)
+    return ComparisonReport(config.window, windows, samples, without_id)
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: ComparisonReport, console: Console) -> None:
     for table in report.tables():
         console.print(table)
     if report.without_id:
@@ -198,12 +209,12 @@ def show(report: Report, console: Console) -> None:
     console.print(f"compare: {verdict}", highlight=False)
 
 
-def run(context: Context, config: CompareConfig) -> int:
-    """The exit status: whether anything differs."""
+def run(context: JobContext, config: CompareConfig) -> int:
+    """Runs the comparison; the exit status says whether anything differs."""
     try:
         found = compare(context.spark, config)
     except KafkaException as error:
-        raise CannotBegin(error.args[0].str()) from None
+        raise JobStartError(error.args[0].str()) from None
     if config.report is not None:
         path = Path(config.report)
         path.parent.mkdir(parents=True, exist_ok=True)

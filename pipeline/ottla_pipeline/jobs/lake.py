@@ -1,11 +1,11 @@
-"""Lands topics in a lake, each record exactly once: Delta tables, or Parquet files with a commit log.
+"""Writes topics to a lake, each record exactly once: Delta tables, or Parquet files with a commit log.
 
     ottla-pipeline lake --config FILE [--available-now]
 
-Exactly once rests on three things: Spark writes a batch's offsets to the checkpoint before running it, and
-runs the same offsets under the same number after a crash; a committed batch is never written again
-(`lake.parquet_sink`, `lake.delta_sink`); a lake takes batches from one checkpoint only. A topic whose records
-have gone before they were read stops the job (`failOnDataLoss`), rather than leave a gap.
+Exactly-once delivery has three conditions: Spark writes a batch's offsets to the checkpoint before it runs
+the batch, and repeats the same offsets with the same number after a crash; a committed batch is never
+written again (`lake.parquet_sink`, `lake.delta_sink`); a lake accepts batches of one checkpoint only. If
+records were deleted before they were read, the job stops (`failOnDataLoss`) instead of leaving a gap.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.lake import session
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.opening import open_lake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
 
 
-def start(context: Context, config: LakeConfig) -> Sequence[StreamingQuery]:
-    """The one streaming query."""
+def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
+    """Starts the streaming query."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
     events = Counter("ottla_lake_events", "Events landed.", registry=context.metrics)
@@ -37,12 +37,12 @@ def start(context: Context, config: LakeConfig) -> Sequence[StreamingQuery]:
         began = time.monotonic()
         landed = lake.land(records, batch_id)
         if landed is None:
-            context.say(f"batch {batch_id}: committed before, published to the end")
+            context.echo(f"batch {batch_id}: committed before, published to the end")
             return
         events.inc(landed.events)
         dead.inc(landed.dead_letters)
         files = "" if landed.files is None else f"{landed.files:,} files, "
-        context.say(
+        context.echo(
             f"batch {batch_id}: {landed.events:,} events landed, {landed.dead_letters:,} dead letters, "
             f"{files}{time.monotonic() - began:.1f} s"
         )

@@ -1,25 +1,25 @@
-"""Makes a lake's small files into few; the lake job may run meanwhile. Takes the lake job's configuration."""
+"""Compacts a lake's small files; the lake job may run meanwhile. Takes the lake job's configuration."""
 
 from __future__ import annotations
 
 from ottla_pipeline.lake import compaction, session
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.delta_sink import DeltaLake
-from ottla_pipeline.lake.opening import open_lake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
 
 
-def run(context: Context, config: LakeConfig) -> int:
-    """Once over the lake."""
+def run(context: JobContext, config: LakeConfig) -> int:
+    """Compacts the lake once."""
     lake = open_lake(context.spark, config)
     if isinstance(lake, DeltaLake):
         done = compaction.compact_delta(context.spark, lake, config.compaction)
     else:
         assert isinstance(lake, ParquetLake)
         done = compaction.compact_parquet(lake, config.compaction)
-    context.say(f"{done.before:,} small files became {done.after:,}" if done.before else "nothing is small")
+    context.echo(f"{done.before:,} small files became {done.after:,}" if done.before else "nothing is small")
     return 0

@@ -1,17 +1,19 @@
-"""Mirror topics of one cluster to another, each record exactly once.
+"""Mirrors topics of one cluster to another, each record exactly once.
 
     ottla-pipeline mirror --config mirror.yaml
 
-Keys, values, headers, timestamps, partitions and their order stay; offsets cannot (a transaction's marker
-takes one), so those of consumer groups are translated. docs/pipeline-mirror.md has the configuration.
+Keys, values, headers, timestamps, partitions and their order are preserved. Offsets are not (a transaction
+marker takes one), so the offsets of consumer groups are translated. docs/pipeline-mirror.md describes the
+configuration.
 
-Spark's Kafka source reads; what it has for writing to Kafka is at least once. So each partition of a batch is
-written by its task through a transactional producer that commits, with the records, how far the partition is
-(`ottla_pipeline.mirroring.writer`). A batch that Spark runs again is written from there on: nothing, mostly.
-Spark's checkpoint says what to read next, the target what is written; the first may be behind the second.
+Spark's Kafka source reads. Spark's Kafka sink writes at least once, so it is not used: the task of each
+source partition writes through a transactional producer, which commits the position of the partition together
+with the records (`ottla_pipeline.mirroring.writer`). If Spark repeats a batch, the task continues from that
+position. Spark's checkpoint has the next offsets to read; the target has the written positions, which may be
+ahead of it.
 
-A batch has a task for each source partition, so that many write at the same time. Before it is written, its
-topics are made and grown on the target.
+A batch has one task per source partition, so that partitions are written in parallel. Before it is
+written, its topics are created on the target, with all their partitions.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla_pipeline.connectivity import check_reachable
 from ottla_pipeline.mirroring.config import MirrorConfig, seconds
-from ottla_pipeline.mirroring.groups import GroupsWanted, GroupSync, GroupThread, Offsets
+from ottla_pipeline.mirroring.groups import GroupFilter, GroupSync, GroupSyncThread, Offsets
 from ottla_pipeline.mirroring.target import syncs_topic
 from ottla_pipeline.mirroring.tasks import COLUMNS, REPORT_SCHEMA, mirror_partition
-from ottla_pipeline.mirroring.topics import Topics
-from ottla_pipeline.reach import check
-from ottla_pipeline.running import Context
+from ottla_pipeline.mirroring.topics import TopicSync
+from ottla_pipeline.running import JobContext
 
 CONFIG = MirrorConfig
 SESSION: Final[Mapping[str, str]] = {
@@ -52,10 +54,10 @@ SYNCS_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class Figures:
-    """What the mirror says of itself at /metrics, besides what every job does."""
+class MirrorMetrics:
+    """The mirror's own metrics at /metrics."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: JobContext) -> None:
         registry = context.metrics
         self._counters = {
             name: Counter(f"ottla_mirror_{name}", text, registry=registry)
@@ -83,8 +85,8 @@ class Figures:
             self._age.set(max(0.0, now_s - max(row["newest_ms"] for row in rows) / 1000))
 
 
-def land(
-    config: MirrorConfig, topics: Topics, figures: Figures, context: Context
+def mirror_batch(
+    config: MirrorConfig, topics: TopicSync, metrics: MirrorMetrics, context: JobContext
 ) -> Callable[[DataFrame, int], None]:
     """The function for `foreachBatch`."""
     target = config.target_of()
@@ -97,13 +99,13 @@ def land(
         columns = records.withColumn("timestamp", sf.unix_millis("timestamp")).select(*COLUMNS)
         rows = columns.mapInArrow(mirror_partition(target, facts, dict(owners)), REPORT_SCHEMA).collect()
         owners.update({(row["topic"], row["partition"]): row["worker"] for row in rows})
-        figures.add(rows, time.time())
-        context.say(told(batch_id, rows, time.monotonic() - began))
+        metrics.add(rows, time.time())
+        context.echo(batch_summary(batch_id, rows, time.monotonic() - began))
 
     return mirror
 
 
-def told(batch_id: int, rows: Sequence[Row], took_s: float) -> str:
+def batch_summary(batch_id: int, rows: Sequence[Row], took_s: float) -> str:
     """A batch in one line."""
 
     def total(name: str) -> int:
@@ -116,8 +118,8 @@ def told(batch_id: int, rows: Sequence[Row], took_s: float) -> str:
     )
 
 
-def wanted_topics(context: Context, config: MirrorConfig) -> Callable[[str], bool]:
-    """Whether a topic of the source is mirrored: by Java's regular expressions, as Spark sees it."""
+def wanted_topics(context: JobContext, config: MirrorConfig) -> Callable[[str], bool]:
+    """Whether a topic of the source is mirrored, decided by Java's regular expressions, as in Spark."""
     if config.topics is not None:
         return frozenset(config.topics).__contains__
     jvm = context.spark._jvm
@@ -127,27 +129,29 @@ def wanted_topics(context: Context, config: MirrorConfig) -> Callable[[str], boo
     return cache(lambda topic: bool(matches(pattern, topic)))
 
 
-def start(context: Context, config: MirrorConfig, figures: Figures | None = None) -> Sequence[StreamingQuery]:
-    """Starts the mirror; the groups' thread ends with its query."""
-    check(config.target.bootstrap)
-    figures = figures or Figures(context)
+def start(
+    context: JobContext, config: MirrorConfig, metrics: MirrorMetrics | None = None
+) -> Sequence[StreamingQuery]:
+    """Starts the mirror; the thread of the group sync ends with its query."""
+    check_reachable(config.target.bootstrap)
+    metrics = metrics or MirrorMetrics(context)
     topics = topics_of(context, config)
     topics.ensure(syncs_topic(config.mirror), {**SYNCS_SETTINGS, **config.target_topics.syncs_settings})
     topics.refresh()
     context.spark.conf.set(ROWS_SETTING, config.spark.settings.get(ROWS_SETTING, ROWS))
     records = context.spark.readStream.format("kafka").options(**config.spark_source()).load()
     writer = records.writeStream.queryName(config.name)
-    writer = writer.foreachBatch(land(config, topics, figures, context))
+    writer = writer.foreachBatch(mirror_batch(config, topics, metrics, context))
     writer = writer.option("checkpointLocation", config.checkpoint)
     query = writer.trigger(**config.trigger.write_options()).start()
     if config.groups is not None:
-        carry_groups(config, topics, figures, context, query)
+        start_group_sync(config, topics, metrics, context, query)
     return [query]
 
 
-def topics_of(context: Context, config: MirrorConfig) -> Topics:
+def topics_of(context: JobContext, config: MirrorConfig) -> TopicSync:
     made = config.target_topics
-    return Topics(
+    return TopicSync(
         config.kafka.librdkafka(),
         config.target.librdkafka(),
         config.names,
@@ -156,14 +160,18 @@ def topics_of(context: Context, config: MirrorConfig) -> Topics:
         not_copied=made.not_copied,
         sync_configs=made.sync_configs,
         interval_s=seconds(made.interval),
-        say=context.say,
+        echo=context.echo,
     )
 
 
-def carry_groups(
-    config: MirrorConfig, topics: Topics, figures: Figures, context: Context, query: StreamingQuery
+def start_group_sync(
+    config: MirrorConfig,
+    topics: TopicSync,
+    metrics: MirrorMetrics,
+    context: JobContext,
+    query: StreamingQuery,
 ) -> None:
-    """Starts the thread that carries the groups' offsets over while the query runs."""
+    """Starts the thread that synchronizes the offsets of consumer groups while the query runs."""
     assert config.groups is not None
 
     def active() -> bool:
@@ -173,9 +181,9 @@ def carry_groups(
             return False  # the session has ended before us
 
     def passed(done: Mapping[str, Offsets]) -> None:
-        figures.offsets.inc(sum(len(offsets) for offsets in done.values()))
+        metrics.offsets.inc(sum(len(offsets) for offsets in done.values()))
 
-    wanted = GroupsWanted(config.groups.pattern, (*config.groups.exclude, config.consumer_group))
+    wanted = GroupFilter(config.groups.pattern, (*config.groups.exclude, config.consumer_group))
     sync = GroupSync(
         config.kafka.librdkafka(),
         config.target.librdkafka(),
@@ -183,4 +191,4 @@ def carry_groups(
         wanted,
         lambda: topics.facts,
     )
-    GroupThread(sync, active, seconds(config.groups.interval), context.say, passed).start()
+    GroupSyncThread(sync, active, seconds(config.groups.interval), context.echo, passed).start()

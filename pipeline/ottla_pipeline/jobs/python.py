@@ -1,8 +1,8 @@
-"""A job of one's own: a Python function that reads, joins and writes streams.
+"""Runs a user's Python function that reads, joins and writes streams.
 
     ottla-pipeline python --config FILE
 
-The configuration names the function, or holds it; what it may call is in `ottla_pipeline.streams`. See
+The configuration names the function or contains it; `ottla_pipeline.streams` is its library. See
 docs/pipeline-streams.md.
 """
 
@@ -21,9 +21,8 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.config.common import JobConfig, RegistryConfig
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.registry.declared import client_of
-from ottla_pipeline.running import Context
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.job import Job
 
@@ -31,8 +30,8 @@ _MODULE: Final = "ottla_user_job"
 
 
 class PythonConfig(JobConfig):
-    """`function` is MODULE:NAME, of a module that Python can import, or FILE.py:NAME, or NAME where `source`
-    is the text of a module; `options` are the function's own."""
+    """`function` is MODULE:NAME (an importable module), FILE.py:NAME, or NAME if `source` is the text of a
+    module. `options` are passed to the function."""
 
     JOB: ClassVar[str] = "python"
 
@@ -52,13 +51,14 @@ CONFIG = PythonConfig
 SESSION = writing.SESSION
 
 
-def start(context: Context, config: PythonConfig) -> Sequence[StreamingQuery]:
-    """Calls the function, which starts queries. CannotBegin if it cannot be found, or starts none."""
+def start(context: JobContext, config: PythonConfig) -> Sequence[StreamingQuery]:
+    """Calls the function, which starts queries. Raises JobStartError if it does not exist or starts no
+    query."""
     function = function_of(config.function, config.source)
     try:
-        registry = None if config.registry is None else client_of(config.registry)
+        registry = None if config.registry is None else config.registry.client()
     except ValueError as error:
-        raise CannotBegin(f"registry: {error}") from error
+        raise JobStartError(f"registry: {error}") from error
     job = Job(context.spark, config, options=config.options, registry=registry)
     context.at_end.enter_context(closing(job))
     try:
@@ -68,12 +68,13 @@ def start(context: Context, config: PythonConfig) -> Sequence[StreamingQuery]:
             query.stop()
         raise
     if not job.queries:
-        raise CannotBegin(f"function: {config.function} has started no query: call job.write")
+        raise JobStartError(f"function: {config.function} has started no query: call job.write")
     return job.queries
 
 
 def function_of(name: str, source: str | None) -> Callable[[Job], None]:
-    """The function of a configuration. CannotBegin if there is none, or if its module cannot be loaded."""
+    """The function of a configuration. Raises JobStartError if it does not exist or its module cannot be
+    loaded."""
     where, _, wanted = name.rpartition(":")
     try:
         if source is not None:
@@ -84,15 +85,15 @@ def function_of(name: str, source: str | None) -> Callable[[Job], None]:
             module = importlib.import_module(where)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise CannotBegin(f"function: {where or 'source'} cannot be loaded: {said}") from error
+        raise JobStartError(f"function: {where or 'source'} cannot be loaded: {said}") from error
     found = getattr(module, wanted, None)
     if not callable(found):
-        raise CannotBegin(f"function: {where or 'source'} has no function {wanted}")
+        raise JobStartError(f"function: {where or 'source'} has no function {wanted}")
     return found  # type: ignore[no-any-return]
 
 
 def _executed(text: str, where: str) -> ModuleType:
-    """A module of this text. What it gives to Spark goes to executors by value: they could not import it."""
+    """A module of this text. Its functions are pickled by value, because executors cannot import it."""
     module = ModuleType(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses and pickle look for it there
     exec(compile(text, where, "exec"), module.__dict__)

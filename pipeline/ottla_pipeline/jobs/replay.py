@@ -1,20 +1,20 @@
-"""Tries a lake's dead letters again and lands what is good now; or sends them to a topic.
+"""Decodes a lake's dead letters again and adds the valid ones to the lake, or sends them to a topic.
 
     ottla-pipeline replay --config lake.yaml [--reason "unknown schema id"] [--topic A] [--to-topic B]
 
-Takes the lake job's configuration, with the schema that is in force now. What lands is marked as replayed and
-not tried again; what is still bad stays. With `--to-topic` the records' bytes, keys and headers are written
-to that topic and marked; killed in between, they are sent again.
+Takes the lake job's configuration and uses its present schema. Records that are valid now are added to the
+lake and marked as replayed; the others remain dead letters. With `--to-topic` the keys, values and headers
+are written to that topic and the dead letters are marked; after a crash in between they are sent again.
 """
 
 from __future__ import annotations
 
 import click
 
-from ottla_pipeline.lake import missing, session
+from ottla_pipeline.lake import reprocessing, session
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.opening import open_lake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
@@ -25,18 +25,18 @@ PARAMS = (
 )
 
 
-def run(context: Context, config: LakeConfig) -> int:
-    """Once over the dead letters."""
+def run(context: JobContext, config: LakeConfig) -> int:
+    """Runs the replay once."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
     reasons, topics = context.params["reason"], context.params["topic"]
     target = context.params["to_topic"]
     if target is None:
-        done = missing.replay(lake, reasons, topics)
-        context.say(f"{done.tried:,} dead letters tried: {done.landed:,} landed, {done.bad:,} still bad")
+        done = reprocessing.replay(lake, reasons, topics)
+        context.echo(f"{done.tried:,} dead letters tried: {done.landed:,} landed, {done.bad:,} still bad")
         return 0
     dead = lake.dead_letters()
-    kept = None if dead is None else missing.chosen(dead, reasons, topics).persist()
+    kept = None if dead is None else reprocessing.select_dead_letters(dead, reasons, topics).persist()
     count = 0 if kept is None else kept.count()
     if kept is not None and count:
         sent = kept.select("key", "value", "headers").write.format("kafka")
@@ -44,5 +44,5 @@ def run(context: Context, config: LakeConfig) -> int:
             "includeHeaders", "true"
         ).save()
         lake.mark(kept)
-    context.say(f"{count:,} dead letters sent to {target}")
+    context.echo(f"{count:,} dead letters sent to {target}")
     return 0

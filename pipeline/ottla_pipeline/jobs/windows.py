@@ -1,8 +1,8 @@
-"""Counts and sums by window, and joins of two streams, to a topic and to the lake.
+"""Aggregates by window and joins of two streams, as configured, to a topic and to the lake.
 
     ottla-pipeline windows --config FILE
 
-See docs/pipeline-windows.md for the configuration; the parts are in `ottla_pipeline.windowing`.
+docs/pipeline-windows.md describes the configuration; the implementation is `ottla_pipeline.windowing`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import RegistryClient
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.registry.declared import client_of
-from ottla_pipeline.running import Context
-from ottla_pipeline.sinks.delta import DeltaSink
-from ottla_pipeline.sinks.parquet import ParquetSink
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.running import JobContext
+from ottla_pipeline.sinks.tables import DeltaSink, ParquetSink
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
 from ottla_pipeline.streams.writing import Sink
-from ottla_pipeline.windowing.batch import Batches, Counts
+from ottla_pipeline.windowing.batch import Batches, Counts, ResumingQuery
 from ottla_pipeline.windowing.config import EVENT_DATE, WindowsConfig
 from ottla_pipeline.windowing.plan import plans, streaming
-from ottla_pipeline.windowing.resuming import ResumingQuery
 
 CONFIG = WindowsConfig
 SESSION = writing.SESSION
 
 
-def start(context: Context, config: WindowsConfig) -> list[ResumingQuery]:
-    """Starts the query, which goes on from its checkpoint."""
+def start(context: JobContext, config: WindowsConfig) -> list[ResumingQuery]:
+    """Starts the query, which continues from its checkpoint."""
     spark, counts = context.spark, Counts()
     registry = _registry(config)
     topics = _topics(config)
@@ -49,7 +46,7 @@ def start(context: Context, config: WindowsConfig) -> list[ResumingQuery]:
             registry=registry,
             counts=counts,
             details=context.details,
-            say=context.say,
+            echo=context.echo,
         )
         writer = streaming(spark, config, how).writeStream.queryName(config.name).foreachBatch(batches.write)
         writer = writer.outputMode("append" if config.output_mode == "final" else "update")
@@ -67,9 +64,9 @@ def _registry(config: WindowsConfig) -> RegistryClient | None:
     if config.registry is None:
         return None
     try:
-        return client_of(config.registry)
+        return config.registry.client()
     except ValueError as error:
-        raise CannotBegin(f"registry: {error}") from error
+        raise JobStartError(f"registry: {error}") from error
 
 
 def _topics(config: WindowsConfig) -> TransactionalTopics | None:
@@ -85,7 +82,7 @@ def _topics(config: WindowsConfig) -> TransactionalTopics | None:
     )
 
 
-def _lake(context: Context, config: WindowsConfig) -> Sink | None:
+def _lake(context: JobContext, config: WindowsConfig) -> Sink | None:
     to = config.results.lake
     if to is None:
         return None
@@ -101,7 +98,7 @@ def _lake(context: Context, config: WindowsConfig) -> Sink | None:
 
 
 class WindowsMetrics(Collector):
-    """What windows have besides a job's own metrics."""
+    """The windows job's own metrics."""
 
     def __init__(self, name: str, counts: Counts, query: ResumingQuery) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What the lake is made of: its configuration, its rows, and the two sinks with their promises.
+"""The lake: its configuration, its rows, and its two sinks (Delta, Parquet) with their guarantees.
 
-Called by the jobs `lake`, `lake-compact`, `replay` and `backfill`, which hold no logic themselves.
+Called by the jobs `lake`, `lake-compact`, `replay` and `backfill`.
 """

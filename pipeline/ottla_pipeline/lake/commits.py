@@ -1,20 +1,20 @@
-"""The Parquet lake's commit log: which files belong to the lake, and how they get to where readers look.
+"""The commit log of a Parquet lake: which files belong to the lake, and their atomic publication.
 
-Called by the Parquet sink, its compaction, and the commands that add records; on the driver. What is written
-is documented for other readers in docs/pipeline-lake.md, and `manifest` reads it without Spark.
+Called by the Parquet sink, its compaction, and the commands that add records; on the driver.
+docs/pipeline-lake.md documents the format for other readers, and `manifest` reads it without Spark.
 
-A change goes through three places:
+A change has three steps:
 
-1. `<root>/_staging/<name>/…`: Spark writes here. Readers skip names that begin with an underscore.
-2. `<lake>/_commits/<name>.json`: written under another name and renamed, so it is there whole or not at all.
-   From this moment the change is committed. It lists every file, where it has to go, and which files go.
-3. The files' own places: each is renamed there, once; then the files that it replaces are deleted.
+1. `<root>/_staging/<name>/…`: Spark writes files here. Readers skip names that begin with an underscore.
+2. `<lake>/_commits/<name>.json`: written under another name and renamed, so it is complete or absent. With
+   this rename the change is committed. It lists every file, its target, and the files that it replaces.
+3. The targets: each file is renamed to its target once; then the replaced files are deleted.
 
-Invariants: a file is in a visible place only if its change is committed; a change is committed at most once;
-a committed change is never written again, only published to the end. So whenever the driver dies, the replay
-of a batch (Spark gives it the same number and the same offsets) finds either no commit and starts over, or
-a commit and finishes the renames. Commits carry the id of the streaming query that numbered the batches,
-because numbers mean nothing without it: a lake belongs to one checkpoint.
+Invariants: a file is in a visible folder only if its change is committed; a change is committed at most
+once; a committed change is never written again, its publication is only completed. So whenever the driver
+dies, the repeated batch (Spark gives it the same number and the same offsets) either finds no commit and
+starts over, or finds a commit and completes the renames. Commits have the id of the streaming query that
+numbered the batches, because the numbers are unique in one query only: a lake belongs to one checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 STAGING = "_staging"
 COMMITS = "_commits"
@@ -32,12 +32,12 @@ REPLAYED = "_replayed"
 SNAPSHOT = "snapshot-"
 FORMAT = 2
 # So many of the newest batches keep their commit when the log is folded: Spark may run the last again.
-KEPT = 10
+COMMITS_KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One data file, from its staged path to its place (both absolute)."""
+    """A data file: its staged path and its target (both absolute)."""
 
     source: str
     target: str
@@ -45,10 +45,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one change did to the lake. `batch_id` is None for all but the streaming query's batches.
+    """One change of the lake. `batch_id` is None for all changes except batches of the streaming query.
 
-    `schema` is the lake's after it (Spark's JSON), so that the newest commit has them all; `removes` are
-    files (absolute) that this change's files stand for.
+    `schema` is the lake's schema after the change (Spark's JSON), so the newest commit has all columns;
+    `removes` are the files (absolute) that this change replaces.
     """
 
     query_id: str
@@ -75,14 +75,14 @@ class Commit:
 
     @property
     def name(self) -> str:
-        """Of its file, without the ending. Batches sort by their number."""
+        """The name of its file, without the ending. Batches sort by their number."""
         return f"{self.batch_id:010d}" if self.batch_id is not None else f"{self.kind}-{self.sequence:010d}"
 
 
 class CommitLog:
     """The commits of one lake. `lake` and `dead_letters` are the two roots that changes are published to."""
 
-    def __init__(self, files: Files, lake: str, dead_letters: str) -> None:
+    def __init__(self, files: FileSystem, lake: str, dead_letters: str) -> None:
         self.files = files
         self.lake = files.absolute(lake)
         self.dead_letters = files.absolute(dead_letters)
@@ -92,7 +92,7 @@ class CommitLog:
         return f"{self.lake}/{COMMITS}/{name}.json"
 
     def names(self) -> list[str]:
-        """Of all commits that have a file of their own; batches first."""
+        """The names of all commits that have a file of their own; batches first."""
         found = self.files.names(f"{self.lake}/{COMMITS}")
         mine = (name for name in found if name.endswith(".json") and not name.startswith((SNAPSHOT, ".")))
         return [name.removesuffix(".json") for name in mine]
@@ -105,14 +105,14 @@ class CommitLog:
         return self.read(name) if self.files.exists(self._file(name)) else None
 
     def owner(self) -> str | None:
-        """The id of the query whose batches are in this lake; None if it has no commit yet."""
+        """The id of the query whose batches are in this lake; None without commits."""
         names = self.names()
         return self.read(names[-1]).query_id if names else None
 
     def schemas(self) -> list[Mapping[str, Any]]:
-        """The lake's schema (Spark's JSON) as the newest commit of each kind has it, the newest of them last.
+        """The lake's schema (Spark's JSON) in the newest commit of each kind, the newest one last.
 
-        They may differ, where two processes added fields at a time: the lake has all of them.
+        They differ if two processes added fields at the same time: the lake has the fields of all of them.
         """
         commits = sorted(map(self.read, self._newest_names()), key=lambda commit: commit.sequence)
         return [commit.schema for commit in commits if commit.schema is not None]
@@ -125,18 +125,18 @@ class CommitLog:
         return list(newest.values())
 
     def next_sequence(self) -> int:
-        """One more than any commit has."""
+        """The next sequence number, higher than that of any commit."""
         return max((self.read(name).sequence for name in self._newest_names()), default=0) + 1
 
     def stage(self, name: str) -> tuple[str, str]:
-        """Empty staging directories for a change's events and its dead letters, not yet made."""
+        """Empty staging directories for a change's events and dead letters; they are not created yet."""
         staged = tuple(f"{root}/{STAGING}/{name}" for root in (self.lake, self.dead_letters))
         for path in staged:
             self.files.remove(path)
         return staged[0], staged[1]
 
     def moves(self, name: str) -> tuple[Move, ...]:
-        """Where each file now staged for a change has to go."""
+        """The targets of all files that are staged for a change."""
         found: list[Move] = []
         for root in (self.lake, self.dead_letters):
             staged = f"{root}/{STAGING}/{name}"
@@ -151,7 +151,7 @@ class CommitLog:
         return tuple(found)
 
     def commit(self, commit: Commit) -> None:
-        """Makes the change part of the lake; afterwards it must be published."""
+        """Makes the change part of the lake; `publish` must follow."""
         path = self._file(commit.name)
         assert not self.files.exists(path), f"{commit.name} is committed already"
         part = f"{self.lake}/{COMMITS}/.{commit.name}.part"
@@ -159,7 +159,8 @@ class CommitLog:
         self.files.rename(part, path)
 
     def publish(self, commit: Commit) -> None:
-        """Moves a committed change's files to their places, if not there already; clears what it replaces."""
+        """Moves the files of a committed change to their targets, unless they are there, and deletes the
+        files that it replaces."""
         made: set[str] = set()
         for move in commit.moves:
             if self.files.exists(move.target):
@@ -177,7 +178,7 @@ class CommitLog:
         self.stage(commit.name)
 
     def _removed(self) -> frozenset[str]:
-        """What compactions took away, unless forgotten together with the commits that brought it."""
+        """The files that compactions removed, except those that a snapshot no longer lists."""
         compactions = (self.read(name) for name in self.names() if name.startswith("compaction-"))
         taken = {path for commit in compactions for path in commit.removes}
         _, snapshot = self._snapshot()
@@ -192,16 +193,17 @@ class CommitLog:
         number = int(names[-1].removeprefix(SNAPSHOT).removesuffix(".json"))
         return number, json.loads(self.files.read(f"{self.lake}/{COMMITS}/{names[-1]}"))
 
-    def fold(self) -> int:
-        """Puts all but the newest commits into a snapshot; how many. Readers see the same files throughout.
+    def write_snapshot(self) -> int:
+        """Replaces all but the newest commits by a snapshot; returns their number. The list of files stays
+        the same for readers throughout.
 
-        The snapshot is there first, and names what it covers; then the covered commits and the snapshot
-        before it go. All commits must have been published.
+        The snapshot is written first and names the commits that it covers; then these commits and the
+        previous snapshot are deleted. All commits must have been published.
         """
         names = self.names()
         number, before = self._snapshot()
         self._drop(number, before["covers"])  # a fold may have been killed
-        kept = {*[name for name in names if name.isdecimal()][-KEPT:], *self._newest_names()}
+        kept = {*[name for name in names if name.isdecimal()][-COMMITS_KEPT:], *self._newest_names()}
         old = [name for name in names if name not in kept and name not in before["covers"]]
         if not old:
             return 0
@@ -218,7 +220,7 @@ class CommitLog:
         return len(old)
 
     def _drop(self, number: int, covered: list[str]) -> None:
-        """Deletes what a snapshot stands for."""
+        """Deletes the commits and the previous snapshot that a snapshot covers."""
         for name in (*covered, f"{SNAPSHOT}{number - 1:010d}"):
             self.files.remove(self._file(name))
 
@@ -226,7 +228,7 @@ class CommitLog:
         return path.removeprefix(f"{self.lake}/")
 
     def recover(self) -> list[str]:
-        """Publishes to the end what was committed by a process that was killed then; the names."""
+        """Completes the publication of changes whose process died after the commit; returns their names."""
         roots = (self.lake, self.dead_letters)
         staged = sorted({name for root in roots for name in self.files.names(f"{root}/{STAGING}")})
         found = [name for name in staged if self.files.exists(self._file(name))]

@@ -1,13 +1,15 @@
-"""Small files made into few. For Delta that is its own OPTIMIZE; for Parquet, a commit that swaps files.
+"""Compaction of small files: OPTIMIZE for Delta; for Parquet, a commit that replaces files.
 
-Called by the job `lake-compact`. One of them at a time works on a lake; the lake job may run beside it.
+Called by the job `lake-compact`. Only one compaction at a time may run on a lake; the lake job may run beside
+it.
 
-Parquet: small files of a partition are written anew into the staging folder, and one commit says that the new
-file stands for the old ones. Who reads by the manifest sees the old ones before that rename, and the new one
-after it, wherever it is by then. Then the new file is moved to its place and the old ones are deleted. Killed
-before the commit, nothing has happened; killed after it, the next start of any of the lake's jobs goes on
-(`CommitLog.recover`). Between the move and the last deletion, a reader that lists folders sees the rows of
-one partition twice, and never misses any: no two files can be swapped in one step on a plain file system.
+Parquet: the small files of a partition are written to the staging folder as one file, and one commit
+replaces them by it. Readers of the manifest see the old files before that commit and the new file after
+it, wherever it is by then. Then the new file is moved to its target and the old ones are deleted. After a
+crash before the commit nothing has changed; after a crash behind it, the next start of any of the lake's
+jobs completes the publication (`CommitLog.recover`). Between the move and the last deletion, a reader that
+lists folders sees the rows of one partition twice, and never misses rows: a plain file system cannot swap
+two files atomically.
 """
 
 from __future__ import annotations
@@ -40,19 +42,20 @@ COMMIT_BYTES_MAX = 8 << 30
 
 
 class RowsDiffer(Exception):
-    """New files do not hold as many rows as the old ones: nothing was committed."""
+    """The new files have another number of rows than the old ones; nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Files before and after; rows were counted where they were written."""
+    """The number of files before and after."""
 
     before: int
     after: int
 
 
 def choose(sizes: Mapping[str, int], wanted: Compaction) -> list[str]:
-    """Which files (by path, with their sizes) to rewrite: the small ones of folders that have enough."""
+    """The files (by path, with their sizes) to rewrite: the small ones, in folders that have enough of
+    them."""
     folders: dict[str, list[str]] = {}
     for path, size in sizes.items():
         if size < wanted.smaller_than_mb << 20:
@@ -79,7 +82,7 @@ def _first(paths: Iterable[str], sizes: Mapping[str, int], limit: int) -> list[s
 
 
 def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
-    """Rewrites what is small, in one commit, and folds the commit log. Raises RowsDiffer."""
+    """Rewrites the small files in one commit and writes a snapshot of the commit log. Raises RowsDiffer."""
     log, files = lake.log, lake.files
     log.recover()
     live = [f"{log.lake}/{file}" for file in lake.manifest().files()]
@@ -87,7 +90,7 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     # A file that is committed and not yet at its place is left for the next time.
     chosen = choose({path: files.size(path) for path in crowded if files.exists(path)}, wanted)
     if not chosen:
-        log.fold()
+        log.write_snapshot()
         return Compacted(0, 0)
     owner, schema = log.owner(), lake.schema()
     assert owner is not None, "there are committed files, so there is a commit"
@@ -116,12 +119,12 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     )
     log.commit(done)
     log.publish(done)
-    log.fold()
+    log.write_snapshot()
     return Compacted(len(chosen), len(moves))
 
 
 def _crowded(paths: Iterable[str], least: int) -> list[str]:
-    """Files of folders with so many: the size of others need not be asked for."""
+    """The files in folders with at least this number of files; the sizes of others need no lookup."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(path.rpartition("/")[0], []).append(path)
@@ -129,7 +132,7 @@ def _crowded(paths: Iterable[str], least: int) -> list[str]:
 
 
 def columns(events: StructType | None) -> StructType:
-    """All columns of a Parquet lake: its events', their origin, and those of the folders' names."""
+    """All columns of a Parquet lake: those of its events, their origin, and those in folder names."""
     kinds = (IntegerType(), LongType(), TimestampType(), StringType(), TimestampType(), LongType())
     origin = zip((*rows.ORIGIN, *rows.PRODUCED), kinds, strict=True)
     return StructType(
@@ -143,8 +146,8 @@ def columns(events: StructType | None) -> StructType:
 
 
 def compact_delta(spark: SparkSession, lake: DeltaLake, wanted: Compaction) -> Compacted:
-    """OPTIMIZE of each table's crowded partitions. Readers of an older version go on with its files, until
-    VACUUM."""
+    """Runs OPTIMIZE on each table's partitions with many small files. Readers of an older version keep its
+    files until VACUUM."""
     from delta.tables import DeltaTable
 
     smaller = wanted.smaller_than_mb << 20

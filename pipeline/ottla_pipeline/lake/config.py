@@ -18,22 +18,21 @@ from pydantic import Field, model_validator
 from ottla.client.registry import RegistryClient
 from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicsConfig
 from ottla_pipeline.decoding.formats import Format, JsonFormat
-from ottla_pipeline.registry.declared import client_of
 
 Path = Annotated[str, Field(min_length=1)]
 FieldPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 
 
 class EventConfig(Model):
-    """Which fields (`a` or `a.b`) are an event's id and time. An event without an id, if there is to be one,
-    is none; without a `time`, Kafka's timestamp says into which partition an event belongs."""
+    """The fields (`a` or `a.b`) with an event's id and time. With `id`, a record without an id is no
+    event; without `time`, Kafka's timestamp determines an event's partition."""
 
     id: FieldPath | None = None
     time: FieldPath | None = None
 
 
 class Compaction(Model):
-    """Files under `smallerThanMb` are small; a partition with `minFiles` of them is rewritten."""
+    """Files below `smallerThanMb` are small; a partition with at least `minFiles` of them is rewritten."""
 
     smaller_than_mb: Annotated[int, Field(ge=1)] = 64
     min_files: Annotated[int, Field(ge=2)] = 4
@@ -64,7 +63,7 @@ class DeltaSink(_Sink):
 
 
 class LakeConfig(JobConfig):
-    """The lake job's, and that of `lake-compact`, `replay` and `backfill` on the same lake."""
+    """The configuration of the lake job, and of `lake-compact`, `replay` and `backfill` on the same lake."""
 
     JOB: ClassVar[str] = "lake"
 
@@ -97,10 +96,11 @@ class LakeConfig(JobConfig):
         }
 
     def registry_client(self) -> RegistryClient | None:
-        """Raises ValueError for settings that the client does not take, OSError for a missing file."""
-        return None if self.registry is None else client_of(self.registry)
+        """The configured registry's client. Raises ValueError for settings that the client rejects,
+        OSError for a missing file."""
+        return None if self.registry is None else self.registry.client()
 
     @property
     def strings(self) -> tuple[str, ...]:
-        """Fields that JSON must hold as strings."""
+        """The fields that JSON must contain as strings."""
         return tuple(name for name in (self.event.id, self.event.time) if name is not None)

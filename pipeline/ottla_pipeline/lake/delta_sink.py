@@ -1,11 +1,10 @@
 """The lake as Delta tables: one for each topic, or one for all; dead letters are a Delta table, too.
 
-Called by the jobs. Each write carries `txnAppId` (the streaming query's) and `txnVersion` (the batch's
-number): Delta does nothing for a version that a table has. That makes one table exactly once. A batch writes
-several, and between two of them the registry may learn of a schema, or the configuration change: judged anew,
-a record could then be a dead letter here and no event there. So what a batch is read with (schemas, and the
-tables' columns) is written down beside the checkpoint before its first write, and a batch that runs again
-uses that.
+Called by the jobs. Each write has `txnAppId` (the streaming query's id) and `txnVersion` (the batch's
+number): Delta skips a version that a table has. That makes one table exactly once. A batch writes several
+tables, and between two of them a schema may be registered, or the configuration may change: a record could
+then be a dead letter in one write and no event in the other. So the plans of a batch (schemas, and the
+tables' columns) are stored beside the checkpoint before its first write, and a repeated batch uses them.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import drift, rows
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake import rows, schema_evolution
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
-from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.rows import TopicPlan
-from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
 
 APP = "ottla-lake:"
 PLANS = "ottla-plans"
 
 
 class DeltaLake:
-    """The tables of one lake, as its job and its commands write to them."""
+    """The tables of one lake, as its job and its commands write them."""
 
     def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
         assert isinstance(config.sink, DeltaSink)
         self.spark = spark
-        self.files = Files(spark)
+        self.files = FileSystem(spark)
         self._config = config
         self._registry = registry
         self._root = self.files.absolute(config.sink.path)
@@ -52,7 +51,7 @@ class DeltaLake:
         return f"{self._root}/{topic}" if topic is not None else self._root
 
     def tables(self) -> list[str]:
-        """The paths of the tables that are there."""
+        """The paths of the existing tables."""
         found = [self.table_of(n) for n in self.files.names(self._root)] if self._per_topic else [self._root]
         return [path for path in found if self.is_table(path)]
 
@@ -63,7 +62,7 @@ class DeltaLake:
         return self.files.exists(f"{path}/_delta_log")
 
     def transactions(self, path: str) -> dict[str, int]:
-        """The newest version that each application has written to a table."""
+        """The newest transaction version of each application in a table."""
         found = self._snapshot(path).transactions().iterator()
         versions = {}
         while found.hasNext():
@@ -81,13 +80,14 @@ class DeltaLake:
         return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
 
     def check_owner(self) -> None:
-        """Refuses tables that another checkpoint has filled: all their records would land a second time."""
+        """Raises JobStartError for tables with batches of another checkpoint: all records would be written
+        a second time."""
         ours = query_id(self.files, self._config.checkpoint)
         for path in self.tables():
             for app in self.transactions(path):
                 owner = app.removeprefix(APP)
                 if app.startswith(APP) and owner != ours:
-                    raise CannotBegin(
+                    raise JobStartError(
                         f"{path} holds batches of another checkpoint (query {owner}); "
                         f"{self._config.checkpoint} {'is new' if ours is None else f'is that of {ours}'}. "
                         "Records would land twice. Use the lake's own checkpoint, or a new lake."
@@ -96,7 +96,7 @@ class DeltaLake:
     # -- Writing --
 
     def land(self, records: DataFrame, batch_id: int) -> Landed | None:
-        """Writes one batch to each table that has not got it; None if no table lacked it."""
+        """Writes one batch to each table that lacks it; None if every table has it."""
         query = query_id(self.files, self._config.checkpoint)
         assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
         with persisted(records, self._config) as batch:
@@ -119,7 +119,7 @@ class DeltaLake:
         self.files.rename(f"{folder}/.{name}.part", path)
 
     def _plans(self, batch: DataFrame) -> list[tuple[str, StructType, list[TopicPlan]]]:
-        """For each table, its event columns after the batch, and how the topics in it are read."""
+        """For each table, its event columns after the batch, and the plans of its topics."""
         plans = rows.plans_of(self.spark, self._config, self._registry, batch)
         if not self._per_topic:
             return [(self._root, rows.table_schema(self.schema(self._root), plans), plans)]
@@ -149,8 +149,8 @@ class DeltaLake:
             if again and self._has(path, options):
                 continue
             written += 1
-            judged = rows.judged(batch, plans, target, self._config)
-            counts = Counts(judged)
+            classified = rows.classified(batch, plans, target, self._config)
+            counts = RecordCounts(classified)
             self._append(rows.events(counts.counted, target), path, options)
             landed = counts.landed()
             events += landed.events
@@ -159,7 +159,7 @@ class DeltaLake:
             return Landed(events, dead) if written or not tables else None
         if dead or again or not self._dead_is_table():
             found = [
-                rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables
+                rows.dead_letters(rows.classified(batch, p, target, self._config)) for _, target, p in tables
             ]
             letters = reduce(DataFrame.unionByName, found)
             letters = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp"))
@@ -170,7 +170,7 @@ class DeltaLake:
         return Landed(events, dead)
 
     def _dead_is_table(self) -> bool:
-        """Asked for once: every batch would have to look for it, to find it there."""
+        """Whether the table of dead letters exists; checked once, not for every batch."""
         self._has_dead = self._has_dead or self.is_table(self._dead)
         return self._has_dead
 
@@ -194,18 +194,20 @@ class DeltaLake:
 
         # As an append would make it: nothing is required.
         made = DeltaTable.createIfNotExists(self.spark).location(self._dead).partitionedBy("topic")
-        made.addColumns(drift.merged_struct(StructType(), schema)).execute()
+        made.addColumns(schema_evolution.merge_structs(StructType(), schema)).execute()
 
     def add(self, records: DataFrame, *, replayed: bool) -> Landed:
-        """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
-        which the good ones are marked and the others stay what they are. The records are read several times.
+        """Adds records that the lake lacks: from a backfill, or (`replayed`) from its own dead letters. Of
+        the latter the valid ones are marked; the others remain dead letters. The records are read several
+        times.
 
-        Killed between two tables, it is run again: what has landed by then is no longer missing.
+        After a crash between two tables it is run again: records that were added before are no longer
+        missing.
         """
         tables = self._plans(records)
         landed = self._write(records, tables, {}, replayed=replayed) if tables else None
         if replayed and landed is not None and landed.events:
-            good = [rows.judged(records, p, target, self._config) for _, target, p in tables]
+            good = [rows.classified(records, p, target, self._config) for _, target, p in tables]
             for part in good:
                 self.mark(part.where(sf.col("reason").isNull()))
         return landed or Landed(0, 0)
@@ -224,7 +226,7 @@ class DeltaLake:
         return found
 
     def dead_letters(self, *, with_replayed: bool = False) -> DataFrame | None:
-        """The dead letters, those that were replayed left out if not asked for; None if there are none."""
+        """The dead letters, by default without the replayed ones; None if there are none."""
         if not self.is_table(self._dead):
             return None
         found = self.spark.read.format("delta").load(self._dead)
@@ -244,7 +246,7 @@ class DeltaLake:
 
 
 def plans_to_json(tables: list[tuple[str, StructType, list[TopicPlan]]]) -> str:
-    """What a batch is read with, so that it can be read in the same way again."""
+    """The plans of a batch, for a repetition of the batch."""
     return json.dumps(
         [
             {

@@ -1,14 +1,14 @@
-"""Which files belong to a Parquet lake, read from its commit log without Spark: for any reader.
+"""The files of a Parquet lake, read from its commit log without Spark: for any reader.
 
     from ottla_pipeline.lake.manifest import committed_files
     pyarrow.dataset.dataset(committed_files("/data/lake"), partitioning=…)
 
-A reader that lists the folders sees, while a compaction swaps files, some rows twice for a moment; one that
-reads by this list never does. A listed file may be gone when it is opened, if a compaction has swapped it in
-between: list again (`committed_files` gives its replacement) and read anew.
+A reader that lists folders may see some rows twice while a compaction replaces files; a reader of this list
+never does. A listed file may be deleted before it is opened, if a compaction replaces it in between: list
+again (`committed_files` returns its replacement) and read again.
 
-The log is the folder `_commits`; its format is described in docs/pipeline-lake.md. Paths in it are absolute
-as the job saw them, and a lake may be copied or mounted elsewhere: only what follows its own root counts.
+The log is the folder `_commits`; docs/pipeline-lake.md describes its format. Its paths are absolute on the
+job's file system; a lake may be copied or mounted elsewhere, so only the part below its root counts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ TRIES_MAX = 100
 
 
 class NotALake(Exception):
-    """There is no commit log; the message says where it was looked for."""
+    """There is no commit log; the message has the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit. `files` and `removed` are paths below the lake's root; `dead_letters`, a count of records.
+    """One commit. `files` and `removed` are paths below the lake's root; `dead_letters` is a count of
+    records.
 
     `kind` is batch (of the streaming query), added (by replay or backfill) or compaction, which adds no
-    record: its `files` hold what its `removed` held.
+    records: its `files` have the rows of its `removed`.
     """
 
     name: str
@@ -49,15 +50,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A lake at one moment: files of commits that were folded away, and the changes since, in their order."""
+    """A lake at one moment: the files of its snapshot, and the later changes in their order."""
 
-    folded: frozenset[str]
+    snapshot_files: frozenset[str]
     removed: frozenset[str]
     changes: tuple[Change, ...]
 
     def files(self) -> list[str]:
-        """The files that hold the lake's rows, below its root."""
-        found = set(self.folded).union(*(change.files for change in self.changes))
+        """The files that have the lake's rows, as paths below its root."""
+        found = set(self.snapshot_files).union(*(change.files for change in self.changes))
         return sorted(found - self.removed.union(*(change.removed for change in self.changes)))
 
 
@@ -66,12 +67,14 @@ def read(lake: str | Path) -> Manifest:
     folder = Path(lake) / COMMITS
     if not folder.is_dir():
         raise NotALake(f"{folder} is no folder: {lake} is no lake of this job's")
-    return gather(lambda: [path.name for path in folder.iterdir()], lambda name: (folder / name).read_text())
+    return read_with(
+        lambda: [path.name for path in folder.iterdir()], lambda name: (folder / name).read_text()
+    )
 
 
-def gather(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Manifest:
-    """The same by others' hands: `listed` gives the names in the log's folder, `text` what is in one of them
-    (FileNotFoundError if it is gone)."""
+def read_with(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Manifest:
+    """The commit log, read through the caller's functions: `listed` returns the names in the log's folder,
+    `text` the content of one of them (raises FileNotFoundError if it was deleted)."""
     for _ in range(TRIES_MAX):
         names = _commits(listed())
         try:
@@ -85,7 +88,7 @@ def gather(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Manif
 
 
 def committed_files(lake: str | Path) -> list[str]:
-    """Paths of the files that hold a lake's rows, each row once. Raises NotALake."""
+    """Paths of the files that have a lake's rows, each row once. Raises NotALake."""
     root = Path(lake)
     found = read(root)
     staged = {

@@ -1,14 +1,14 @@
 """The lake as Parquet files with a commit log: a batch is staged, committed by one rename, then published.
 
-Called by the jobs. Layout: `LAKE/event_date=2013-01-01/topic=flights.jfk/*.parquet`; records that are no
-events go to the dead-letter folder (`topic=…/*.parquet`).
+Called by the jobs. Layout: `LAKE/event_date=2013-01-01/topic=flights.jfk/*.parquet`; invalid records go to
+the dead-letter folder (`topic=…/*.parquet`).
 
-Why `foreachBatch` with a commit log of our own, and not Spark's file sink with its `_spark_metadata`: the
-sink writes straight into the visible folders, so after a crash the files of an unfinished batch stay there,
-and only Spark knows to skip them; DuckDB, pyarrow or a backup would count their records twice. Its manifest
+Why `foreachBatch` with a commit log of its own, and not Spark's file sink with its `_spark_metadata`: the
+file sink writes directly to the visible folders, so the files of an unfinished batch remain there after a
+crash, and only Spark skips them; DuckDB, pyarrow or a backup would count their records twice. Its manifest
 can never be trimmed, nor the folder compacted. And a sink has one output: dead letters would need a second
-query that reads every topic again, with its own idea of how far it is. Here events and dead letters become
-visible together (see `ottla_pipeline.lake.commits`).
+query that reads every topic again, with its own offsets. Here events and dead letters become visible
+together (see `ottla_pipeline.lake.commits`).
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import drift, rows
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake import rows, schema_evolution
 from ottla_pipeline.lake.commits import COMMITS, REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.lake.manifest import Manifest, gather
-from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
+from ottla_pipeline.lake.manifest import Manifest, read_with
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
 
 ADDED = "added"
 BATCH = "batch"
 
 
 class ParquetLake:
-    """One lake, as its job and its commands write to it."""
+    """One lake, as its job and its commands write it."""
 
     def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
         self.spark = spark
-        self.files = Files(spark)
+        self.files = FileSystem(spark)
         self.log = CommitLog(self.files, config.sink.path, config.sink.dead_letters_path)
         self._config = config
         self._registry = registry
 
     def check_owner(self) -> None:
-        """Refuses a lake that another checkpoint has filled: all its records would land a second time."""
+        """Raises JobStartError for a lake with batches of another checkpoint: all records would be written
+        a second time."""
         owner, ours = self.log.owner(), query_id(self.files, self._config.checkpoint)
         if owner is not None and owner != ours:
-            raise CannotBegin(
+            raise JobStartError(
                 f"{self.log.lake} holds batches of another checkpoint (query {owner}); "
                 f"{self._config.checkpoint} {'is new' if ours is None else f'is that of query {ours}'}. "
                 "Records would land twice. Use the lake's own checkpoint, or a new lake and checkpoint."
@@ -56,10 +57,10 @@ class ParquetLake:
     # -- Writing --
 
     def land(self, records: DataFrame, batch_id: int) -> Landed | None:
-        """Commits one batch and publishes it; None if that had been done before.
+        """Commits and publishes one batch; None if it was committed before.
 
-        Kafka is read once, and a second time only when the batch holds dead letters, which is cheaper than to
-        keep every batch in memory for the case that it does; it is kept where it has to be looked at first.
+        Kafka is read once, and a second time only if the batch has dead letters, which costs less than
+        persisting every batch; a batch is persisted if planning reads it first.
         """
         known = self.log.find(batch_id)
         if known is not None:
@@ -69,9 +70,9 @@ class ParquetLake:
             return self._write(batch, BATCH, batch_id)
 
     def add(self, records: DataFrame, *, replayed: bool) -> Landed:
-        """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
-        which the good ones are marked and the others stay what they are. One commit, or none if it is empty.
-        The records are read several times."""
+        """Adds records that the lake lacks: from a backfill, or (`replayed`) from its own dead letters. Of
+        the latter the valid ones are marked; the others remain dead letters. One commit, or none if it is
+        empty. The records are read several times."""
         return self._write(records, ADDED, None, replayed=replayed)
 
     def _write(
@@ -84,20 +85,20 @@ class ParquetLake:
         staged_events, staged_dead = self.log.stage(name)
         plans = rows.plans_of(self.spark, self._config, self._registry, records)
         target = rows.table_schema(self.schema(), plans)
-        judged = rows.judged(records, plans, target, self._config)
-        counts = Counts(judged)
+        classified = rows.classified(records, plans, target, self._config)
+        counts = RecordCounts(classified)
         folder = (rows.EVENT_DATE, rows.TOPIC)
         events = rows.events(counts.counted, target)
         spread = rows.by_folder(events, folder, self._config.sink.writers_per_folder)
         spread.write.partitionBy(*folder).parquet(staged_events)
         landed = counts.landed()
         if replayed:
-            good = judged.where(sf.col("reason").isNull()).select("topic", "partition", "offset")
+            good = classified.where(sf.col("reason").isNull()).select("topic", "partition", "offset")
             if landed.events:
                 marks = good.withColumn("replayed_at", sf.current_timestamp())
                 marks.coalesce(1).write.parquet(f"{staged_dead}/{REPLAYED}")
         elif landed.dead_letters:
-            rows.dead_letters(judged).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
+            rows.dead_letters(classified).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
         if batch_id is None and not landed.events and (replayed or not landed.dead_letters):
             self.log.stage(name)
             return landed
@@ -120,9 +121,9 @@ class ParquetLake:
     # -- Reading --
 
     def schema(self) -> StructType | None:
-        """The event columns that the lake has."""
+        """The event columns of the lake."""
         found = [StructType.fromJson(dict(schema)) for schema in self.log.schemas()]
-        return reduce(drift.merged_struct, found) if found else None
+        return reduce(schema_evolution.merge_structs, found) if found else None
 
     def manifest(self) -> Manifest:
         return manifest_of(self.files, self.log.lake)
@@ -137,7 +138,7 @@ class ParquetLake:
         return found.select("topic", *partition_and_offset())
 
     def dead_letters(self, *, with_replayed: bool = False) -> DataFrame | None:
-        """The dead letters, those that were replayed left out if not asked for; None if there are none."""
+        """The dead letters, by default without the replayed ones; None if there are none."""
         if not any(name.startswith("topic=") for name in self.files.names(self.log.dead_letters)):
             return None
         columns = (
@@ -152,7 +153,7 @@ class ParquetLake:
         return found.join(marked, ["topic", "partition", "offset"], "left_anti")
 
     def mark(self, dead: DataFrame) -> None:
-        """Marks dead letters as replayed that were sent elsewhere, or had landed before."""
+        """Marks dead letters as replayed that were sent to a topic, or were added to the lake before."""
         dead.select("topic", "partition", "offset", sf.current_timestamp().alias("replayed_at")).coalesce(
             1
         ).write.mode("append").parquet(f"{self.log.dead_letters}/{REPLAYED}")
@@ -163,8 +164,8 @@ def partition_and_offset() -> tuple[Column, Column]:
     return sf.col(rows.ORIGIN[0]).alias("partition"), sf.col(rows.ORIGIN[1]).alias("offset")
 
 
-def manifest_of(files: Files, lake: str) -> Manifest:
-    """A lake's log as any reader would read it, through Hadoop's file system."""
+def manifest_of(files: FileSystem, lake: str) -> Manifest:
+    """A lake's commit log, read through Hadoop's file system."""
     folder = f"{lake}/{COMMITS}"
 
     def text(name: str) -> str:
@@ -172,4 +173,4 @@ def manifest_of(files: Files, lake: str) -> Manifest:
             raise FileNotFoundError(name)
         return files.read(f"{folder}/{name}")
 
-    return gather(lambda: files.names(folder), text)
+    return read_with(lambda: files.names(folder), text)

@@ -1,10 +1,11 @@
-"""A batch's records as rows of the lake: decoded, fitted to the table, with where and when they belong.
+"""Converts a batch's records to rows of the lake: decoded, fitted to the table, with their origin and
+partition.
 
-Called by both sinks, and by the commands that add records later. Pure column expressions, but for `plans_of`,
-which asks the registry and, where more than one schema may be in a batch, reads the batch once to see which.
+Called by both sinks, and by the commands that add records later. Pure column expressions, except `plans_of`,
+which uses the registry and, where a batch may have several schemas, reads the batch once for their ids.
 
-A record is an event when it can be decoded, has a non-empty id and a readable time (where the configuration
-names such fields), and fits the table's columns. Every other record is a dead letter with the reason.
+A record is an event if it can be decoded, has a non-empty id and a valid time (where the configuration
+names such fields), and fits the table's columns. Every other record is a dead letter with a reason.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.decoding import Plan, decode, plan, writer_ids
+from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.formats import JsonFormat
 from ottla_pipeline.decoding.json_values import not_a
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.lake import drift
+from ottla_pipeline.lake import schema_evolution
 from ottla_pipeline.lake.config import EventConfig, LakeConfig
 
 EVENT_DATE = "event_date"
@@ -48,7 +49,8 @@ _EMPTY = StructType([])
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """How the records of a topic are read (of all topics, if it is None); `problem`: why none can be."""
+    """The decoding plan of a topic (of all topics, if it is None). `problem` says why no record can be
+    decoded."""
 
     topic: str | None
     how: Plan = field(default_factory=lambda: Plan("none", _EMPTY))
@@ -62,7 +64,7 @@ class TopicPlan:
 def plans_of(
     spark: SparkSession, config: LakeConfig, registry: Schemas | None, records: DataFrame
 ) -> list[TopicPlan]:
-    """The plans for a batch. Reads it unless all its records are read alike."""
+    """The plans of a batch. Reads it unless one plan applies to all records."""
     if isinstance(config.format, JsonFormat):
         return [plan_of(spark, config, registry, None)]
     by_topic = writer_ids(records)
@@ -78,7 +80,7 @@ def plan_of(
     topic: str | None,
     ids: set[int] | frozenset[int] = frozenset(),
 ) -> TopicPlan:
-    """One topic's plan; with a problem in place of a plan when its schema is not usable."""
+    """One topic's plan; with a problem in place of a plan if its schema is not usable."""
     try:
         how = plan(spark, config.format, topic=topic or "", registry=registry, ids=ids)
         check(how.fields, config.event)
@@ -88,7 +90,7 @@ def plan_of(
 
 
 def check(fields: StructType, event: EventConfig) -> None:
-    """SchemaUnusable when the lake cannot have such columns, or the id or time is not among them."""
+    """Raises SchemaUnusable if the lake cannot have such columns, or if the id or time field is missing."""
     taken = sorted(RESERVED & {name.lower() for name in fields.names})
     if taken:
         raise SchemaUnusable(f"field {taken[0]!r}: the lake has a column of that name; rename the field")
@@ -122,18 +124,18 @@ def type_at(fields: StructType, path: str) -> DataType | None:
 def table_schema(table: StructType | None, plans: Sequence[TopicPlan]) -> StructType:
     """The event columns of the table after this batch."""
     known = StructType([f for f in (table or _EMPTY).fields if f.name.lower() not in RESERVED])
-    return reduce(lambda found, each: drift.merged_struct(found, each.fields), plans, known)
+    return reduce(lambda found, each: schema_evolution.merge_structs(found, each.fields), plans, known)
 
 
-def judged(
+def classified(
     records: DataFrame, plans: Sequence[TopicPlan], target: StructType, config: LakeConfig
 ) -> DataFrame:
-    """Kafka's columns, `event` as the table takes it, `reason` (null for an event), the event's date."""
-    parts = [_judged(records, each, target, config) for each in plans]
+    """Kafka's columns, `event` in the table's type, `reason` (null for an event), and the event's date."""
+    parts = [_classified(records, each, target, config) for each in plans]
     return reduce(DataFrame.unionByName, parts)
 
 
-def _judged(records: DataFrame, each: TopicPlan, target: StructType, config: LakeConfig) -> DataFrame:
+def _classified(records: DataFrame, each: TopicPlan, target: StructType, config: LakeConfig) -> DataFrame:
     if each.topic is not None:
         records = records.where(sf.col("topic") == each.topic)
     if each.problem is not None:
@@ -153,7 +155,7 @@ def _judged(records: DataFrame, each: TopicPlan, target: StructType, config: Lak
         reason = reason.when(sf.coalesce(identity, sf.lit("")) == "", f"missing {config.event.id}")
     if time_problem is not None:
         reason = reason.when(time_problem.isNotNull(), time_problem)
-    fitted = drift.fit(event, each.fields, target)
+    fitted = schema_evolution.fit(event, each.fields, target)
     if fitted.conflict is not None:
         reason = reason.when(fitted.conflict.isNotNull(), fitted.conflict)
     return decoded.withColumns({"event": fitted.value, "reason": reason, EVENT_DATE: sf.to_date(time)})
@@ -186,7 +188,7 @@ def _time(fields: StructType, path: str | None) -> tuple[Column, Column | None]:
 
 
 def events(rows: DataFrame, target: StructType) -> DataFrame:
-    """The events of `judged`'s result: typed fields, origin, and the columns the lake is partitioned by."""
+    """The events among classified records: typed fields, origin, and the partition columns of the lake."""
     return rows.where(sf.col("reason").isNull()).select(
         *(sf.col("event")[name].alias(name) for name in target.names),
         sf.col("partition").alias(ORIGIN[0]),
@@ -199,14 +201,14 @@ def events(rows: DataFrame, target: StructType) -> DataFrame:
 
 
 def by_folder(events: DataFrame, folder: Sequence[str], writers: int) -> DataFrame:
-    """Each folder's rows with one task, which makes one file of them, however many partitions the topic has;
-    or with so many, which share the topic's partitions."""
+    """Repartitions so that one task writes each folder, in one file, however many partitions the topic
+    has; or `writers` tasks, which share the topic's partitions."""
     share = () if writers == 1 else (sf.pmod(sf.col(ORIGIN[0]), sf.lit(writers)),)
     return events.repartition(*folder, *share)
 
 
 def dead_letters(rows: DataFrame) -> DataFrame:
-    """The other records of `judged`'s result: the reason, their origin and their bytes as they were."""
+    """The dead letters among classified records: the reason, their origin and their original bytes."""
     return rows.where(sf.col("reason").isNotNull()).select(*DEAD_LETTERS, *_produced(), TOPIC)
 
 

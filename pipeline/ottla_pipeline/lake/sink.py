@@ -1,4 +1,4 @@
-"""What both sinks have in common: what a batch came to, whose checkpoint it is, batches kept to look twice.
+"""Shared by both sinks: counts of a batch, the id of the checkpoint's query, persisted batches.
 
 Called by the sinks and the jobs.
 """
@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding.formats import JsonFormat
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
-from ottla_pipeline.lake.files import Files
 
 OBSERVED_S = 10.0
 EVENTS_MS = 50
@@ -26,26 +26,27 @@ EVENTS_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What one change added."""
+    """The number of records (and files) that one change added."""
 
     events: int
     dead_letters: int
     files: int | None = None
 
 
-class Counts:
+class RecordCounts:
     """Counts the events and the dead letters of a batch while it is written."""
 
-    def __init__(self, judged: DataFrame) -> None:
+    def __init__(self, classified: DataFrame) -> None:
         self._observation = Observation()
         bad = sf.col("reason").isNotNull()
         self._columns = (sf.count_if(~bad).alias("events"), sf.count_if(bad).alias("bad"))
-        self._judged = judged
-        self.counted = judged.observe(self._observation, *self._columns)
+        self._classified = classified
+        self.counted = classified.observe(self._observation, *self._columns)
 
     def landed(self) -> Landed:
-        """Once `counted` has been written. Spark loses what was observed where a plan gave no rows, and its
-        own `get` waits for that without end: so it is counted anew if it has not come with Spark's events."""
+        """The counts, after `counted` has been written. Spark loses an observation if a plan returned no
+        rows, and its own `get` then waits forever; so the counts are computed again if Spark's events do
+        not have them."""
         until = time.monotonic() + OBSERVED_S
         java: Any = self._observation._jo
         while not java.future().isCompleted() and time.monotonic() < until:
@@ -54,14 +55,14 @@ class Counts:
         if java.future().isCompleted():
             found = self._observation.get
             return Landed(found["events"], found["bad"])
-        row = self._judged.agg(*self._columns).first()
+        row = self._classified.agg(*self._columns).first()
         assert row is not None, "an aggregate without keys has one row"
         return Landed(row["events"], row["bad"])
 
     def _no_event_is_left(self) -> bool:
-        """Whether Spark's listeners have had all its events, after a moment's wait: that of the writing's end
-        was among them."""
-        bus: Any = self._judged.sparkSession.sparkContext._jsc.sc().listenerBus()
+        """Whether Spark's listeners have processed all events, after a short wait: the event of the
+        finished write was among them."""
+        bus: Any = self._classified.sparkSession.sparkContext._jsc.sc().listenerBus()
         try:
             bus.waitUntilEmpty(EVENTS_MS)
         except Py4JError:  # a TimeoutException
@@ -70,9 +71,9 @@ class Counts:
 
 
 class Lake(Protocol):
-    """A sink, as the jobs use it."""
+    """The interface of a sink that the jobs use."""
 
-    files: Files
+    files: FileSystem
 
     def check_owner(self) -> None: ...
     def land(self, records: DataFrame, batch_id: int) -> Landed | None: ...
@@ -82,15 +83,15 @@ class Lake(Protocol):
     def mark(self, dead: DataFrame) -> None: ...
 
 
-def query_id(files: Files, checkpoint: str) -> str | None:
-    """The id that Spark gave the query of this checkpoint, None before its first start."""
+def query_id(files: FileSystem, checkpoint: str) -> str | None:
+    """The id of this checkpoint's query, None before its first start."""
     path = f"{checkpoint}/metadata"
     return str(json.loads(files.read(path))["id"]) if files.exists(path) else None
 
 
 @contextmanager
 def persisted(records: DataFrame, config: LakeConfig) -> Iterator[DataFrame]:
-    """A batch that is kept (in memory, then on disk) if it has to be read more than once."""
+    """The batch, persisted (in memory, then on disk) if it is read more than once."""
     tables = isinstance(config.sink, DeltaSink) and config.sink.tables == "perTopic"
     if isinstance(config.format, JsonFormat) and not tables:
         yield records

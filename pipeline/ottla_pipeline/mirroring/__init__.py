@@ -1,13 +1,14 @@
-"""Topics of one cluster kept in another: what the mirror job is made of.
+"""The parts of the mirror job, which replicates topics of one cluster to another.
 
-    naming        what a topic is called over there, and what would go round in circles (pure)
-    translation   which offset of the target stands for which of the source (pure)
-    positions     how far a source partition is, as it is written with each transaction (pure)
+    naming        names of mirrored topics, and the prevention of loops (pure)
+    translation   the translation of source offsets to target offsets (pure)
     config        the job's configuration
-    topics        topics on the target: made, grown, configured as on the source
-    writer        one source partition into the target, exactly once
-    tasks         what Spark runs for each partition of a batch
-    groups        committed offsets of consumer groups, carried over
+    topics        topics on the target: creation, partitions, configuration
+    target        what the tasks need to know of the target
+    writer        writes one source partition to the target, exactly once
+    tasks         the Spark task of each source partition of a batch
+    syncs         the topic with the offset syncs
+    groups        the sync of consumer groups' committed offsets
 
 Called by `ottla_pipeline.jobs.mirror`.
 """

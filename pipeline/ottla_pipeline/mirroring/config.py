@@ -34,14 +34,15 @@ from ottla_pipeline.mirroring.target import Limits, Target, mirror_name, syncs_t
 
 
 class ClusterConfig(KafkaConfig):
-    """A cluster, and what it is called in names of topics and on the way of records."""
+    """A cluster, and its alias in topic names and in the path header of records."""
 
     alias: Annotated[str, Field(pattern=f"^{ALIAS}$", max_length=50)]
 
 
 class NamingConfig(Model):
-    """`prefix`: `orders` of east is `east.orders` on west. `identity`: it is `orders`, and `provenance` keeps
-    the clusters that a record has passed in a header: it keeps two mirrors from sending it in a circle."""
+    """`prefix`: topic `orders` of east is `east.orders` on west. `identity`: it is `orders`, and
+    `provenance` records the clusters that a record has passed in a header; without it two mirrors would
+    copy a record back and forth."""
 
     policy: Policy = "prefix"
     separator: Literal[".", "_", "-"] = "."
@@ -49,7 +50,7 @@ class NamingConfig(Model):
 
 
 class GroupsConfig(Model):
-    """Consumer groups whose offsets are carried over (a Python regular expression), and how often."""
+    """Consumer groups whose offsets are synchronized (a Python regular expression), and the interval."""
 
     pattern: Pattern = ".*"
     exclude: list[str] = Field(default_factory=list)
@@ -57,7 +58,7 @@ class GroupsConfig(Model):
 
 
 class TransactionConfig(Model):
-    """Limits of one transaction on the target; whichever is reached first ends it."""
+    """Limits of one transaction on the target; the first one that is reached ends it."""
 
     max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     max_bytes: Annotated[int, Field(ge=1, le=2**30)] = 16 * 2**20
@@ -65,8 +66,9 @@ class TransactionConfig(Model):
 
 
 class TargetTopicsConfig(Model):
-    """How topics are made on the target: replicas (-1: the cluster's default), the settings of the source's
-    that are not copied, whether later changes of settings are, and how often these are looked for."""
+    """How topics are created on the target: the replication factor (-1: the cluster's default), the source
+    settings that are not copied, whether later changes of settings are copied, and the interval of the
+    check."""
 
     replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
     not_copied: list[str] = Field(default_factory=list)
@@ -76,7 +78,7 @@ class TargetTopicsConfig(Model):
 
 
 class MirrorConfig(JobConfig, TopicsConfig):
-    """Topics of `source` kept in `target`, each record once."""
+    """Replicates topics of `source` to `target`, each record once."""
 
     JOB: ClassVar[str] = "mirror"
 
@@ -118,7 +120,8 @@ class MirrorConfig(JobConfig, TopicsConfig):
         return mirror_name(self.name, self.kafka.alias)
 
     def target_of(self) -> Target:
-        """What tasks need of the target. OSError when a file of its `sasl` or `tls` cannot be read."""
+        """What tasks need to know of the target. Raises OSError if a file of its `sasl` or `tls` cannot be
+        read."""
         limits = self.transaction
         return Target(
             self.mirror,
@@ -150,7 +153,8 @@ PEM: Final = {
 
 
 def in_place(settings: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's settings with the files' text in the place of their names: executors lack the files."""
+    """librdkafka's settings with the content of PEM files in place of their paths: executors lack the
+    files."""
     return {
         PEM.get(name, name): Path(value).read_text() if name in PEM else value
         for name, value in settings.items()
@@ -158,6 +162,6 @@ def in_place(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def seconds(interval: str) -> float:
-    """Of '10 seconds' and the like, as `check_interval` lets it by."""
+    """The seconds of an Interval such as '10 seconds'."""
     number, unit = interval.split()
     return timedelta(**{f"{unit.rstrip('s')}s": int(number)}).total_seconds()

@@ -1,12 +1,12 @@
-"""Committed offsets of consumer groups, carried over: who moves from the source to the target goes on there.
+"""Synchronizes committed offsets of consumer groups, so that a consumer can continue on the target.
 
-Called by the job, on the driver, in a thread of its own: groups go on when no records come. A pass reads what
-the source's groups have committed, translates it with the syncs, and commits it for the same groups on the
-target, where these are not active. As MirrorMaker 2 does, it moves a group forward only: one that has been on
-the target already, and is further, stays there.
+Called by the job, on the driver, in a thread of its own, because groups commit also when no records arrive.
+One pass reads the committed offsets of the source's groups, translates them with the offset syncs, and
+commits them for the same groups on the target where these are not active. As in MirrorMaker 2, a group's
+offset only moves forward: a group that is further on the target stays there.
 
-Invariant: no offset is committed that would skip a record which the group has not read (`translation`), nor
-one before the target's first record: a consumer that finds its offset gone might start at the end.
+Invariant: no offset is committed that would skip a record which the group has not read (`translation`),
+nor one before the target's first record: a consumer whose offset is out of range might start at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import TopicFacts
+from ottla_pipeline.mirroring.target import MirroredTopic
 from ottla_pipeline.mirroring.translation import Table
 
 REQUEST_S: Final = 30.0
@@ -44,9 +44,9 @@ ACTIVE_AFTER_ALL: Final = (
 
 
 def translated(
-    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, TopicFacts]
+    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, MirroredTopic]
 ) -> Offsets:
-    """A group's offsets as they are on the target, for the partitions that are mirrored."""
+    """A group's offsets on the target, for the mirrored partitions."""
     result: Offsets = {}
     for (topic, partition), offset in source.items():
         known = facts.get(topic)
@@ -58,10 +58,10 @@ def translated(
     return result
 
 
-def moves(
+def offsets_to_commit(
     wanted: Mapping[tuple[str, int], int], present: Mapping[tuple[str, int], int], starts: Offsets
 ) -> Offsets:
-    """What is to be committed: forward only, and nothing before a partition's first record."""
+    """The offsets to commit: forward only, and not before a partition's first record."""
     result: Offsets = {}
     for where, offset in wanted.items():
         there = max(offset, starts.get(where, 0))
@@ -71,14 +71,14 @@ def moves(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsWanted:
-    """Which groups are carried over."""
+class GroupFilter:
+    """The groups whose offsets are synchronized."""
 
     pattern: str = ".*"
     exclude: tuple[str, ...] = ()
     """Names: the mirror's own group on the source among them."""
 
-    def has(self, group: str) -> bool:
+    def accepts(self, group: str) -> bool:
         return (
             re.fullmatch(self.pattern, group) is not None
             and group not in self.exclude
@@ -87,27 +87,27 @@ class GroupsWanted:
 
 
 class GroupSync:
-    """Passes over the groups; each opens with the syncs read to their end."""
+    """One pass over the groups at a time; each reads the offset syncs to their end first."""
 
     def __init__(
         self,
         source: Mapping[str, str],
         target: Mapping[str, str],
         syncs: str,
-        wanted: GroupsWanted,
-        facts: Callable[[], Mapping[str, TopicFacts]],
+        wanted: GroupFilter,
+        facts: Callable[[], Mapping[str, MirroredTopic]],
     ) -> None:
         self._source = AdminClient(dict(source))
         self._target = AdminClient(dict(target))
         self._reader = SyncReader(target, syncs)
-        self._wanted = wanted
+        self._filter = wanted
         self._facts = facts
 
     def close(self) -> None:
         self._reader.close()
 
     def run(self) -> dict[str, Offsets]:
-        """One pass; what was committed, by group."""
+        """Runs one pass; returns the committed offsets by group."""
         facts = self._facts()
         here = {group: committed(self._source, group) for group in self._groups()}
         table = self._reader.catch_up(within_s=CATCH_UP_S)
@@ -116,14 +116,14 @@ class GroupSync:
         done: dict[str, Offsets] = {}
         starts = self._starts({where for offsets in wanted.values() for where in offsets})
         for group in not_active(self._target, list(wanted)):
-            todo = moves(wanted[group], committed(self._target, group), starts)
+            todo = offsets_to_commit(wanted[group], committed(self._target, group), starts)
             if todo and commit(self._target, group, todo):
                 done[group] = todo
         return done
 
     def _groups(self) -> list[str]:
         listed = self._source.list_consumer_groups(request_timeout=REQUEST_S).result(REQUEST_S)
-        return sorted(group.group_id for group in listed.valid if self._wanted.has(group.group_id))
+        return sorted(group.group_id for group in listed.valid if self._filter.accepts(group.group_id))
 
     def _starts(self, partitions: Iterable[tuple[str, int]]) -> Offsets:
         asked = {TopicPartition(*where): EARLIEST for where in partitions}
@@ -134,7 +134,7 @@ class GroupSync:
 
 
 def committed(admin: AdminClient, group: str) -> Offsets:
-    """A group's offsets; none if it has none."""
+    """A group's committed offsets; empty if it has none."""
     asked = ConsumerGroupTopicPartitions(group)
     futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=REQUEST_S)
     found = futures[group].result(REQUEST_S).topic_partitions or []
@@ -142,7 +142,7 @@ def committed(admin: AdminClient, group: str) -> Offsets:
 
 
 def not_active(admin: AdminClient, groups: list[str]) -> list[str]:
-    """Those of the groups that have no members there, or are not there at all."""
+    """The groups that have no members there, or do not exist."""
     if not groups:
         return []
     result: list[str] = []
@@ -158,7 +158,7 @@ def not_active(admin: AdminClient, groups: list[str]) -> list[str]:
 
 
 def commit(admin: AdminClient, group: str, offsets: Offsets) -> bool:
-    """False if the group has become active meanwhile: its members have the say now."""
+    """Commits the offsets; False if the group has become active meanwhile."""
     positions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
     asked = ConsumerGroupTopicPartitions(group, positions)
     try:
@@ -175,11 +175,11 @@ def commit(admin: AdminClient, group: str, offsets: Offsets) -> bool:
     return not errors
 
 
-class GroupThread(threading.Thread):
-    """Passes at an interval until the query has ended, and a last one then.
+class GroupSyncThread(threading.Thread):
+    """Runs passes at an interval until the query has ended, then a last one.
 
-    An error ends a pass, not the thread: the clusters may be away for a while. Not a daemon: a mirror that is
-    to stop when it has all there is carries the groups over before its process ends.
+    An error ends a pass, not the thread: the clusters may be unavailable for a while. It is no daemon
+    thread, so a mirror that stops at the end of its data synchronizes the groups before its process ends.
     """
 
     def __init__(
@@ -187,14 +187,14 @@ class GroupThread(threading.Thread):
         sync: GroupSync,
         active: Callable[[], bool],
         interval_s: float,
-        say: Callable[[str], None],
+        echo: Callable[[str], None],
         passed: Callable[[dict[str, Offsets]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="mirror-groups")
         self._sync = sync
         self._active = active
         self._interval_s = interval_s
-        self._say = say
+        self._echo = echo
         self._passed = passed
         self._pause = threading.Event()
 
@@ -205,15 +205,15 @@ class GroupThread(threading.Thread):
             try:
                 done = self._sync.run()
             except Exception as error:
-                self._say(f"groups were not carried over this time: {error}")
+                self._echo(f"groups were not carried over this time: {error}")
             else:
                 self._passed(done)
                 for group, offsets in done.items():
-                    self._say(f"group {group}: {len(offsets)} offsets carried over")
+                    self._echo(f"group {group}: {len(offsets)} offsets carried over")
         self._sync.close()
 
     def _wait(self) -> bool:
-        """Until the next pass is due, or the query has ended (False)."""
+        """Waits for the next pass (True), or until the query has ended (False)."""
         waited_s = 0.0
         while waited_s < self._interval_s:
             if not self._active():

@@ -1,16 +1,15 @@
-"""What a mirrored topic is called on the target, and which records must not be mirrored: they would come
-round.
+"""The names of mirrored topics on the target, and the records that must not be mirrored because of loops.
 
-Pure; called by the job, its tasks and the topics' plan. Two policies:
+Pure; called by the job, its tasks and the plan of topics. There are two policies:
 
-- *prefix*: `orders` of the cluster `east` is `east.orders` everywhere else, as MirrorMaker 2's
-  DefaultReplicationPolicy has it. A topic that has the target's alias in front came from there and is left
-  alone, at any depth: three clusters in a ring come to rest, too.
-- *identity*: the name stays. Names cannot tell where a record came from, so each record carries the aliases
-  of the clusters it has passed in a header, and one that has passed the target is not sent there again.
+- *prefix*: `orders` of the cluster `east` is `east.orders` everywhere else, as in MirrorMaker 2's
+  DefaultReplicationPolicy. A topic whose prefixes include the target's alias came from there and is not
+  mirrored, at any depth; so a ring of three clusters has no endless loop either.
+- *identity*: the name stays. Names do not show a record's origin, so each record has the aliases of the
+  clusters that it has passed in a header, and a record that has passed the target is not sent there again.
 
-Invariant: what `left_out` says of a topic, the Java regular expression `left_out_regex` says as well; Spark's
-source goes by the latter.
+Invariant: `left_out` and the Java regular expression `left_out_regex` agree on every topic; Spark's source
+uses the latter.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 
 Policy = Literal["prefix", "identity"]
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -33,13 +32,13 @@ _INTERNAL: Final = r"__.*|.*[.-]internal"
 """Kafka's own topics, and those that mirrors and Connect keep for themselves: no one else's business."""
 
 
-class NameRefused(CannotBegin):
-    """A topic cannot be mirrored under the policy; the message says which and why."""
+class NameRefused(JobStartError):
+    """The policy does not permit to mirror a topic; the message says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The policy between two clusters, by their aliases."""
+    """The naming policy between two clusters, by their aliases."""
 
     source: str
     target: str
@@ -53,7 +52,7 @@ class Naming:
         return self.policy == "identity" and self.provenance
 
     def target_topic(self, topic: str) -> str:
-        """The name on the target; NameRefused if Kafka would not have it."""
+        """The topic's name on the target. Raises NameRefused if Kafka would reject it."""
         if self.policy == "identity":
             return topic
         name = f"{self.source}{self.separator}{topic}"
@@ -65,11 +64,11 @@ class Naming:
         return name
 
     def comes_from_target(self, topic: str) -> bool:
-        """Whether a topic's name says that its records were on the target already."""
+        """Whether the topic's name shows that its records came from the target."""
         return self.policy == "prefix" and self.target in topic.split(self.separator)[:-1]
 
     def left_out(self, topic: str) -> bool:
-        """Not mirrored, whatever was asked for by pattern."""
+        """Whether the topic is never mirrored, even if the pattern matches."""
         return re.fullmatch(_INTERNAL, topic) is not None or self.comes_from_target(topic)
 
     def left_out_regex(self) -> str:
@@ -80,12 +79,12 @@ class Naming:
         return f"{_INTERNAL}|(?:.*{between})?{re.escape(self.target)}{between}.*"
 
     def source_pattern(self, pattern: str) -> str:
-        """What Spark is to subscribe to: the user's (Java) pattern, without what is left out. With anchors:
-        Spark takes a topic in which the pattern is found anywhere."""
+        """The pattern of Spark's subscription: the user's (Java) pattern without the topics that are left
+        out. It has anchors, because Spark accepts a match anywhere in the name."""
         return f"^(?!(?:{self.left_out_regex()})$)(?:{pattern})$"
 
     def check_named(self, topics: Sequence[str]) -> None:
-        """NameRefused for a topic that was asked for by name and cannot be mirrored."""
+        """Raises NameRefused for a topic that the configuration names and that cannot be mirrored."""
         for topic in topics:
             if self.comes_from_target(topic):
                 raise NameRefused(
@@ -97,7 +96,7 @@ class Naming:
 
 
 def path_of(headers: Headers) -> tuple[str, ...]:
-    """The aliases that a record's headers say it has passed."""
+    """The aliases of the clusters that a record has passed, from its headers."""
     path: list[str] = []
     for name, value in headers:
         if name == PATH_HEADER and isinstance(value, bytes):
@@ -105,8 +104,9 @@ def path_of(headers: Headers) -> tuple[str, ...]:
     return tuple(path)
 
 
-def pass_on(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
-    """A record's headers on the target, with its path one longer; None if it was there already."""
+def forwarded_headers(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
+    """A record's headers on the target, with the source's alias added to its path; None if it has passed
+    the target."""
     path = path_of(headers or ())
     if naming.target in path:
         return None

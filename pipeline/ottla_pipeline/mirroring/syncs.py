@@ -1,8 +1,8 @@
-"""The topic in which a mirror keeps what its transactions wrote: made once, read to its end.
+"""Reads the topic of offset syncs, which has a record for each of the mirror's transactions.
 
-Called by the groups' part, which keeps a `Table` up to date with it, and by the writer when it finds no
-committed position: Kafka forgets a group's offsets after `offsets.retention.minutes` (a week), this topic
-nothing. One partition, so that the syncs of a source partition stand in order.
+Called by the group sync, which keeps a `Table` up to date with it, and by the writer if it finds no
+committed position: Kafka deletes a group's offsets after `offsets.retention.minutes` (a week), but no
+record of this topic. It has one partition, so the syncs of a source partition are in order.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CATCH_UP_S = 900.0
 
 
 class SyncsUnreadable(Exception):
-    """The topic could not be read to its end; the message says how far."""
+    """The topic could not be read to its end; the message has the position."""
 
 
 class SyncReader:
-    """Reads the topic on from where it stopped."""
+    """Reads the topic incrementally."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         self.table = Table()
@@ -68,9 +68,8 @@ class SyncReader:
         self._consumer.close()
 
     def catch_up(self, *, open_too: bool = False, within_s: float = CATCH_UP_S) -> Table:
-        """The table with all that is committed now. `open_too`: waits for those transactions that are open
-        and stand before it, so that nothing that was committed before this call can be missing.
-        """
+        """The table with everything that is committed now. `open_too` also waits for open transactions, so
+        that nothing that was committed before this call is missing."""
         end = self._end(IsolationLevel.READ_UNCOMMITTED if open_too else IsolationLevel.READ_COMMITTED)
         deadline = time.monotonic() + within_s
         while self._reached < end:

@@ -1,7 +1,7 @@
-"""What a task has to know to write to the target: plain data, made by the driver, sent to the workers.
+"""What a task needs to know of the target: plain data from the driver, sent to the workers.
 
-Called by the job (which makes it), the tasks and the writer. Frozen and hashable: a worker keeps its writers
-under these values, so that a writer is never used for a topic that has changed since.
+Called by the job (which creates it), the tasks and the writer. Frozen and hashable: a worker stores its
+writers under these values, so a writer is never used for a topic that has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla_pipeline.mirroring.translation import Lineage
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one transaction: it is ended by whichever comes first."""
+    """Limits of one transaction; the first one that is reached ends it."""
 
     records_max: int = 20_000
     bytes_max: int = 16 * 2**20
@@ -24,7 +24,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that is written to, and how."""
+    """The target cluster, and how to write to it."""
 
     mirror: str
     """The mirror's own name there: its consumer group, and the beginning of its transactional ids."""
@@ -37,8 +37,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """One topic, on both sides."""
+class MirroredTopic:
+    """One topic, on both clusters."""
 
     source: str
     target: str
@@ -48,7 +48,7 @@ class TopicFacts:
 
 
 def mirror_name(name: str, source: str) -> str:
-    """A mirror's name on the target, where no two have the same: an alias has no dot."""
+    """A mirror's unique name on the target; an alias has no dot."""
     return f"ottla-mirror-{name}.{source}"
 
 

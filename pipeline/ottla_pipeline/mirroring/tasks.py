@@ -1,11 +1,11 @@
-"""What Spark runs for each partition of a batch: rows as Arrow, in the source's order, into transactions.
+"""The Spark task of each source partition: writes its rows (Arrow, in the source's order) in transactions.
 
-Called by the job through `mapInArrow`; runs in Spark's Python workers. Spark's Kafka source gives each source
-partition to one task (the job sets no `minPartitions`), and the task checks that it is so.
+Called by the job through `mapInArrow`; runs in Spark's Python workers. Spark's Kafka source assigns each
+source partition to one task (the job sets no `minPartitions`), and the task verifies that.
 
-A worker keeps the writers that it opened, for the next batch: to open one costs a connection and some round
-trips. Who wrote a partition last is known to the driver, which tells each batch: any other worker's writer
-has been fenced since, and is thrown away rather than tried.
+A worker keeps its open writers for the next batch, because opening one costs a connection and several
+round trips. The driver tells each batch which worker wrote a partition last: the writer of any other
+worker has been fenced since, and is replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 
 if TYPE_CHECKING:
@@ -37,14 +37,15 @@ Owners = Mapping[tuple[str, int], str]
 
 
 class Writers:
-    """The open writers of one worker process, the ones used last. `worker` is what it calls itself."""
+    """The open writers of one worker process, at most WRITERS_MAX. `worker` is the process' random id."""
 
     def __init__(self) -> None:
         self.worker = uuid4().hex
-        self._open: OrderedDict[tuple[Target, TopicFacts, int], PartitionWriter] = OrderedDict()
+        self._open: OrderedDict[tuple[Target, MirroredTopic, int], PartitionWriter] = OrderedDict()
 
-    def get(self, target: Target, facts: TopicFacts, partition: int, owner: str | None) -> PartitionWriter:
-        """The partition's writer: the one that is open, if this worker was the last to write it."""
+    def get(self, target: Target, facts: MirroredTopic, partition: int, owner: str | None) -> PartitionWriter:
+        """The partition's writer: the open one, if this worker was the last to write the partition, else a
+        new one."""
         key = (target, facts, partition)
         writer = self._open.pop(key, None)
         if writer is not None and owner != self.worker:
@@ -59,12 +60,12 @@ class Writers:
 
 @lru_cache(maxsize=1)
 def worker_writers() -> Writers:
-    """This process' own; a worker runs one task at a time."""
+    """The writers of this process; a worker runs one task at a time."""
     return Writers()
 
 
 def transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[list[pa.RecordBatch]]:
-    """The records in the same order, as many in each list as one transaction takes."""
+    """Splits records into lists that fit one transaction each, in the same order."""
     pending: list[pa.RecordBatch] = []
     records = size = 0
     for whole in batches:
@@ -82,7 +83,7 @@ def transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[
 
 
 def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces that do not exceed the limits; a single record may."""
+    """Splits a batch into slices within the limits; a single record may exceed them."""
     if batch.num_rows > 1 and (batch.num_rows > limits.records_max or batch.nbytes > limits.bytes_max):
         half = batch.num_rows // 2
         yield from pieces(batch.slice(0, half), limits)
@@ -92,9 +93,9 @@ def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def mirror_partition(
-    target: Target, topics: Mapping[str, TopicFacts], owners: Owners
+    target: Target, topics: Mapping[str, MirroredTopic], owners: Owners
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The function for `mapInArrow`: writes a task's records, gives one row of REPORT_SCHEMA."""
+    """The function for `mapInArrow`: writes a task's records and returns one row of REPORT_SCHEMA."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -142,7 +143,7 @@ def mirror_partition(
 
 
 def origin(batch: pa.RecordBatch) -> tuple[str, int]:
-    """The source partition of a batch; WriteFailed if there are two."""
+    """The source partition of a batch. Raises WriteFailed if there are two."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if len(topics) != 1 or len(partitions) != 1:
         raise WriteFailed(

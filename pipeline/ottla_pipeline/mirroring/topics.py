@@ -1,7 +1,7 @@
-"""Topics on the target: made with the source's partitions and settings, grown and configured as these change.
+"""Topics on the target: created with the source's partitions and settings, and updated when these change.
 
-Called by the job on the driver before each batch, so that whatever the batch holds has its place. What is
-to be done is decided by `plan`, a pure function of what both clusters have.
+Called by the job on the driver before each batch, so that every partition of the batch exists on the
+target. `plan`, a pure function of both clusters' topics, decides what to do.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.target import TopicFacts
+from ottla_pipeline.mirroring.target import MirroredTopic
 from ottla_pipeline.mirroring.translation import Lineage
 
 REQUEST_S: Final = 60.0
@@ -50,7 +50,7 @@ MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster has it; `configs` are those that were set on the topic itself."""
+    """A topic of a cluster; `configs` are those that are set on the topic itself."""
 
     id: str
     partitions: int
@@ -60,7 +60,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done on the target, by its topics' names."""
+    """Changes of the target's topics, by their names."""
 
     create: dict[str, Topic] = field(default_factory=dict)
     grow: dict[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Plan:
 
 
 def copied(configs: Mapping[str, str], not_copied: Iterable[str] = ()) -> dict[str, str]:
-    """The source's settings as the target should have them."""
+    """The source's settings that the target should have."""
     left_out = NOT_COPIED.union(not_copied)
     return {name: value for name, value in configs.items() if name not in left_out} | ALWAYS
 
@@ -86,7 +86,8 @@ def plan(
     not_copied: Iterable[str] = (),
     sync_configs: bool = True,
 ) -> Plan:
-    """What makes the target's topics like the source's. Partitions are never taken away: Kafka cannot."""
+    """The changes that make the target's topics like the source's. Partitions are never removed: Kafka
+    cannot."""
     result = Plan()
     left_alone = NOT_COPIED.union(not_copied) - ALWAYS.keys()
     for name, topic in source.items():
@@ -108,8 +109,8 @@ def plan(
     return result
 
 
-class Topics:
-    """Both clusters' topics, as far as the mirror has to do with them."""
+class TopicSync:
+    """Keeps the target's topics like the source's. `facts` are the mirrored topics, by source name."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Topics:
         not_copied: Iterable[str] = (),
         sync_configs: bool = True,
         interval_s: float = 60.0,
-        say: Callable[[str], None] = lambda _: None,
+        echo: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._source = AdminClient(dict(source))
         self._target = AdminClient(dict(target))
@@ -132,23 +133,23 @@ class Topics:
         self._not_copied = frozenset(not_copied)
         self._sync_configs = sync_configs
         self._interval_s = interval_s
-        self._say = say
-        self._seen: dict[str, int] = {}
-        self._looked_at = float("-inf")
-        self.facts: dict[str, TopicFacts] = {}
+        self._echo = echo
+        self._partition_counts: dict[str, int] = {}
+        self._refreshed_at = float("-inf")
+        self.facts: dict[str, MirroredTopic] = {}
 
-    def refresh(self, now_s: float | None = None) -> Mapping[str, TopicFacts]:
-        """Facts of all topics that are mirrored, their targets made and grown. Asks the source for its topics
-        each time, and for all else when these have changed, or after the interval."""
+    def refresh(self, now_s: float | None = None) -> Mapping[str, MirroredTopic]:
+        """The mirrored topics, after creation and growth on the target. Lists the source's topics each
+        time, and describes them if these have changed, or after the interval."""
         now_s = time.monotonic() if now_s is None else now_s
-        seen = self._listed()
-        if seen != self._seen or now_s - self._looked_at >= self._interval_s:
-            self.facts = self._look(list(seen))
-            self._seen, self._looked_at = seen, now_s
+        counts = self._listed()
+        if counts != self._partition_counts or now_s - self._refreshed_at >= self._interval_s:
+            self.facts = self._synchronize(list(counts))
+            self._partition_counts, self._refreshed_at = counts, now_s
         return self.facts
 
     def ensure(self, topic: str, configs: Mapping[str, str]) -> None:
-        """A topic of one partition on the target, made unless it is there."""
+        """Creates a topic of one partition on the target unless it exists."""
         if topic not in self._target.list_topics(timeout=REQUEST_S).topics:
             self._create({topic: Topic("", 1, configs)})
 
@@ -160,21 +161,21 @@ class Topics:
             if topic.error is None and topic.partitions and self._wanted(name)
         }
 
-    def _look(self, names: list[str]) -> dict[str, TopicFacts]:
+    def _synchronize(self, names: list[str]) -> dict[str, MirroredTopic]:
         naming = self._naming
         there = [naming.target_topic(name) for name in names]
-        source = described(self._source, names)
-        target = described(self._target, there)
+        source = describe_topics(self._source, names)
+        target = describe_topics(self._target, there)
         todo = plan(source, target, naming, not_copied=self._not_copied, sync_configs=self._sync_configs)
         if not todo.empty:
             self._apply(todo)
-            target = described(self._target, there)
+            target = describe_topics(self._target, there)
         clusters = [admin.list_topics(timeout=REQUEST_S).cluster_id for admin in (self._source, self._target)]
-        facts: dict[str, TopicFacts] = {}
+        facts: dict[str, MirroredTopic] = {}
         for name, topic in source.items():
             here = target[naming.target_topic(name)]
             lineage = Lineage(f"{clusters[0]}/{topic.id}", f"{clusters[1]}/{here.id}")
-            facts[name] = TopicFacts(name, naming.target_topic(name), lineage, here.message_bytes_max)
+            facts[name] = MirroredTopic(name, naming.target_topic(name), lineage, here.message_bytes_max)
         return facts
 
     def _apply(self, todo: Plan) -> None:
@@ -184,8 +185,10 @@ class Topics:
                 [NewPartitions(name, total) for name, total in todo.grow.items()], operation_timeout=REQUEST_S
             )
             for name, future in grown.items():
-                _settled(future, f"topic {name} to {todo.grow[name]} partitions on {self._naming.target}")
-                self._say(f"grew {name} to {todo.grow[name]} partitions")
+                _await_result(
+                    future, f"topic {name} to {todo.grow[name]} partitions on {self._naming.target}"
+                )
+                self._echo(f"grew {name} to {todo.grow[name]} partitions")
         for name, changes in todo.configure.items():
             entries = [
                 ConfigEntry(
@@ -199,8 +202,8 @@ class Topics:
             ]
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
             for future in self._target.incremental_alter_configs([resource]).values():
-                _settled(future, f"settings of topic {name} on {self._naming.target}")
-            self._say(f"set {', '.join(changes)} of {name}")
+                _await_result(future, f"settings of topic {name} on {self._naming.target}")
+            self._echo(f"set {', '.join(changes)} of {name}")
 
     def _create(self, topics: Mapping[str, Topic]) -> None:
         if not topics:
@@ -210,26 +213,25 @@ class Topics:
             for name, topic in topics.items()
         ]
         for name, future in self._target.create_topics(new, operation_timeout=REQUEST_S).items():
-            _settled(future, f"topic {name} on {self._naming.target}")
-            self._say(f"made {name} with {topics[name].partitions} partitions")
+            _await_result(future, f"topic {name} on {self._naming.target}")
+            self._echo(f"made {name} with {topics[name].partitions} partitions")
 
 
-class TopicsUnsettled(CannotBegin):
-    """A topic of the target could not be made as it has to be; the message says which, and the broker's
-    answer.
-    """
+class TopicSyncFailed(JobStartError):
+    """A topic of the target could not be created or changed; the message has its name and the broker's
+    error."""
 
 
-def _settled(future: object, what: str) -> None:
+def _await_result(future: object, what: str) -> None:
     try:
         future.result(REQUEST_S)  # type: ignore[attr-defined]
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise TopicsUnsettled(f"{what}: {error.args[0].str()}") from None
+            raise TopicSyncFailed(f"{what}: {error.args[0].str()}") from None
 
 
-def described(admin: AdminClient, names: list[str]) -> dict[str, Topic]:
-    """Those of these topics that there are."""
+def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, Topic]:
+    """Descriptions of those topics that exist."""
     if not names:
         return {}
     found = {}

@@ -1,20 +1,20 @@
-"""Which offset of the target stands for which offset of the source.
+"""The translation of source offsets to target offsets.
 
-Pure; called by the writer (`runs_of`: what a transaction wrote, by its delivery reports) and by the groups'
-part (`Table.translate`). A transaction leaves a `Sync`: runs of records that follow each other without a
-gap on both sides. Syncs are kept in a compacted topic of the target, each under a key made of its partition
-and its *slot*.
+Pure; called by the writer (`runs_of`: the records of a transaction, from its delivery reports) and by the
+group sync (`Table.translate`). Each transaction writes a `Sync`: runs of records that are consecutive on both
+sides. Syncs are kept in a compacted topic of the target, each under a key of its partition and its *slot*.
 
-Slots thin out what is old: transaction number n has the level "how often does 2 divide n", and each level
-keeps its latest `RING`. So the last 2 · RING transactions are all there, and at a distance of d
-transactions from the end one in d / RING is: a few hundred records a partition, for ever, where MirrorMaker
-2 keeps the newest alone.
+Slots thin out old syncs: transaction number n has the level "how often does 2 divide n", and each level keeps
+its latest `RING` syncs. So the last 2 · RING transactions are all present, and at a distance of d
+transactions from the end one in d / RING is: a few hundred records per partition, permanently, where
+MirrorMaker 2 keeps the newest ones only.
 
 Invariants of a translation T of the source offset g (tests/unit/test_pipeline_mirror_translation.py):
+
 - it never skips: each mirrored record at g or after is at T or after;
-- it is exact for what the last 2 · RING transactions wrote: T is just where the first record at g or after
-  is, or behind the one before it;
-- a greater g has no smaller T.
+- it is exact for the last 2 · RING transactions: T is the offset of the first record at g or after, or
+  follows the record before it;
+- it is monotonic: a greater g has no smaller T.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Run(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """Which topics these are: one that is deleted and made again has the same name, and other offsets."""
+    """The topic ids on both sides: a topic that is deleted and created again has the same name and other
+    offsets."""
 
     source: str
     """The source's cluster and topic ids."""
@@ -51,7 +52,7 @@ class Lineage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What one transaction wrote for a partition."""
+    """The records that one transaction wrote for a partition."""
 
     lineage: Lineage
     number: int
@@ -78,7 +79,7 @@ class Sync:
 
 
 class SyncKey(NamedTuple):
-    """The key of a sync: a newer one of the same key takes its place."""
+    """The key of a sync; a newer sync of the same key replaces it."""
 
     topic: str
     partition: int
@@ -101,11 +102,12 @@ def slot_of(number: int) -> str:
 
 
 def runs_of(sources: Sequence[int], reports: Sequence[tuple[int, int]]) -> list[Run]:
-    """The runs of one transaction. `sources`: the offsets of its records, ascending, in the order they were
-    written; `reports`: (index in `sources`, target offset) of some of them, the first among them, ascending.
+    """The runs of one transaction. `sources`: the offsets of its records, ascending, in write order;
+    `reports`: (index in `sources`, target offset) of some of them, including the first, ascending.
 
-    Where as many target offsets lie between two reports as records, there is nothing else in between, and
-    all are known. Otherwise others wrote to that partition too, and only the reported ones are.
+    If there are as many target offsets between two reports as records, no other record is between them,
+    and all offsets are known. Otherwise other producers wrote to that partition too, and only the reported
+    offsets are known.
     """
     assert bool(sources) == bool(reports), "records without a report"
     assert not reports or reports[0][0] == 0, "the first record is reported"
@@ -131,7 +133,7 @@ def _extend(runs: list[Run], run: Run) -> None:
 
 
 def thinned(runs: list[Run], most: int = RUNS_MAX) -> list[Run]:
-    """At most `most` of them, the first and the last included: coarser, and as safe."""
+    """At most `most` of the runs, including the first and the last: coarser, and as safe."""
     if len(runs) <= most:
         return runs
     return [runs[place * (len(runs) - 1) // (most - 1)] for place in range(most)]
@@ -146,13 +148,13 @@ class _Partition:
 
 
 class Table:
-    """The syncs of one mirror, in the order in which its topic has them."""
+    """The syncs of one mirror, added in the order of its topic."""
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
     def add(self, key: SyncKey, sync: Sync) -> None:
-        """One record of the topic. Those of another lineage, which are older, are forgotten."""
+        """Adds a record of the topic. Syncs of another lineage are older and are dropped."""
         where = (key.topic, key.partition)
         known = self._partitions.get(where)
         if known is None or known.lineage != sync.lineage:
@@ -170,7 +172,8 @@ class Table:
         return known.lineage if known else None
 
     def translate(self, topic: str, partition: int, offset: int) -> int | None:
-        """The target's offset for a group that has `offset` to read next; None if nothing was mirrored."""
+        """The target's offset for a group whose next source offset is `offset`; None if nothing was
+        mirrored."""
         known = self._partitions.get((topic, partition))
         if known is None:
             return None
@@ -180,7 +183,7 @@ class Table:
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
-    """Sorted, and those that follow each other made one."""
+    """The runs, sorted, with consecutive ones merged."""
     result: list[Run] = []
     for run in sorted(runs):
         _extend(result, run)
@@ -188,7 +191,7 @@ def merged(runs: Iterable[Run]) -> list[Run]:
 
 
 def translate(runs: Sequence[Run], offset: int) -> int | None:
-    """See the module: never skips. `runs` are sorted and do not overlap."""
+    """The translation (see the module): never skips. `runs` are sorted and do not overlap."""
     if not runs:
         return None
     place = bisect_right(runs, offset, key=lambda run: run.source) - 1

@@ -1,24 +1,28 @@
-"""One source partition into the target, exactly once.
+"""Writes one source partition to the target, exactly once.
 
 Called by the tasks; runs in Spark's Python workers. A writer is a transactional producer whose
-`transactional.id` belongs to the source partition alone:
+`transactional.id` belongs to the source partition only:
 
-1. `init_transactions` fences whoever wrote that partition before (a task of a former attempt, a driver that
-was
-   thought dead) and ends what it left open;
-2. only then the committed position is read, from the mirror's consumer group on the target;
-3. each transaction holds records, the sync of their offsets, and the position behind them.
+1. `init_transactions` fences the previous writer of that partition (an earlier attempt of the task, or a
+   driver that was considered dead) and ends its open transaction;
+2. then the committed position is read, from the mirror's consumer group on the target;
+3. each transaction has records, the sync of their offsets, and the position after them.
 
-Invariants: a record before the position is never written, one at or after it never left out (batches come in
-the source's order, and the next batch only when this one is through); position, records and sync are there
-together or not at all. So any task may be killed and run again at any point, whatever Spark remembers.
+Invariants: a record before the position is never written, and a record at or after it is never left out
+(batches arrive in the source's order, the next one only after this one is complete). Position, records and
+sync are committed together or not at all. So any task may be killed and repeated at any point.
 
-On any error whose outcome is in doubt (a fenced epoch, a commit that timed out) the producer is thrown away
-and the two first steps are taken again: the position then says what has been written.
+After any error with an unknown outcome (a fenced epoch, a commit that timed out) the producer is closed and
+the first two steps are repeated: the position then shows what has been written.
+
+A position is an offset that the mirror's own consumer group has committed on the target, for the
+*target's* topic and partition (Kafka commits no offsets for topics that do not exist). It is part of the
+transaction of the records (`send_offsets_to_transaction`); the other values are in the commit's metadata.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +31,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from ottla_pipeline.coordinator import hint
-from ottla_pipeline.mirroring.naming import pass_on
-from ottla_pipeline.mirroring.positions import Position, position_for
+from ottla_pipeline.connectivity import coordinator_hint
+from ottla_pipeline.mirroring.naming import forwarded_headers
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import Target, TopicFacts
-from ottla_pipeline.mirroring.translation import Sync, SyncKey, runs_of, slot_of
+from ottla_pipeline.mirroring.target import MirroredTopic, Target
+from ottla_pipeline.mirroring.translation import Lineage, Sync, SyncKey, runs_of, slot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,12 +51,12 @@ ATTEMPTS = 3
 
 
 class WriteFailed(Exception):
-    """A partition could not be written; the message says which, and what the target answered."""
+    """A partition could not be written; the message has its name and the target's error."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What one task did."""
+    """The counts of one task."""
 
     records: int = 0
     bytes: int = 0
@@ -69,7 +72,7 @@ class Written:
 class PartitionWriter:
     """Writes one partition of one topic; opened on first use, and again after an error."""
 
-    def __init__(self, target: Target, facts: TopicFacts, partition: int) -> None:
+    def __init__(self, target: Target, facts: MirroredTopic, partition: int) -> None:
         self._target = target
         self._facts = facts
         self._partition = partition
@@ -83,7 +86,8 @@ class PartitionWriter:
         return f"{self._facts.source}-{self._partition}"
 
     def write(self, batches: Sequence[pa.RecordBatch], written: Written) -> None:
-        """One transaction with those of these records that are not there yet. WriteFailed if it cannot be."""
+        """Writes those of these records that are not on the target yet, in one transaction. Raises
+        WriteFailed."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 if self._producer is None:
@@ -93,24 +97,24 @@ class PartitionWriter:
                     self._transaction(fresh, written)
                 break
             except (KafkaException, SystemError) as error:
-                told = error_of(error)
-                if told is None:
+                cause = error_of(error)
+                if cause is None:
                     raise
                 self.close()
                 if attempt == ATTEMPTS:
-                    raise WriteFailed(self._told(self._failed or told)) from None
+                    raise WriteFailed(self._failure_message(self._failed or cause)) from None
         written.skipped += sum(batch.num_rows for batch in batches) - sum(b.num_rows for b in fresh)
 
     def close(self) -> None:
-        """Let go of the connections; an open transaction is left to the next one's `init_transactions`."""
+        """Closes the connections; the next writer's `init_transactions` ends an open transaction."""
         if self._producer is not None:
             self._producer.purge()
         self._producer = self._group = None
 
-    def _told(self, error: KafkaError) -> str:
+    def _failure_message(self, error: KafkaError) -> str:
         return (
             f"{self.name} to {self._facts.target} on {self._target.naming.target}: {error.str()} "
-            f"({error.name()}), {ATTEMPTS} times{hint(dict(self._target.settings), error)}"
+            f"({error.name()}), {ATTEMPTS} times{coordinator_hint(dict(self._target.settings), error)}"
         )
 
     # ------------------------------------------------------------------ opening
@@ -146,8 +150,8 @@ class PartitionWriter:
             self._group = consumer.consumer_group_metadata()
         finally:
             consumer.close()
-        found = found or self._remembered()
-        self._position = position_for(found, self._facts.lineage, self.name)
+        found = found or self._position_from_syncs()
+        self._position = resume_position(found, self._facts.lineage, self.name)
 
     def _committed(self, consumer: Consumer) -> Position | None:
         where = TopicPartition(self._facts.target, self._partition)
@@ -156,8 +160,8 @@ class PartitionWriter:
             raise KafkaException(found.error)
         return Position.parse(found.offset, found.metadata) if found.offset >= 0 else None
 
-    def _remembered(self) -> Position | None:
-        """The position as the syncs have it: the group's was never there, or was forgotten."""
+    def _position_from_syncs(self) -> Position | None:
+        """The position in the syncs, for the case that the group has none or Kafka has deleted it."""
         with SyncReader(dict(self._target.settings), self._target.syncs) as reader:
             sync = reader.catch_up(open_too=True).latest(self._facts.source, self._partition)
         return Position(sync.lineage, sync.position, sync.number + 1) if sync else None
@@ -210,7 +214,7 @@ class PartitionWriter:
     def _produce(
         self, batch: pa.RecordBatch, sources: list[int], reports: list[tuple[int, int]], *, last: bool
     ) -> int:
-        """Hands a batch to the producer; how many of its records are left out."""
+        """Hands a batch to the producer; returns the number of records that are left out."""
         assert self._producer is not None
         produce, poll = self._producer.produce, self._producer.poll
         topic, partition, naming = self._facts.target, self._partition, self._target.naming
@@ -227,7 +231,7 @@ class PartitionWriter:
         )
         for offset, value, key, timestamp, headers in rows:
             if marks:
-                headers = pass_on(headers, naming)
+                headers = forwarded_headers(headers, naming)
                 if headers is None:
                     looped += 1
                     continue
@@ -277,17 +281,63 @@ class PartitionWriter:
 
 
 def error_of(error: BaseException) -> KafkaError | None:
-    """What librdkafka said; None if it was not librdkafka. confluent-kafka raises a fatal error before it
-    runs the delivery reports behind it, which Python then blames for it with a SystemError."""
-    told = error if isinstance(error, KafkaException) else error.__cause__
-    return told.args[0] if isinstance(told, KafkaException) else None
+    """librdkafka's error, or None for another exception. confluent-kafka raises a fatal error before it
+    runs pending delivery reports, and Python then raises a SystemError for it."""
+    cause = error if isinstance(error, KafkaException) else error.__cause__
+    return cause.args[0] if isinstance(cause, KafkaException) else None
 
 
 def headers_of(column: pa.Array, rows: int) -> list[list[tuple[str, str | bytes | None]] | None]:
-    """Each record's headers as librdkafka wants them; None for a record without any."""
+    """Each record's headers in confluent-kafka's form; None for a record without headers."""
     if column.null_count == rows:
         return [None] * rows
     return [
         [(header["key"], header["value"]) for header in headers] if headers else None
         for headers in column.to_pylist()
     ]
+
+
+class PositionRefused(Exception):
+    """A committed position does not belong to the mirrored topic; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`offset` is the next source offset to mirror; `number` is that of the next transaction."""
+
+    lineage: Lineage
+    offset: int = 0
+    number: int = 0
+
+    def metadata(self) -> str:
+        body = {"source": self.lineage.source, "target": self.lineage.target, "number": self.number}
+        return json.dumps(body, separators=(",", ":"))
+
+    @staticmethod
+    def parse(offset: int, metadata: str | None) -> Position:
+        """Parses a committed position. Raises PositionRefused if another program committed it."""
+        try:
+            body = json.loads(metadata or "")
+            return Position(Lineage(str(body["source"]), str(body["target"])), offset, int(body["number"]))
+        except (ValueError, KeyError, TypeError):
+            raise PositionRefused(
+                f"offset {offset} was committed with the metadata {metadata!r}, which no mirror wrote"
+            ) from None
+
+
+def resume_position(found: Position | None, lineage: Lineage, what: str) -> Position:
+    """The position to continue from, given the committed position and the present topics.
+
+    A target topic that was created again has no record of the source: it is filled from the batch's
+    beginning. A source topic that was created again has other records at the same offsets: only its owner
+    can decide what becomes of the old ones, so this raises PositionRefused.
+    """
+    if found is None or found.lineage.target != lineage.target:
+        return Position(lineage)
+    if found.lineage.source != lineage.source:
+        raise PositionRefused(
+            f"{what} is mirrored up to offset {found.offset} from the topic {found.lineage.source}, and the "
+            f"source has another of that name now, {lineage.source} (cluster/topic id). Delete the target's "
+            "topic, or mirror under another name, and start with a new checkpoint"
+        )
+    return found

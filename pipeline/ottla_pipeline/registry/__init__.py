@@ -1,4 +1,4 @@
-"""The schema registry: Confluent's REST API over a compacted topic of the cluster.
+"""The schema registry: Confluent's REST API, stored in a compacted topic of the cluster.
 
-The jobs ask it, or any other with this API, by `ottla.client.registry`.
+Jobs use it, or any other registry with this API, through `ottla.client.registry`.
 """

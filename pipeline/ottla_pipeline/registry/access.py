@@ -1,7 +1,7 @@
-"""Who may ask the registry what: users with hashed passwords, and which subjects they may read and write.
+"""Access control of the registry: users with hashed passwords, and the subjects that they may read and write.
 
-Called by `app`, which finds out who asks, and by `api`, which shows what that user may read. A file of
-`--access` has both (docs/pipeline-registry.md); without one everybody may do everything.
+Called by `app`, which authenticates requests, and by `api`, which lists only readable subjects. The file
+of `--access` has users and rules (docs/pipeline-registry.md); without it everything is permitted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Operation(Enum):
 
 
 class Rule(BaseModel):
-    """`user` may do `allow` with `subjects`: names, prefixes with a `*` at their end, or `*` for all, which
-    the configuration and mode for all belong to. Who may write may read."""
+    """`user` is permitted to `allow` (read, or write, which includes read) `subjects`: names, prefixes
+    that end with `*`, or `*` for all subjects, the global configuration and the global mode."""
 
     model_config = ConfigDict(extra="forbid")
     user: StrictStr
@@ -53,7 +53,7 @@ class Rule(BaseModel):
 
 
 class Access(BaseModel):
-    """`users`: password hashes by names, as `hashed` makes them."""
+    """The content of the access file. `users` are password hashes by names, as `hashed` returns them."""
 
     model_config = ConfigDict(extra="forbid")
     users: dict[StrictStr, StrictStr] = Field(default_factory=dict)
@@ -71,7 +71,7 @@ class Access(BaseModel):
 
 
 class User:
-    """Who asks. Without `access` everything is allowed."""
+    """The authenticated user of a request. Without `access` everything is permitted."""
 
     def __init__(self, name: str | None, access: Access | None) -> None:
         self.name = name
@@ -88,13 +88,13 @@ def may(user: User, operation: Operation, subject: str | None) -> bool:
 
 
 def check(user: User, operation: Operation, subject: str | None) -> None:
-    """Raises Refused for what a user may not do."""
+    """Raises Refused if the user lacks the permission."""
     if not user.may(operation, subject):
         raise errors.denied(user.name or "", operation.value, EVERYTHING if subject is None else subject)
 
 
 def read(path: Path) -> Access:
-    """Raises ValueError with what is wrong in the file, OSError."""
+    """Reads the access file. Raises ValueError with the first error in it, and OSError."""
     try:
         return Access.model_validate(yaml.safe_load(path.read_text()) or {})
     except yaml.YAMLError as error:
@@ -105,15 +105,15 @@ def read(path: Path) -> Access:
 
 
 def hashed(password: str) -> str:
-    """A password as the file holds it."""
+    """The hash of a password, as the access file has it."""
     salt = os.urandom(_SALT_BYTES)
     parts = (base64.b64encode(each).decode() for each in (salt, _digest(password, salt, _COST)))
     return "$".join((_SCHEME, str(_COST), *parts))
 
 
 class Passwords:
-    """Verifies passwords. `verify` takes some 50 ms of a thread the first time, and none when it was right
-    before: what was right is remembered by a keyed hash."""
+    """Verifies passwords. The first successful verification takes some 50 ms of a thread; later ones
+    compare a keyed hash that is kept in memory."""
 
     def __init__(self, users: dict[str, str]) -> None:
         self._users = users
@@ -125,7 +125,7 @@ class Passwords:
         return hmac.compare_digest(self._right.get(name, b""), self._mark(name, password))
 
     def verify(self, name: str, password: str) -> bool:
-        """As long for a name that is not known as for another one."""
+        """Takes the same time for unknown names, to reveal nothing about users."""
         parts = _parts(self._users.get(name, self._nobody))
         assert parts is not None
         cost, salt, expected = parts
@@ -139,7 +139,7 @@ class Passwords:
 
 
 def credentials(header: str) -> tuple[str, str] | None:
-    """User and password of an Authorization header; None if it has none."""
+    """The user and password of a Basic Authorization header; None for any other header."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":
         return None

@@ -1,11 +1,10 @@
-"""What each path of the REST API answers: parameters and bodies to `decisions` and the state, and back.
+"""The handlers of the REST API: they translate requests to `decisions` and reads of the state, and back.
 
-Called by `app`, which has the routes' HTTP around it. Paths, parameters, attributes and error codes are
-those of Confluent's Schema Registry; left out are associations and rules
-acted upon.
+Called by `app`, which does HTTP. Paths, parameters, attributes and error codes are those of Confluent's
+Schema Registry; associations and the execution of rules are not implemented.
 
-Reads are answered from the state of this instance. An id that is not in it may be one that another instance
-has just given away, so it is looked for at the end of the log before it is said not to be there.
+Reads use the state of this instance. If an id is missing, another instance may just have assigned it, so
+the handler reads the log to its end before it answers "not found".
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from starlette.requests import Request
 from ottla_pipeline.registry import access, decisions, errors, formats
 from ottla_pipeline.registry.access import Operation
 from ottla_pipeline.registry.bodies import LevelBody, ModeBody, SchemaBody, read
-from ottla_pipeline.registry.decisions import Wanted
+from ottla_pipeline.registry.decisions import SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import Entry, as_json, context_of, qualified
 from ottla_pipeline.registry.schemas import Schemas
@@ -35,20 +34,20 @@ _DIGITS_MAX: Final = 20
 
 
 class SchemaText(str):
-    """The text of a schema, which is the whole answer."""
+    """The text of a schema as the whole response body."""
 
     __slots__ = ()
 
 
 class Api:
-    """One instance's: its store is what changes, this is only how it is asked."""
+    """The handlers of one instance, over its store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def subject_of(self, request: Request) -> str | None:
-        """What a request is about; None for all. Paths come as they were sent, so that a subject may have a
-        slash in it; `/contexts/.a/…` stands for the subjects of that context."""
+        """The subject of a request; None for requests without one. Paths are not decoded before, so a
+        subject may contain a slash; `/contexts/.a/…` addresses the subjects of that context."""
         context, given = _context(request), request.path_params.get("subject")
         if given is None:
             return f":{context}:" if context else None
@@ -279,7 +278,7 @@ class Api:
         return found
 
     async def _in_form(self, request: Request, entry: Entry) -> Entry:
-        """A version with its text in the form that was asked for, if its format knows that."""
+        """A version with its text in the requested form, if its format supports that form."""
         form = request.query_params.get("format", "")
         if form not in formats.FORMS.get(entry.type, ()):
             return entry
@@ -355,8 +354,8 @@ ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
 
 
 def operation(method: str, path: str, handler: Handler) -> Operation | None:
-    """What a route needs of a user for the subject that it names, or for all; None for what chooses itself
-    what it shows, or shows nothing of subjects."""
+    """The permission that a route requires for its subject, or for all subjects; None for routes that
+    filter their own results or show no subjects."""
     if "{subject}" not in path and method == "GET":
         return None
     reads = method == "GET" or handler in (Api.look_up, Api.check)
@@ -376,7 +375,7 @@ def _shown(entry: Entry) -> dict[str, Any]:
 
 
 def _attributes(entry: Entry) -> dict[str, Any]:
-    """Those that are left out where they say nothing; AVRO is what a schema without a type is."""
+    """The optional attributes: absent without a value; a schema without a type is AVRO."""
     found: dict[str, Any] = {}
     if entry.type != "AVRO":
         found["schemaType"] = entry.type
@@ -392,7 +391,7 @@ def _visible(request: Request, entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.deleted or _flag(request, "deleted")]
 
 
-async def _wanted(request: Request) -> Wanted:
+async def _wanted(request: Request) -> SchemaRequest:
     wanted = (await read(request, SchemaBody)).wanted()
     for reference in wanted.references:
         access.check(request.state.user, Operation.READ, qualified(reference.subject, _context_of(request)))
@@ -404,13 +403,13 @@ def _context_of(request: Request) -> str:
 
 
 def _context(request: Request) -> str:
-    """Of a path below /contexts/NAME; empty for the default one."""
+    """The context of a path below /contexts/NAME; empty for the default one."""
     name = unquote(request.path_params.get("context", "")).strip(":")
     return "" if name in ("", ".") else name if name.startswith(".") else f".{name}"
 
 
 def _is_meant(request: Request, subject: str, default: str) -> bool:
-    """Whether a subject is to be listed: by the context and the start of its name, if it may be read."""
+    """Whether to list a subject: its context and prefix match, and it is readable."""
     context = _context(request)
     prefix = request.query_params.get("subjectPrefix", "" if context else default)
     if not access.may(request.state.user, Operation.READ, subject):
@@ -423,7 +422,7 @@ def _is_meant(request: Request, subject: str, default: str) -> bool:
 
 
 def _readable(request: Request, entries: list[Entry]) -> list[Entry]:
-    """Those whose subjects may be read. Raises Refused where none may."""
+    """The entries whose subjects are readable. Raises Refused if there are none."""
     found = [each for each in entries if access.may(request.state.user, Operation.READ, each.subject)]
     if not found:
         access.check(request.state.user, Operation.READ, entries[0].subject)
@@ -431,8 +430,8 @@ def _readable(request: Request, entries: list[Entry]) -> list[Entry]:
 
 
 def _of_id(state: State, number: int, subject: str) -> list[Entry]:
-    """The versions with an id in the subject's context; in any that has the subject, if that is none of the
-    default context's."""
+    """The versions with an id in the subject's context; for a subject of the default context, else those
+    of the first other context that has the subject."""
     found = state.under_id(number, context_of(subject))
     if found or not subject or context_of(subject):
         return found
@@ -441,7 +440,7 @@ def _of_id(state: State, number: int, subject: str) -> list[Entry]:
 
 
 def _subject(request: Request) -> str:
-    """The path's, in its context; the one that it is an alias of."""
+    """The subject of the path, in its context, with aliases resolved."""
     return str(request.state.subject)
 
 
@@ -451,7 +450,7 @@ def _scope(request: Request) -> str | None:
 
 
 def _version(request: Request) -> int:
-    """-1 for the latest."""
+    """The version of the path; -1 for the latest."""
     text = str(request.path_params["version"])
     if text in ("latest", "-1"):
         return -1
@@ -465,7 +464,7 @@ def _is_number(text: str) -> bool:
 
 
 def _client(request: Request) -> str:
-    """Whose checks of schemas take turns."""
+    """The client's identity, for the fair scheduling of schema checks."""
     user = request.state.user
     host = request.client.host if request.client else ""
     return host if user is None or user.name is None else user.name

@@ -1,7 +1,7 @@
 """The registry as an ASGI application: routes, content types, errors as JSON, health and metrics.
 
-Served by `command` with uvicorn, over a store that is started and stopped with it: no connection is taken
-before the schemas topic has been read to its end.
+`command` serves it with uvicorn. The store starts and stops with it: connections are accepted only after
+the schemas topic has been read to its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla.security.mapping_rules import MappingRules
 from ottla_pipeline.registry import access, errors
 from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText, operation
 from ottla_pipeline.registry.errors import Refused
-from ottla_pipeline.registry.log import LogFailed, TopicUnfit
+from ottla_pipeline.registry.log import LogFailed, TopicUnusable
 from ottla_pipeline.registry.store import Store
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ _ACCEPTED = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/j
 
 
 class Answer(JSONResponse):
+    """A JSON response with Confluent's content type."""
+
     media_type = CONTENT_TYPE
 
     def render(self, content: Any) -> bytes:
@@ -47,7 +49,7 @@ class Answer(JSONResponse):
 
 
 class Metrics:
-    """Of one application: what it was asked, and what it holds."""
+    """Metrics of requests and of the store."""
 
     def __init__(self, store: Store) -> None:
         self.registry = CollectorRegistry()
@@ -68,7 +70,7 @@ class Metrics:
 
 
 class Registry:
-    """The ASGI callable. Paths reach the routes as they were sent: a subject's %2F is no boundary."""
+    """The ASGI callable. Paths reach the routes undecoded: %2F in a subject is no path separator."""
 
     def __init__(self, store: Store, authenticator: Authenticator | None = None) -> None:
         self._store = store
@@ -88,18 +90,18 @@ class Registry:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
         if scope["type"] == "http":
             path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
             scope["path"] = path.rstrip("/") or "/"
         await self._starlette(scope, receive, send)
 
-    async def _live(self, receive: Any, send: Any) -> None:
+    async def _run_lifespan(self, receive: Any, send: Any) -> None:
         await receive()  # that it begins
         try:
             await self._store.start()
-        except (TopicUnfit, LogFailed) as failure:
+        except (TopicUnusable, LogFailed) as failure:
             await self._store.stop()
             await send({"type": "lifespan.startup.failed", "message": str(failure)})
             return
@@ -144,8 +146,8 @@ class Registry:
 
 
 class Authenticator:
-    """Tells who asks: by a user's name and password, or by the client's certificate. Without `rules` a client
-    does not have to say."""
+    """Authenticates requests by user name and password, or by the client's certificate. Without `rules`
+    authentication is optional."""
 
     def __init__(self, rules: access.Access | None = None, mapping: MappingRules | None = None) -> None:
         self._rules = rules
@@ -154,7 +156,7 @@ class Authenticator:
         self._verifying = asyncio.Lock()
 
     async def user_of(self, request: Request) -> access.User:
-        """Raises Refused for one who is none."""
+        """The request's user. Raises Refused if authentication fails."""
         name = await self._by_password(request.headers.get("authorization"))
         certificate = request.scope.get(PEER)
         if name is None and certificate is not None:
@@ -180,7 +182,7 @@ class Authenticator:
 
 
 class PeerProtocol(H11Protocol):
-    """Hands the client's certificate (DER) to the application."""
+    """Passes the client's certificate (DER) to the application."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -1,5 +1,5 @@
-"""The bodies of requests, checked. Called by `api`; a body that is wrong is refused with the place of the
-mistake."""
+"""Request bodies and their validation. Called by `api`; an invalid body is refused with the path of the
+error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from starlette.requests import Request
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry.compatibility import LEVELS, POLICIES
-from ottla_pipeline.registry.decisions import MODES, Wanted
+from ottla_pipeline.registry.checks import LEVELS, POLICIES
+from ottla_pipeline.registry.decisions import MODES, SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import dump
 
@@ -19,7 +19,7 @@ AnyBody = TypeVar("AnyBody", bound="Body")
 
 
 class Body(BaseModel):
-    """Attributes that are not known are read over: clients are newer than registries."""
+    """The base model. Unknown attributes are ignored: clients may be newer than the registry."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -59,7 +59,7 @@ class RuleSet(Body):
 
 
 def _as_sent(part: Body | None) -> dict[str, Any] | None:
-    """Without what was left out or null; None where nothing is left."""
+    """The body without absent and null attributes; None if none are left."""
     found = None if part is None else part.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
     return found or None
 
@@ -73,9 +73,9 @@ class SchemaBody(Body):
     id: StrictInt | None = None
     version: StrictInt | None = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> SchemaRequest:
         references = tuple(Reference(each.name, each.subject, each.version) for each in self.references or ())
-        return Wanted(
+        return SchemaRequest(
             self.text,
             self.type or "AVRO",
             references,
@@ -87,7 +87,7 @@ class SchemaBody(Body):
 
 
 class LevelBody(Body):
-    """Settings that would be kept and do nothing are refused."""
+    """A CONFIG request. Unknown settings are refused, because they would have no effect."""
 
     model_config = ConfigDict(extra="forbid")
     compatibility: StrictStr | None = None
@@ -102,7 +102,7 @@ class LevelBody(Body):
     override_rules: RuleSet | None = Field(default=None, alias="overrideRuleSet")
 
     def changes(self) -> dict[str, Any]:
-        """Those that were given, null too: that takes a setting back."""
+        """The settings in the request; null resets a setting."""
         found: dict[str, Any] = {}
         if self.model_fields_set & {"compatibility", "level"}:
             given = self.compatibility or self.level
@@ -130,7 +130,8 @@ class ModeBody(Body):
 
 
 async def read(request: Request, model: type[AnyBody]) -> AnyBody:
-    """Raises Refused: 413 for too much, 422 for what does not fit the model."""
+    """Reads and validates a body. Raises Refused: 413 if it is too large, 422 if it does not match the
+    model."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk

@@ -1,8 +1,9 @@
-"""Checks of schemas as jobs: parsing, compatibility, other forms of a text. Pure, and possibly slow.
+"""Schema checks as jobs: parsing, compatibility, other forms of a text. Pure, and possibly slow.
 
-Made by `schemas`, which names what a decision has to know; performed by `worker` in a process of its own,
-since the texts are clients': a regular expression, a deep nesting or a great choice of branches may take any
-time. Jobs are tuples of texts: hashable, and the same on both sides.
+`schemas` creates the jobs that a decision needs; `worker` performs them in a process of its own, because
+the texts are clients': a regular expression, deep nesting or many branches may take unlimited time. Jobs
+are tuples of texts: hashable, and the same on both sides. The compatibility levels are here, too: which
+earlier versions a schema is compared with, and which one must read the other.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
-from ottla_pipeline.registry import compatibility, formats
+from ottla_pipeline.registry import formats
 from ottla_pipeline.registry.formats import InvalidSchema, Parsed
 
 PARSED_MAX: Final = 1000
 
 
 class Source(NamedTuple):
-    """A schema with the texts of what it refers to, by name, from the bottom up."""
+    """A schema with the texts of its references, by name, dependencies first."""
 
     type: str
     text: str
@@ -25,21 +26,21 @@ class Source(NamedTuple):
 
 
 class Parse(NamedTuple):
-    """The result is the canonical text."""
+    """A job whose result is the canonical text."""
 
     source: Source
     normalize: bool = False
 
 
 class Render(NamedTuple):
-    """The result is the text in another form."""
+    """A job whose result is the text in another form."""
 
     source: Source
     form: str
 
 
 class Earlier(NamedTuple):
-    """A version that a schema follows; `source` is None where something that it refers to is gone."""
+    """An earlier version; `source` is None if one of its references no longer exists."""
 
     version: int
     text: str
@@ -48,7 +49,7 @@ class Earlier(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """The result are the messages that say why `new` may not follow `earlier` (ascending)."""
+    """A job whose result are the incompatibilities of `new` with `earlier` (ascending), as messages."""
 
     level: str
     new: Source
@@ -57,7 +58,7 @@ class Compare(NamedTuple):
 
 
 class Invalid(NamedTuple):
-    """The result of a job whose schema is none."""
+    """The result of a job whose schema is invalid."""
 
     reason: str
 
@@ -67,7 +68,7 @@ Result = str | tuple[str, ...] | Invalid
 
 
 class Checker:
-    """Performs jobs, with a memory of the last schemas."""
+    """Performs jobs, with a cache of parsed schemas."""
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[tuple[Source, bool], Parsed] = OrderedDict()
@@ -87,7 +88,7 @@ class Checker:
             return Invalid("nested too deeply")
 
     def _problems(self, job: Compare) -> list[str]:
-        level = compatibility.LEVELS[job.level]
+        level = LEVELS[job.level]
         new = self._parse(job.new)
         for each in reversed(job.earlier if level.all_versions else job.earlier[-1:]):
             old: Parsed | InvalidSchema | str
@@ -100,7 +101,7 @@ class Checker:
                     old = self._parse(each.source)
                 except InvalidSchema as error:
                     old = error
-            found = compatibility.problems(level, new, old, lenient=job.lenient)
+            found = incompatibilities(level, new, old, lenient=job.lenient)
             if found:
                 where = [f"{{oldSchemaVersion: {each.version}}}", f"{{oldSchema: '{each.text}'}}"]
                 return [*found, *where, f"{{compatibility: '{job.level}'}}"]
@@ -120,11 +121,56 @@ class Checker:
 
 
 def weight(job: Job) -> int:
-    """About how many bytes a job keeps that nothing else keeps: the texts that clients sent."""
+    """The approximate size in bytes of a cached job: the texts that clients sent."""
     return len((job.new if isinstance(job, Compare) else job.source).text)
 
 
 def as_job(kind: str, fields: tuple[Any, ...]) -> Job:
-    """A job from its class's name and its fields."""
+    """Creates a job from its class name and fields."""
     classes: dict[str, type[Job]] = {"Parse": Parse, "Render": Render, "Compare": Compare}
     return classes[kind](*fields)
+
+
+class Level(NamedTuple):
+    """A compatibility level. `reads_old`: a reader with the new schema can read data of the old one;
+    `read_by_old`: the reverse."""
+
+    reads_old: bool
+    read_by_old: bool
+    all_versions: bool
+
+
+LEVELS: Final = {
+    "BACKWARD": Level(True, False, False),
+    "BACKWARD_TRANSITIVE": Level(True, False, True),
+    "FORWARD": Level(False, True, False),
+    "FORWARD_TRANSITIVE": Level(False, True, True),
+    "FULL": Level(True, True, False),
+    "FULL_TRANSITIVE": Level(True, True, True),
+    "NONE": Level(False, False, False),
+}
+POLICIES: Final = ("STRICT", "LENIENT")
+
+
+def is_checked(name: str) -> bool:
+    """Whether a level requires any compatibility."""
+    level = LEVELS[name]
+    return level.reads_old or level.read_by_old
+
+
+def incompatibilities(
+    level: Level, new: Parsed, old: Parsed | InvalidSchema | str, *, lenient: bool
+) -> list[str]:
+    """Why `new` is incompatible with `old`, as messages of the response; empty if it is compatible. `old`
+    is a type name if its type differs."""
+    if isinstance(old, str):
+        return [f"{{errorType:'SCHEMA_TYPE', description:'it is {new.type}, the old schema {old}'}}"]
+    if isinstance(old, InvalidSchema):
+        return [f"{{errorType:'OLD_SCHEMA', description:'the old schema cannot be read: {old}'}}"]
+    found: dict[str, None] = {}
+    pairs = [(new, old, "new", "old")] * level.reads_old + [(old, new, "old", "new")] * level.read_by_old
+    for reader, writer, reads, wrote in pairs:
+        for each in formats.unreadable(reader, writer, lenient=lenient):
+            detail = f"{each.detail} (reader: the {reads} schema, writer: the {wrote} one)"
+            found[f"{{errorType:'{each.kind}', description:'at {each.path}: {detail}'}}"] = None
+    return list(found)

@@ -16,7 +16,7 @@ from ottla_pipeline.registry import access
 from ottla_pipeline.registry.app import Authenticator, PeerProtocol, Registry
 from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
 from ottla_pipeline.registry.store import Store
-from ottla_pipeline.registry.worker import Workers
+from ottla_pipeline.registry.worker import WorkerPool
 
 GRACE_S = 10
 
@@ -157,7 +157,7 @@ def main(
     if tls_client_optional and (tls_client_ca is None or access_rules is None):
         raise click.UsageError("--tls-client-optional needs --tls-client-ca and --access")
     settings = {**file_options, **options}
-    store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor), Workers())
+    store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor), WorkerPool())
     server = uvicorn.Server(
         uvicorn.Config(
             Registry(store, Authenticator(access_rules, mapping)),

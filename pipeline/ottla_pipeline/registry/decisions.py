@@ -1,8 +1,8 @@
-"""What a write does: from the state and a request to the records that make it so, and the answer.
+"""Decisions of writes: from the state and a request to the records to append, and the response.
 
-Called by `store` with the state read to the end of the log, between the fence and the commit; called again
-from the start when another instance came in between, and when a check of a schema that it asked for (Pending)
-is done. Pure: nothing happens until the records are in the log.
+Called by `store` with the state at the end of the log, between the fencing and the commit. It is called
+again if another instance wrote in between, and when a schema check that it needs (PendingChecks) is done.
+Pure: nothing changes until the records are in the log.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ID_MAX: Final = 2**31 - 1
 
 
 class Decision(NamedTuple):
-    """`records` go into the log together or not at all; when there are none, nothing is to be done."""
+    """`records` are appended to the log atomically; without records there is nothing to do."""
 
     answer: Any
     records: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A schema as it came in. `id` and `version` are set in mode IMPORT alone."""
+class SchemaRequest:
+    """A schema as requested. `id` and `version` are set in mode IMPORT only."""
 
     text: str
     type: str = "AVRO"
@@ -72,7 +72,7 @@ class Wanted:
 
 
 def check_subject(subject: str, *, scope: bool = False) -> None:
-    """Raises Refused for a name that a subject may not have; `scope`: a context alone is one too."""
+    """Raises Refused for an invalid subject name. With `scope` a context alone is valid, too."""
     if not subject or any(ord(sign) < 32 or ord(sign) == 127 for sign in subject):
         raise errors.invalid_subject(subject, "must have a name without control characters")
     if subject in RESERVED_SUBJECTS:
@@ -86,12 +86,12 @@ def find(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     *,
     deleted: bool = False,
     normalize: bool = False,
 ) -> Entry | None:
-    """The version of a subject that is this schema; the newest, where several are."""
+    """The version of a subject that equals this schema; the newest, if there are several."""
     parsed = _parse(state, schemas, subject, wanted, normalize)
     return _find(state, schemas, subject, wanted, parsed, deleted=deleted)
 
@@ -100,12 +100,13 @@ def check(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     *,
     version: int | None = None,
     normalize: bool = False,
 ) -> list[str]:
-    """Why a schema may not follow the versions of a subject, or one of them. Raises Refused."""
+    """The incompatibilities of a schema with the versions of a subject, or with one of them. Raises
+    Refused."""
     if version is None:
         earlier = state.versions(subject)
     else:
@@ -118,9 +119,9 @@ def check(
 
 
 def register(
-    state: State, schemas: Schemas, subject: str, wanted: Wanted, *, normalize: bool = False
+    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, *, normalize: bool = False
 ) -> Decision:
-    """The answer is an Entry. A schema that the subject has already changes nothing."""
+    """Registers a schema; the answer is an Entry. A schema that the subject has already changes nothing."""
     check_subject(subject)
     mode = state.mode(subject)
     if mode.startswith("READONLY"):
@@ -162,9 +163,9 @@ def register(
     return Decision(entry, (schema_record(entry), *gone))
 
 
-def _with_defaults(state: State, subject: str, wanted: Wanted) -> Wanted:
-    """The schema with the metadata and rules that the configuration sets, and what it has from the version
-    before where it says nothing."""
+def _with_defaults(state: State, subject: str, wanted: SchemaRequest) -> SchemaRequest:
+    """The schema with the metadata and rules of the configuration, and with those of the previous version
+    where it has none."""
     last = state.latest(subject)
 
     def merged(own: str | None, before: str | None, kind: str, merge: Callable[..., Any]) -> str | None:
@@ -185,7 +186,7 @@ def _with_defaults(state: State, subject: str, wanted: Wanted) -> Wanted:
 
 
 def _merged_metadata(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The later one's tags and properties before the earlier one's."""
+    """Tags and properties of both; those of `second` take precedence."""
     found: dict[str, Any] = {}
     for name in ("tags", "properties"):
         both = {**(first.get(name) or {}), **(second.get(name) or {})}
@@ -195,7 +196,7 @@ def _merged_metadata(first: dict[str, Any], second: dict[str, Any]) -> dict[str,
 
 
 def _merged_rules(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The later one's rules after the earlier one's, and in place of those of the same name."""
+    """The rules of both; those of `second` come last and replace rules of the same name."""
     found = {**first, **second}
     for kind in ("migrationRules", "domainRules", "encodingRules"):
         later = second.get(kind) or []
@@ -209,11 +210,11 @@ def _problems(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     parsed: Canonical,
     earlier: Sequence[Entry],
 ) -> list[str]:
-    """Why a schema may not follow others; only those of its compatibilityGroup count."""
+    """The incompatibilities with earlier versions; only versions of the same compatibilityGroup count."""
     group = state.setting(subject, "compatibilityGroup")
     if group is not None:
         own = _property(wanted.metadata, group)
@@ -248,7 +249,7 @@ def delete_version(state: State, subject: str, version: int, *, permanent: bool)
 
 
 def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
-    """The answer is the numbers of the versions that went."""
+    """The answer is the list of deleted versions."""
     _check_writable(state, subject)
     every = state.versions(subject, deleted=True)
     if not every:
@@ -271,7 +272,7 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
 
 
 def set_level(state: State, subject: str | None, changes: dict[str, Any]) -> Decision:
-    """`changes`: the settings that are given; None takes one back."""
+    """`changes` are the requested settings; None resets one."""
     _check_scope(state, subject)
     before = state.levels.get(subject)
     settings = {**(json.loads(before.settings) if before else {}), **changes}
@@ -281,7 +282,7 @@ def set_level(state: State, subject: str | None, changes: dict[str, Any]) -> Dec
 
 
 def delete_level(state: State, subject: str | None) -> Decision:
-    """The answer is what was set."""
+    """The answer is the previous configuration."""
     _check_scope(state, subject)
     before = state.levels.get(subject)
     if before is None:
@@ -292,7 +293,7 @@ def delete_level(state: State, subject: str | None) -> Decision:
 
 
 def set_mode(state: State, subject: str | None, mode: str, *, force: bool = False) -> Decision:
-    """IMPORT is for what has no schemas yet, unless forced; what is left of deleted ones goes."""
+    """IMPORT requires a scope without schemas, unless forced; it removes soft-deleted versions."""
     if subject is not None:
         check_subject(subject, scope=True)
     records: list[Record] = []
@@ -313,7 +314,7 @@ def set_mode(state: State, subject: str | None, mode: str, *, force: bool = Fals
 
 
 def delete_mode(state: State, subject: str | None) -> Decision:
-    """The answer is the mode that was set."""
+    """The answer is the previous mode."""
     before = state.modes.get(subject)
     if before is None:
         if subject is not None:
@@ -322,7 +323,7 @@ def delete_mode(state: State, subject: str | None) -> Decision:
     return Decision(before, (Record(Key(KIND_MODE, subject), None),))
 
 
-def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normalize: bool) -> Canonical:
+def _parse(state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, normalize: bool) -> Canonical:
     if not wanted.text.strip():
         raise errors.invalid_schema("it is empty")
     normalize = normalize or state.normalizes(subject)
@@ -337,7 +338,7 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normali
 
 
 def _find(
-    state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Canonical, *, deleted: bool
+    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, parsed: Canonical, *, deleted: bool
 ) -> Entry | None:
     probe = wanted.entry(subject, 1, 0, parsed)
     versions = [
@@ -357,7 +358,7 @@ def _find(
 
 
 def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
-    """The id that this schema has under any subject; or the one it came with; or the next."""
+    """The id of this schema under any subject; else the requested id; else the next one."""
     same, highest = state.same(entry), state.highest_id(entry.context)
     if wanted is None:
         if not same and highest >= ID_MAX:
@@ -372,9 +373,9 @@ def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
 
 
 def _removal(state: State, entries: list[Entry], emptied: str | None) -> Iterator[Record]:
-    """Tombstones, newest version first; what was set for a subject that is gone goes with it.
+    """Tombstones, newest version first; the settings of a subject without versions are removed with it.
 
-    The highest id is written down before the versions that tell it are forgotten.
+    The highest id is stored before the versions that show it are removed.
     """
     if entries:
         yield Record(Key(KIND_NOOP), state.highest_ids())

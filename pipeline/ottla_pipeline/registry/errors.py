@@ -1,13 +1,13 @@
-"""What the registry answers to a request that it cannot fulfil: Confluent's codes, our words.
+"""Errors of the registry's REST API, with Confluent's codes.
 
-Raised by `decisions`, `schemas` and `store`; `app` turns one into an answer.
+Raised by `decisions`, `schemas` and `store`; `app` turns them into responses.
 """
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """`code` is the registry's own; HTTP's status is its first three digits."""
+    """`code` is the registry's error code; the HTTP status is its first three digits."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 class CheckFailed(Refused):
-    """A check of a schema took more time or memory than it may: to be asked again would take as much."""
+    """A schema check exceeded its time or memory; repeating it would fail again."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(42201, f"Invalid schema: {reason}")

@@ -1,12 +1,11 @@
-"""The schemas topic as a log: read to its end and on, and written to by one instance at a time. Kafka is
-here.
+"""The schemas topic as a log: read continuously, written by one instance at a time. The only module with
+Kafka clients.
 
-Called by `store`. All calls block; `read` runs in a thread of its own, the others in whatever thread calls
-them.
+Called by `store`. All calls block; `read` runs in a thread of its own, the others in the caller's thread.
 
-One transactional id for the topic is the fence: who claims it ends what an older claimant has under way, and
-that one's next transaction fails. So a record can be in the log only if nobody claimed between the claimant's
-reading to the end and its commit. No instance needs to know of another one.
+Writers are fenced by one transactional id for the topic: a claim aborts the open transaction of the
+previous claimant, whose next transaction fails. So a record is in the log only if no other instance
+claimed between the claimant's read to the end and its commit. Instances need not know each other.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from ottla_pipeline.coordinator import hint
+from ottla_pipeline.connectivity import coordinator_hint
 
 log = logging.getLogger(__name__)
 REQUEST_S: Final = 10.0
@@ -48,20 +47,20 @@ _TOPIC_GONE: Final = frozenset(
 )
 
 
-class TopicUnfit(Exception):
-    """The topic cannot hold schemas; the message says why and what to do."""
+class TopicUnusable(Exception):
+    """The topic cannot store schemas; the message says why and what to do."""
 
 
 class LogFailed(Exception):
-    """Kafka did not do what it was asked; whether a write is in the log is not known."""
+    """A Kafka operation failed; whether a write is in the log is unknown."""
 
 
 class TooLarge(Exception):
-    """A record is larger than the topic or the brokers take."""
+    """A record is larger than the topic or the brokers permit."""
 
 
-class Read(NamedTuple):
-    """A record; `write` is the id of the write that it ends."""
+class LogRecord(NamedTuple):
+    """A record; `write` is the id of the write that it completes."""
 
     offset: int
     key: bytes | None
@@ -69,12 +68,12 @@ class Read(NamedTuple):
     write: bytes | None
 
 
-Deliver = Callable[[Sequence[Read], int], None]
+Deliver = Callable[[Sequence[LogRecord], int], None]
 """Takes records in order, and the offset up to which all has been read."""
 
 
 class TopicLog:
-    """`options` are librdkafka's settings for all its clients."""
+    """The log. `options` are librdkafka settings of all its clients."""
 
     def __init__(
         self,
@@ -93,15 +92,15 @@ class TopicLog:
             **options,
         }
         self._partition = TopicPartition(topic, 0)
-        self._asker: Consumer | None = None
-        self._asking = threading.Lock()
+        self._offset_client: Consumer | None = None
+        self._offset_lock = threading.Lock()
         self._producer: Producer | None = None
         self._stopping = threading.Event()
 
     # -- The topic --
 
     def ensure_topic(self) -> None:
-        """Make the topic unless it is there; check it otherwise. Raises TopicUnfit, LogFailed."""
+        """Creates the topic, or checks the existing one. Raises TopicUnusable, LogFailed."""
         admin = AdminClient(self._client)
         try:
             known = admin.list_topics(timeout=REQUEST_S)
@@ -111,16 +110,16 @@ class TopicLog:
             partitions = len(known.topics[self.topic].partitions) if self.topic in known.topics else 1
             if partitions != 1:
                 reason = f"has {partitions} partitions and must have one, which orders its records"
-                raise TopicUnfit(f"topic {self.topic} {reason}")
+                raise TopicUnusable(f"topic {self.topic} {reason}")
             resource = ConfigResource(ResourceType.TOPIC, self.topic)
             configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
         except KafkaException as error:
             admin.poll(0)  # the log gets what it met with: a refused password, say
-            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+            raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             reason = f"has cleanup.policy={policy}, which deletes schemas by age; set it to compact"
-            raise TopicUnfit(f"topic {self.topic} {reason}")
+            raise TopicUnusable(f"topic {self.topic} {reason}")
 
     def _create(self, admin: AdminClient, brokers: int) -> None:
         replicas = max(1, min(self._replication_factor, brokers))
@@ -139,20 +138,20 @@ class TopicLog:
     # -- Reading --
 
     def read(self, deliver: Deliver) -> None:
-        """All records from the first one on, until `stop`. Raises LogFailed when the topic is not what it
-        was."""
+        """Delivers all records from the first one on, until `stop`. Raises LogFailed if the topic was
+        deleted or truncated."""
         reader = self._consumer()
         try:
             reader.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
             while not self._stopping.is_set():
                 first = reader.poll(POLL_S)
                 if first is not None:
-                    self._hand_on([first, *reader.consume(BATCH_MAX, timeout=0)], deliver)
+                    self._deliver([first, *reader.consume(BATCH_MAX, timeout=0)], deliver)
         finally:
             reader.close()
 
-    def _hand_on(self, messages: Sequence[Message], deliver: Deliver) -> None:
-        found: list[Read] = []
+    def _deliver(self, messages: Sequence[Message], deliver: Deliver) -> None:
+        found: list[LogRecord] = []
         reached = 0
         for message in messages:
             error, offset = message.error(), message.offset()
@@ -161,7 +160,9 @@ class TopicLog:
                 headers = dict(message.headers() or ())
                 write = headers.get(WRITE_HEADER)
                 found.append(
-                    Read(offset, message.key(), message.value(), write if isinstance(write, bytes) else None)
+                    LogRecord(
+                        offset, message.key(), message.value(), write if isinstance(write, bytes) else None
+                    )
                 )
                 reached = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -174,25 +175,28 @@ class TopicLog:
             deliver(found, reached)
 
     def end(self) -> int:
-        """The offset after the last record that can be read now. Raises LogFailed.
+        """The offset after the last readable record. Raises LogFailed.
 
-        Asked on a connection of its own: on the reader's it would wait for the fetch under way. A client that
-        reads nothing goes on asking a leader that is dead; so one that gets no answer is replaced.
+        Uses a client of its own, because a request of the reader would wait for its pending fetch. A
+        client that reads nothing does not notice a dead leader, so a client without a response is
+        replaced.
         """
-        with self._asking:
-            kept = self._asker is not None
+        with self._offset_lock:
+            kept = self._offset_client is not None
             for timeout_s in (KEPT_S, REQUEST_S) if kept else (REQUEST_S,):
-                if self._asker is None:
-                    self._asker = self._consumer()
+                if self._offset_client is None:
+                    self._offset_client = self._consumer()
                 reason = "its leader does not answer"
                 try:
-                    offsets = self._asker.get_watermark_offsets(self._partition, timeout_s, cached=False)
+                    offsets = self._offset_client.get_watermark_offsets(
+                        self._partition, timeout_s, cached=False
+                    )
                     if offsets is not None:
                         return offsets[1]
                 except KafkaException as error:
-                    reason = _said(error)
-                self._asker.close()
-                self._asker = None
+                    reason = _message(error)
+                self._offset_client.close()
+                self._offset_client = None
         raise LogFailed(f"topic {self.topic}: {reason}")
 
     def _consumer(self) -> Consumer:
@@ -211,8 +215,8 @@ class TopicLog:
     # -- Writing --
 
     def claim(self) -> None:
-        """Become the one who writes. What another one has under way is ended when this returns. Raises
-        LogFailed."""
+        """Makes this instance the writer; the open transaction of another one has ended when this returns.
+        Raises LogFailed."""
         self.release()
         began = time.monotonic()
         producer = Producer(
@@ -227,13 +231,14 @@ class TopicLog:
         try:
             producer.init_transactions(CLAIM_S)
         except KafkaException as error:
-            why = _said(error) + hint(self._client, error.args[0])
+            why = _message(error) + coordinator_hint(self._client, error.args[0])
             raise LogFailed(f"topic {self.topic}: could not become its writer: {why}") from error
         log.info("writes topic %s from now on (%.0f ms)", self.topic, (time.monotonic() - began) * 1000)
         self._producer = producer
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], write: bytes) -> None:
-        """All records or none; they can be read soon after this returns. Raises LogFailed, TooLarge."""
+        """Appends all records or none; they are readable soon after this returns. Raises LogFailed,
+        TooLarge."""
         producer = self._producer
         assert producer is not None, "claim first"
         refused: list[KafkaError] = []
@@ -254,21 +259,21 @@ class TopicLog:
             reasons = [each.code() for each in refused] + [error.args[0].code()]
             if KafkaError.MSG_SIZE_TOO_LARGE in reasons:
                 raise TooLarge(f"larger than topic {self.topic} takes (max.message.bytes)") from error
-            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+            raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
 
     def release(self) -> None:
-        """Write no more. What is under way is left to the next claim, or to the transaction's time limit."""
+        """Ends this instance's writing. An open transaction ends with the next claim or its time-out."""
         self._producer = None
 
     def stop(self) -> None:
-        """Ends `read` soon."""
+        """Ends `read`."""
         self._stopping.set()
-        with self._asking:
-            asker, self._asker = self._asker, None
-        if asker is not None:
-            asker.close()
+        with self._offset_lock:
+            client, self._offset_client = self._offset_client, None
+        if client is not None:
+            client.close()
 
 
-def _said(error: KafkaException) -> str:
+def _message(error: KafkaException) -> str:
     inner = error.args[0]
     return str(inner.str()) if isinstance(inner, KafkaError) else str(error)

@@ -1,12 +1,13 @@
-"""The records of the schemas topic: Confluent's keys and values as JSON, so that a topic of its can be
-taken over.
+"""The records of the schemas topic: Confluent's keys and values as JSON, so that its topics can be used
+unchanged.
 
-Called by `store`, which reads and writes them; `state` folds them, `decisions` makes them. A key is what
-compaction goes by, so it has to be the same bytes each time; unknown attributes of values are read over.
+Called by `store`, which reads and writes them; `state` applies them, `decisions` creates them. Keys are
+encoded to the same bytes each time, because compaction compares them; unknown attributes of values are
+ignored.
 
-The NOOP key has no value with Confluent's, and its reader never looks at one. Here it holds the highest id
-that was ever given away, written with each removal for good: compaction would forget it, and an id would
-come again.
+The NOOP key has no value in Confluent's registry, which never reads it. Here its value is the highest id
+that was ever assigned, written with each permanent deletion: otherwise compaction would remove it, and an
+id would be assigned twice.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _VERSION_MAX: Final = 2**31 - 1
 
 
 class UnreadableRecord(Exception):
-    """A record of the topic is none that this registry knows; the message says what is wrong with it."""
+    """The record is unknown to this registry; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`subject` is None for what holds for all; `version` is set for SCHEMA alone."""
+    """`subject` is None for global settings; `version` is set for SCHEMA only."""
 
     kind: str
     subject: str | None = None
@@ -44,8 +45,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One version of a subject. `metadata` and `rule_set` are JSON texts: kept and handed on, not acted
-    upon."""
+    """One version of a subject. `metadata` and `rule_set` are JSON texts, which are stored and returned
+    but not executed."""
 
     subject: str
     version: int
@@ -63,7 +64,7 @@ class Entry:
 
     @property
     def guid(self) -> str:
-        """A name for the schema that is the same in every registry: Confluent's, from an MD5 of its parts."""
+        """The schema's id that is the same in every registry: Confluent's, an MD5 of its parts."""
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False)
         for reference in self.references:
             digest.update(reference.name.encode() + reference.subject.encode())
@@ -79,7 +80,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What makes it the same schema as another: those share an id."""
+        """The parts that make two schemas the same: equal schemas share an id."""
         return (self.type, self.text, self.references, self.metadata, self.rule_set)
 
     def as_deleted(self) -> Entry:
@@ -88,7 +89,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A CONFIG value: `settings` is all of it as JSON text."""
+    """A CONFIG value: `settings` is its JSON text."""
 
     settings: str
 
@@ -105,7 +106,7 @@ class DeletedTo:
 
 @dataclass(frozen=True, slots=True)
 class HighestId:
-    """`contexts`: the same of other contexts, by their names."""
+    """A NOOP value: the highest id. `contexts`: those of other contexts, by their names."""
 
     id: int
     contexts: tuple[tuple[str, int], ...] = ()
@@ -230,12 +231,12 @@ def _entry(key: Key, body: dict[str, Any]) -> Entry:
 
 
 def context_of(subject: str) -> str:
-    """`.a` of `:.a:subject`; empty of a subject in the default context."""
+    """`.a` for `:.a:subject`; empty for a subject in the default context."""
     return subject[1:].partition(":")[0] if subject.startswith(CONTEXT_PREFIX) else ""
 
 
 def qualified(subject: str, context: str) -> str:
-    """The subject with its context, that of where it is named unless it has one of its own."""
+    """The subject with the given context, unless it has a context of its own."""
     if subject.startswith(CONTEXT_PREFIX):
         own, colon, name = subject[1:].partition(":")
         return name if own == "." and colon else subject

@@ -1,8 +1,8 @@
-"""What decisions know of schemas' texts: the results of `checks`, and which are still needed.
+"""Results of schema checks for decisions: a cache, and the jobs that are still to be performed.
 
-A decision is pure and quick. Where it needs a check that is not known yet, it raises Pending with the job;
-`store` has it performed in a worker's process and decides again. A result depends on the job alone, so the
-memory never has to be told of changes.
+A decision is pure and quick. If it needs the result of a check that is not cached, it raises PendingChecks
+with the job; `store` performs the job in a worker process and runs the decision again. A result depends on
+the job only, so the cache needs no invalidation.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry import compatibility
 from ottla_pipeline.registry.checks import (
+    LEVELS,
     Compare,
     Earlier,
     Invalid,
@@ -22,6 +22,7 @@ from ottla_pipeline.registry.checks import (
     Render,
     Result,
     Source,
+    is_checked,
     weight,
 )
 from ottla_pipeline.registry.errors import Refused, invalid_schema
@@ -32,8 +33,8 @@ KEPT_MAX: Final = 1000
 KEPT_CHARACTERS_MAX: Final = 64 << 20
 
 
-class Pending(Exception):
-    """A decision waits for the results of `jobs`."""
+class PendingChecks(Exception):
+    """A decision needs the results of `jobs`."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         super().__init__(f"{len(jobs)} checks")
@@ -41,15 +42,15 @@ class Pending(Exception):
 
 
 class Canonical(NamedTuple):
-    """A schema that was parsed, with its canonical text."""
+    """A parsed schema with its canonical text."""
 
     type: str
     text: str
     source: Source
 
 
-class Memory:
-    """The last results, of a bounded number and size. Shared by the decisions of a registry."""
+class ResultCache:
+    """The latest results, limited by number and size. Shared by all decisions of a registry."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Job, Result] = OrderedDict()
@@ -70,15 +71,15 @@ class Memory:
 
 
 class Schemas:
-    """For one decision: what it has had checked stays known until its end."""
+    """The checks of one decision: their results stay known until its end."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, memory: ResultCache) -> None:
+        self._cache = memory
         self._known: dict[Job, Result] = {}
 
     def learn(self, job: Job, result: Result) -> None:
         self._known[job] = result
-        self._memory.keep(job, result)
+        self._cache.keep(job, result)
 
     def parse(
         self,
@@ -90,7 +91,7 @@ class Schemas:
         context: str = "",
         normalize: bool = False,
     ) -> Canonical:
-        """Raises Refused when it is no schema, or refers to what is not there; Pending."""
+        """Raises Refused if the schema is invalid or a reference does not exist; PendingChecks."""
         source = self._source(state, kind, text, references, context)
         (result,) = self._results([Parse(source, normalize)])
         if isinstance(result, Invalid):
@@ -99,7 +100,7 @@ class Schemas:
         return Canonical(kind, result, source._replace(text=result))
 
     def canonical(self, state: State, entries: Sequence[Entry]) -> list[str | None]:
-        """The canonical texts of versions; None for one that cannot be read. Raises Pending."""
+        """The canonical texts of versions; None for an unreadable one. Raises PendingChecks."""
         jobs = [None if (source := self._of(state, each)) is None else Parse(source) for each in entries]
         results = iter(self._results([job for job in jobs if job is not None]))
         found = [None if job is None else next(results) for job in jobs]
@@ -108,10 +109,11 @@ class Schemas:
     def problems(
         self, state: State, level: str, new: Canonical, earlier: Sequence[Entry], *, lenient: bool
     ) -> list[str]:
-        """Why `new` may not follow `earlier` (ascending), as the messages of an answer. Raises Pending."""
-        if not earlier or not compatibility.needs(level):
+        """The incompatibilities of `new` with `earlier` (ascending), as messages of a response. Raises
+        PendingChecks."""
+        if not earlier or not is_checked(level):
             return []
-        held = earlier if compatibility.LEVELS[level].all_versions else earlier[-1:]
+        held = earlier if LEVELS[level].all_versions else earlier[-1:]
         old = tuple(Earlier(each.version, each.text, each.type, self._of(state, each)) for each in held)
         (result,) = self._results([Compare(level, new.source, old, lenient)])
         if isinstance(result, Invalid):
@@ -119,7 +121,7 @@ class Schemas:
         return list(result)
 
     def rendered(self, state: State, entry: Entry, form: str) -> str:
-        """The text of a version in another form. Raises Refused, Pending."""
+        """The text of a version in another form. Raises Refused, PendingChecks."""
         source = self._of(state, entry)
         if source is None:
             raise invalid_schema("what it refers to is not there")
@@ -146,8 +148,8 @@ class Schemas:
             raise invalid_schema(f"what it refers to as {where}, is not there or refers back") from None
 
     def _results(self, jobs: Sequence[Job]) -> list[Result]:
-        found = [self._known.get(job, self._memory.get(job)) for job in jobs]
+        found = [self._known.get(job, self._cache.get(job)) for job in jobs]
         missing = [job for job, result in zip(jobs, found, strict=True) if result is None]
         if missing:
-            raise Pending(missing)
+            raise PendingChecks(missing)
         return [each for each in found if each is not None]

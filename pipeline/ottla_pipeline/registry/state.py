@@ -1,10 +1,9 @@
-"""What the registry knows: a fold over the records of the schemas topic.
+"""The registry's state, built from the records of the schemas topic.
 
-Called by `store` for each record in the order of the log, and read by `decisions` and `app`. No I/O, no
-clock.
+`store` applies each record in the order of the log; `decisions` and `api` read the state. No I/O, no clock.
 
-The invariant: the state follows from the last record of each key alone, in their order. So it is the same
-before and after compaction, and for every instance that has read as far.
+The invariant: the state follows from the last record of each key, in their order. So it is the same before
+and after compaction, and in every instance that has read to the same offset.
 """
 
 from __future__ import annotations
@@ -36,6 +35,9 @@ DEFAULT_MODE: Final = "READWRITE"
 
 @dataclass
 class State:
+    """Subjects with their versions, compatibility levels and modes, with indexes by id, GUID, identity and
+    reference."""
+
     subjects: dict[str, dict[int, Entry]] = field(default_factory=dict)
     levels: dict[str | None, Level] = field(default_factory=dict)
     modes: dict[str | None, str] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class State:
     # -- The fold --
 
     def apply(self, key: Key, value: Value) -> None:
-        """One record. Kinds that are not known change nothing."""
+        """Applies one record. Unknown kinds change nothing."""
         subject = key.subject
         if key.kind == KIND_SCHEMA:
             assert subject is not None
@@ -93,7 +95,7 @@ class State:
 
     @property
     def contexts(self) -> list[str]:
-        """Those that have schemas, the default one (empty) first."""
+        """The contexts that have schemas, the default one (empty) first."""
         return sorted({"", *(name for name, places in self._places.items() if places)})
 
     def highest_id(self, context: str = "") -> int:
@@ -101,12 +103,12 @@ class State:
         return max(self.highest_marked_ids.get(context, 0), max(places, default=0))
 
     def highest_ids(self) -> HighestId:
-        """What compaction must not forget."""
+        """The highest ids, which must survive compaction."""
         others = sorted({*self.contexts, *self.highest_marked_ids} - {""})
         return HighestId(self.highest_id(), tuple((name, self.highest_id(name)) for name in others))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Entry]:
-        """The versions of a subject in ascending order, with those that are deleted or without."""
+        """The versions of a subject in ascending order, optionally with the deleted ones."""
         entries = self.subjects.get(subject, {})
         return [entries[number] for number in sorted(entries) if deleted or not entries[number].deleted]
 
@@ -118,32 +120,31 @@ class State:
         return next(reversed(self.versions(subject)), None)
 
     def under_id(self, schema_id: int, context: str = "") -> list[Entry]:
-        """All versions of a context's subjects that have this id, deleted ones too, by subject and
-        version."""
+        """All versions with this id in a context, deleted ones too, by subject and version."""
         return self._entries(self._places.get(context, {}).get(schema_id, set()))
 
     def under_guid(self, guid: str) -> list[Entry]:
-        """The same of a GUID, of all contexts."""
+        """All versions with this GUID, in all contexts."""
         return self._entries(self._guids.get(guid, set()))
 
     def same(self, entry: Entry) -> list[Entry]:
-        """All versions of subjects of its context that are this schema, deleted ones too."""
+        """All versions in the entry's context that are this schema, deleted ones too."""
         return self._entries(self._identities.get((entry.context, entry.identity), set()))
 
     def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[Entry]:
-        """Who refers to this version."""
+        """The versions that refer to this version."""
         found = self._entries(self._referrers.get((subject, version), set()))
         return [entry for entry in found if deleted or not entry.deleted]
 
     def level(self, subject: str | None) -> str:
-        """The compatibility level in force."""
+        """The effective compatibility level."""
         return str(self.setting(subject, "compatibilityLevel") or DEFAULT_LEVEL)
 
     def normalizes(self, subject: str) -> bool:
         return bool(self.setting(subject, "normalize"))
 
     def setting(self, subject: str | None, name: str) -> Any:
-        """A setting in force: the subject's, its context's, or that for all."""
+        """The effective value of a setting: the subject's, its context's, or the global one."""
         for scope in _scopes(subject):
             found = self.levels.get(scope)
             if found is not None and found.value(name) is not None:
@@ -151,23 +152,23 @@ class State:
         return None
 
     def within(self, scope: str) -> list[str]:
-        """The subjects of a scope: a context's (`:.a:`), or that subject."""
+        """The subjects of a scope: those of a context (`:.a:`), or the one subject."""
         return [name for name in self.subjects if name.startswith(scope)] if scope.endswith(":") else [scope]
 
     def alias(self, subject: str) -> str:
-        """The subject that one stands for: itself unless it has an alias."""
+        """The subject that this name is an alias of; the name itself without an alias."""
         found = self.levels.get(subject)
         alias = None if found is None else found.value("alias")
         return qualified(str(alias), context_of(subject)) if alias else subject
 
     def mode(self, subject: str | None) -> str:
-        """The mode in force."""
+        """The effective mode."""
         return next(filter(None, map(self.modes.get, _scopes(subject))), DEFAULT_MODE)
 
     def texts(self, references: tuple[Reference, ...], context: str = "") -> Iterator[tuple[str, str]]:
-        """Name and text of all that is referred to, directly or not, from the bottom up.
+        """The names and texts of all direct and indirect references, dependencies first.
 
-        Raises LookupError with the Reference that leads nowhere, or around in a circle.
+        Raises LookupError with a Reference that has no target or is circular.
         """
         yield from self._texts(references, context, (), set())
 
@@ -194,7 +195,7 @@ class State:
 
 
 def _scopes(subject: str | None) -> tuple[str | None, ...]:
-    """Where a setting is looked for, the nearest first."""
+    """The scopes of a setting, the most specific first."""
     if subject is None:
         return (None,)
     context = context_of(subject)

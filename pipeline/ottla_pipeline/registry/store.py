@@ -1,11 +1,12 @@
-"""The state, kept up with the log; and writes, one at a time, answered after they have been read back.
+"""The state, kept up to date with the log; and writes, one at a time, answered after they have been read
+back.
 
-Called by `app` and `api`, on one event loop: the state is touched there alone. A log (`log.TopicLog`) does
-the I/O in threads.
+Called by `app` and `api` on one event loop, which alone accesses the state. A log (`log.TopicLog`) does the
+I/O in threads.
 
-Why several instances cannot give one id to two schemas: a write is decided on the state after a claim and a
-reading to the end, and goes into the log only if nobody claimed since (see `log`). Who is fenced decides
-anew.
+Several instances cannot assign one id to two schemas: a write is decided on the state after a claim and a
+read to the end, and is appended only if no other instance claimed since (see `log`). A fenced instance
+decides again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from ottla_pipeline.registry.checks import Job, Result
 from ottla_pipeline.registry.decisions import Decision
 from ottla_pipeline.registry.errors import CheckFailed, Refused
-from ottla_pipeline.registry.log import Deliver, LogFailed, Read, TooLarge
+from ottla_pipeline.registry.log import Deliver, LogFailed, LogRecord, TooLarge
 from ottla_pipeline.registry.records import (
     Key,
     UnreadableRecord,
@@ -30,7 +31,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import Memory, Pending, Schemas
+from ottla_pipeline.registry.schemas import PendingChecks, ResultCache, Schemas
 from ottla_pipeline.registry.state import State
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ Decide = Callable[[State, Schemas], Answer]
 
 
 class Log(Protocol):
-    """See `log.TopicLog`."""
+    """The interface of `log.TopicLog`."""
 
     topic: str
 
@@ -58,7 +59,7 @@ class Log(Protocol):
 
 
 class Checks(Protocol):
-    """See `worker.Workers`."""
+    """The interface of `worker.WorkerPool`."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -66,10 +67,13 @@ class Checks(Protocol):
 
 
 class Store:
+    """One instance's state and writes. `reached` is the next offset to read; `claimed` is whether this
+    instance is the writer; `failure` is why it is not healthy."""
+
     def __init__(self, topic_log: Log, checks: Checks) -> None:
         self.state = State()
         self._checks = checks
-        self._memory = Memory()
+        self._cache = ResultCache()
         self.topic = topic_log.topic
         self.reached = 0
         self.claims = 0
@@ -84,7 +88,7 @@ class Store:
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Read the topic to its end. Raises TopicUnfit, LogFailed."""
+        """Reads the topic to its end. Raises TopicUnusable, LogFailed."""
         self._loop = asyncio.get_running_loop()
         await self._checks.start()
         deadline = self._loop.time() + BROKERS_S
@@ -99,7 +103,8 @@ class Store:
         )
 
     async def _retry(self, call: Callable[[], Answer], deadline: float) -> Answer:
-        """The result of a blocking call. Brokers that start with the registry may need their time."""
+        """The result of a blocking call, retried until `deadline`, because brokers may start at the same
+        time."""
         while True:
             try:
                 return await asyncio.to_thread(call)
@@ -116,7 +121,7 @@ class Store:
             await asyncio.to_thread(self._thread.join, 5.0)
 
     async def catch_up(self) -> None:
-        """Return when all is read that was in the log when this was called. Raises Refused."""
+        """Returns when all records that were in the log at the call have been read. Raises Refused."""
         try:
             # Who comes while the end is being asked for would get an answer that is too old.
             await self._reach(await asyncio.to_thread(self._log.end), CATCH_UP_S)
@@ -124,14 +129,14 @@ class Store:
             raise Refused(50001, f"{failure}; try again") from failure
 
     async def decide(self, decide: Decide[Answer], client: str, schemas: Schemas | None = None) -> Answer:
-        """What a pure function of the state says, after the checks of schemas that it asks for. Raises
-        Refused. `client` is whose checks they are."""
-        schemas = schemas or Schemas(self._memory)
+        """The result of a pure function of the state, after the schema checks that it needs. Raises
+        Refused. `client` is the client that the checks are scheduled for."""
+        schemas = schemas or Schemas(self._cache)
         deadline = asyncio.get_running_loop().time() + CHECKS_S
         while True:
             try:
                 return decide(self.state, schemas)
-            except Pending as pending:
+            except PendingChecks as pending:
                 for job in pending.jobs:
                     if asyncio.get_running_loop().time() > deadline:
                         raise CheckFailed(f"all checks of it take longer than {CHECKS_S:.0f} s") from None
@@ -139,7 +144,7 @@ class Store:
 
     async def write(self, decide: Decide[Decision], client: str) -> Any:
         """The answer of a decision whose records are in the log and in the state. Raises Refused."""
-        schemas = Schemas(self._memory)
+        schemas = Schemas(self._cache)
         try:
             decision = await self.decide(decide, client, schemas)
             if not decision.records:
@@ -235,7 +240,7 @@ class Store:
         else:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _apply(self, records: Sequence[Read], reached: int) -> None:
+    async def _apply(self, records: Sequence[LogRecord], reached: int) -> None:
         async with self._moved:
             for record in records:
                 self._fold(record)
@@ -249,7 +254,7 @@ class Store:
             self.failure = reason
             self._moved.notify_all()
 
-    def _fold(self, record: Read) -> None:
+    def _fold(self, record: LogRecord) -> None:
         try:
             key = decode_key(record.key)
             value = decode_value(key, record.value)

@@ -1,10 +1,11 @@
-"""Processes that perform `checks`, each for a bounded time: `Workers` in the registry, `main` in a worker.
+"""Worker processes for schema checks, each with a time limit: `WorkerPool` in the registry, `main` in a
+worker.
 
-Called by `store`. A job that takes longer than JOB_S ends with its process; another one takes its place. One
-client has one job under way at a time, so that it leaves the other process to others.
+Called by `store`. A job that takes longer than JOB_S ends with its process, which is replaced. A client runs
+one job at a time, so it cannot occupy every process.
 
-A job goes to the worker's standard input as pickles, one for each earlier version, so that the loop gets its
-turn between them; the result comes back as JSON, since a worker works on texts of strangers.
+A job is sent to the worker's standard input as pickles, one for each earlier version, so that the event
+loop is not blocked; the result returns as JSON, because the worker processes untrusted texts.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _SIZE_BYTES: Final = 4
 
 
 class _Turn:
-    """A client's jobs, one after the other."""
+    """Serializes one client's jobs."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.jobs = 0
 
 
-class Workers:
-    """`job_s` is what one job may take."""
+class WorkerPool:
+    """The pool of worker processes. `job_s` is the time limit of one job."""
 
     def __init__(self, count: int = WORKERS, *, job_s: float = JOB_S) -> None:
         self._count = count
@@ -63,7 +64,7 @@ class Workers:
             await self._end(process)
 
     async def run(self, job: Job, client: str) -> Result:
-        """The result of a job. Raises Refused: CheckFailed where it takes more than it may."""
+        """The result of a job. Raises Refused; CheckFailed if it exceeds a limit."""
         if self._waiting >= WAITING_MAX:
             raise Refused(429, f"{WAITING_MAX} checks of schemas wait already; try again later")
         self._waiting += 1
@@ -161,7 +162,7 @@ def _read(stream: BinaryIO) -> Any:
 
 
 def main() -> None:
-    """Perform jobs until the standard input ends. Standard output is the results' alone."""
+    """Performs jobs until the standard input ends. Only results are written to standard output."""
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with contextlib.suppress(ValueError, OSError):  # a lower limit is in force

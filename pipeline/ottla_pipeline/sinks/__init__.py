@@ -1,1 +1,1 @@
-"""Where jobs write besides the lake job's own: topics and tables, each batch once."""
+"""Sinks of jobs other than the lake job: topics and tables, each batch once."""

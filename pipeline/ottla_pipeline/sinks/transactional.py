@@ -1,14 +1,14 @@
-"""A batch of records to topics, each batch once: in one transaction with the number of the batch.
+"""Writes batches of records to topics, each batch once: in one transaction, with the number of the batch.
 
-Called by jobs from the driver, in `foreachBatch`. The number is kept where a transaction can keep it: as the
-committed offset of a consumer group that is used for nothing else (KIP-98's TxnOffsetCommit), on partition 0
-of one of the topics. So after a crash the group says whether the batch that Spark runs again is there
-already, and readers with `isolation.level=read_committed` see each batch whole, once.
+Called by jobs from the driver, in `foreachBatch`. The number is stored as the committed offset of a consumer
+group of its own (KIP-98's TxnOffsetCommit), on partition 0 of one of the topics. So after a crash the group
+shows whether the repeated batch was written, and readers with `isolation.level=read_committed` see each batch
+whole, once.
 
-Invariants: one producer a transactional id, whoever opens it later fences the one before; a batch's records
-and its number are committed together or not at all. Offsets of a group expire (`offsets.retention.minutes`, a
-week): a job that died between the end of a transaction and Spark's own commit, and stays away for longer,
-writes that one batch a second time.
+Invariants: there is one producer per transactional id, and a later one fences an earlier one; a batch's
+records and its number are committed together or not at all. Offsets of a group expire
+(`offsets.retention.minutes`, a week): a job that died between the end of a transaction and Spark's own
+commit, and is restarted later than that, writes this one batch a second time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ottla_pipeline.coordinator import hint
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.connectivity import coordinator_hint
+from ottla_pipeline.errors import JobStartError
 
 REQUEST_S: Final = 30.0
 TOPIC_S: Final = 10.0
@@ -35,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One record to write; its partition is the key's."""
+    """A record to write; its key determines the partition."""
 
     topic: str
     key: bytes | None
@@ -44,8 +44,8 @@ class Outgoing:
 
 
 class TransactionalTopics:
-    """Use: `open`, then `write` for each batch in turn. `owner` names whose batches are numbered; `topics`
-    are written to, and `marker` is the one that the number is kept with."""
+    """Usage: `open`, then `write` for each batch in order. `owner` is the query that numbers the batches;
+    `topics` are written to, and the number is stored with the topic `marker`."""
 
     def __init__(
         self,
@@ -67,9 +67,10 @@ class TransactionalTopics:
         self._next = 0
 
     def open(self, owner: str) -> int:
-        """The number of the first batch that is not there yet (0 before the first). Ends what an earlier run
-        left open. CannotBegin when the batches there are another's, a topic is not there, or brokers are too
-        few for transactions; KafkaException when they do not answer."""
+        """The number of the first batch that was not written (0 before the first). Ends an open
+        transaction of an earlier run. Raises JobStartError if the batches belong to another query, if a
+        topic does not exist, or if there are too few brokers for transactions; KafkaException if brokers
+        do not respond."""
         self._owner = owner
         self._producer = Producer(
             {
@@ -83,8 +84,8 @@ class TransactionalTopics:
         try:
             self._producer.init_transactions(COMMIT_S)
         except KafkaException as error:
-            if why := hint(self._settings, error.args[0]):
-                raise CannotBegin(f"topic {self._marker} cannot be written to{why}") from error
+            if why := coordinator_hint(self._settings, error.args[0]):
+                raise JobStartError(f"topic {self._marker} cannot be written to{why}") from error
             raise
         for topic in self._topics:
             self._find(topic)
@@ -99,7 +100,7 @@ class TransactionalTopics:
         if found.offset == _NOTHING_COMMITTED:
             self._next = 0
         elif found.metadata != owner:
-            raise CannotBegin(
+            raise JobStartError(
                 f"group {self._group} says that topic {self._marker} holds batches of another checkpoint "
                 f"(query {found.metadata}); this one is {owner}. Results would be there twice. Use that "
                 "checkpoint, or give the job another name."
@@ -109,22 +110,22 @@ class TransactionalTopics:
         return self._next
 
     def _find(self, topic: str) -> None:
-        """To ask for a topic has the brokers make it, if they may. CannotBegin if it is not there in the end:
-        a transaction would find out after minutes."""
+        """Requests the metadata of a topic, which creates it where auto.create.topics.enable is set. Raises
+        JobStartError if the topic does not exist: a transaction would fail only after minutes."""
         assert self._producer is not None
         until = time.monotonic() + TOPIC_S
         while self._producer.list_topics(topic, REQUEST_S).topics[topic].error is not None:
             if time.monotonic() > until:
-                raise CannotBegin(
+                raise JobStartError(
                     f"there is no topic {topic}, and the brokers do not make it by themselves "
                     "(auto.create.topics.enable=false): create it"
                 )
             time.sleep(0.2)
 
     def write(self, batch_id: int, records: Callable[[], Iterable[Outgoing]]) -> int:
-        """Writes the batch's records, unless it is there already; how many were written. `records` is called
-        again when a transaction had to be given up. A batch of no records leaves no mark. KafkaException when
-        there is no transaction to be had."""
+        """Writes the batch's records, unless they are there; returns the number of records written.
+        `records` is called again if a transaction had to be aborted. A batch without records stores no
+        number. Raises KafkaException if the transaction fails."""
         if batch_id < self._next:
             return 0
         for attempt in range(ATTEMPTS):
@@ -162,7 +163,7 @@ class TransactionalTopics:
                 self._producer.poll(0.1)
 
     def _give_up(self, error: KafkaError, *, last: bool) -> None:
-        """After a failed attempt: aborts it, so that another can be made; raises if there can be none."""
+        """Aborts a failed attempt for the next one; raises KafkaException if none is possible."""
         assert self._producer is not None
         if not error.fatal():
             self._producer.abort_transaction(COMMIT_S)
@@ -171,7 +172,7 @@ class TransactionalTopics:
         raise KafkaException(error)
 
     def close(self) -> None:
-        """What was not committed is aborted, here or when the job is started again."""
+        """Closes the producer. An open transaction is aborted by the next start or its time-out."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None

@@ -1,15 +1,13 @@
-"""Stream utilities on PySpark: functions over DataFrames, from topics to windows, joins and sinks, each batch
-once.
+"""A library of stream processing on PySpark: from topics through windows and joins to sinks, each batch once.
 
-Called by users' jobs (`jobs.python` runs them, and gives them a `Job`) and by `windowing`, which has the same
-as declared in YAML. `reading` makes rows of topics, `windows` and `joins` are Spark's operators, `tables` are
-what streams are joined with, `copying` keeps a large one, `writing` starts queries, `job` has what a job's
-configuration says filled in. See docs/pipeline-streams.md.
+Used by users' jobs (`jobs.python` runs them with a `Job`) and by `windowing`, which offers the same by
+configuration. `reading` decodes topics to rows, `windows` and `joins` are Spark's operators, `tables` are
+join partners of streams, `copying` maintains a copy of a large topic, `writing` starts queries, and `job`
+provides these functions with a job's configuration. See docs/pipeline-streams.md.
 """
 
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig, Trigger
-from ottla_pipeline.sinks.delta import DeltaSink
-from ottla_pipeline.sinks.parquet import ParquetSink
+from ottla_pipeline.sinks.tables import DeltaSink, ParquetSink
 from ottla_pipeline.streams.copying import copy_topic
 from ottla_pipeline.streams.job import Job
 from ottla_pipeline.streams.joins import join_streams, join_table

@@ -1,9 +1,9 @@
-"""A copy of a compacted topic as a Delta table, kept by a query of its own: for tables that are too large to
-be read from the topic in each batch.
+"""A copy of a compacted topic as a Delta table, maintained by a query, for topics too large to read in each
+batch.
 
-Called by users' jobs, by way of `Job.copy_topic`. Invariant: after each batch the table holds the last record
-of each key up to the batch's offsets, and no row for a key whose last record has no value. A batch that is
-merged a second time after a crash changes nothing.
+Called by users' jobs through `Job.copy_topic`. Invariant: after each batch the table has the last record
+of each key up to the batch's offsets, and no row for a key whose last record is a tombstone. A batch that
+is merged again after a crash changes nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def copy_topic(
     registry: Schemas | None = None,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Copies what the topic holds now, then starts the query that follows it. `path` is the Delta table,
-    which is made if it is not there; `delta_table(spark, path)` reads it. The rest is as in `topic_table` and
-    `write`."""
+    """Copies the present records of the topic, then starts the query that follows it. `path` is the Delta
+    table, which is created if necessary; `delta_table(spark, path)` reads it. The other arguments are as
+    in `topic_table` and `write`."""
     topics = TopicsConfig(topics=[topic])
     how = table_plan(spark, topics, form, key, registry)
     made = DeltaTable.createIfNotExists(spark).location(path)
@@ -65,8 +65,7 @@ def copy_topic(
 
 
 def changes(batch: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
-    """A row for each key of a batch: the table's columns, and `_deleted`, whether the key has no value
-    now."""
+    """A row for each key of a batch: the table's columns, and `_deleted`, true for a tombstone."""
     last = last_records(batch)
     gone = last.where(sf.col("value").isNull()).select(sf.col("key").cast("string").alias(key))
     there = table_rows(last, how, key, invalid).withColumn(_DELETED, sf.lit(False))

@@ -1,5 +1,5 @@
-"""What a user's function is called with: the session, and the library's functions with the job's
-configuration filled in. Made by `jobs.python`."""
+"""The argument of a user's function: the session, and the library's functions with the job's
+configuration. Created by `jobs.python`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a user's job. `options` are the configuration's own, for the function to read; `queries` and
-    `sinks` are those that it has started."""
+    """One run of a user's job. `options` are those of the configuration; `queries` and `sinks` are those
+    that the function has started."""
 
     spark: SparkSession
     config: JobConfig
@@ -41,8 +41,8 @@ class Job:
         ahead: str = AHEAD,
         invalid: Invalid = "fail",
     ) -> DataFrame:
-        """`read_topic` of one or several topics of the job's brokers, from `startingOffsets`, at most
-        `maxOffsetsPerTrigger` records a batch."""
+        """`read_topic` for one or several topics of the job's brokers, from `startingOffsets`, with at
+        most `maxOffsetsPerTrigger` records per batch."""
         topics = TopicsConfig(topics=[topic] if isinstance(topic, str) else list(topic))
         return read_topic(
             self.spark,
@@ -59,7 +59,7 @@ class Job:
     def topic_table(
         self, topic: str, form: str | Mapping[str, Any], *, key: str, invalid: Invalid = "fail"
     ) -> DataFrame:
-        """`topic_table` of a topic of the job's brokers."""
+        """`topic_table` for a topic of the job's brokers."""
         return topic_table(
             self.spark, self.config.kafka, topic, form, key=key, invalid=invalid, registry=self.registry
         )
@@ -67,8 +67,8 @@ class Job:
     def copy_topic(
         self, topic: str, form: str | Mapping[str, Any], *, key: str, path: str, invalid: Invalid = "fail"
     ) -> DataFrame:
-        """The Delta table at `path`, kept by a query of the job: see `copy_topic`. It returns when the table
-        holds what the topic held at the start."""
+        """The Delta table at `path`, maintained by a query of the job: see `copy_topic`. Returns when the
+        table has all records that the topic had at the start."""
         query = f"copy-{topic}"
         self._check_name(query)
         copying = copy_topic(
@@ -94,15 +94,15 @@ class Job:
         return TopicSink(self.config.kafka, topic, name=name, key=key)
 
     def close(self) -> None:
-        """Closes what its queries wrote to; they have ended."""
+        """Closes the sinks of its queries, which have ended."""
         for sink in self.sinks:
             sink.close()
 
     def write(
         self, rows: DataFrame, *to: Sink, query: str = MAIN, output_mode: OutputMode = "append"
     ) -> StreamingQuery:
-        """Starts a query: `write` with the job's trigger, and a checkpoint in the job's folder of that name.
-        ValueError for a second one of the same name."""
+        """Starts a query: `write` with the job's trigger, and a checkpoint of this name in the job's
+        folder. Raises ValueError for a second query of the same name."""
         self._check_name(query)
         started = write(
             rows,

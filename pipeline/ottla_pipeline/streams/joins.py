@@ -1,7 +1,7 @@
-"""Rows of a stream with those of another, or of a table, that belong to them.
+"""Joins of a stream with another stream or with a table.
 
-Called by users' jobs and by `windowing.plan`. Pure: column expressions. Null is equal to nothing, as in SQL:
-a row whose key is null finds no partner, and only an outer join keeps it.
+Called by users' jobs and by `windowing.plan`. Pure: column expressions. As in SQL, null equals nothing: a
+row with a null key has no match, and only an outer join returns it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ def join_streams(
     lateness: tuple[str | None, str | None] = (None, None),
     how: StreamJoin = "inner",
 ) -> DataFrame:
-    """Pairs of rows that have the same `on`, and times that are near each other.
+    """Pairs of rows with equal `on` and times that are close to each other.
 
-    `time` names the column of each side, and `within` ("0 seconds", "1 hour") is how far the right row's time
-    may be from the left's, both ends included. It is what lets Spark forget: a row is kept until the
-    watermark says that no partner can come, and in outer joins comes out alone then. Columns: `on`, then the
-    left's others, then the right's. ValueError where both sides have another column of one name.
+    `time` names the time column of each side, and `within` ("0 seconds", "1 hour") is the permitted
+    distance of the right row's time from the left's, inclusive. It bounds Spark's state: a row is kept
+    until the watermark shows that no match can follow; outer joins return it alone then. Columns: `on`,
+    then the left's others, then the right's. Raises ValueError if both sides have another column of the
+    same name.
     """
     left, right = _without_record(left), _without_record(right)
     _own_names(left, right, on)
@@ -63,12 +64,11 @@ def join_streams(
 def join_table(
     rows: DataFrame, table: DataFrame, *, on: Sequence[str], how: TableJoin = "inner"
 ) -> DataFrame:
-    """Each row of a stream with the table's rows that have the same `on`, as the table is when the batch
-    runs.
+    """Each row of a stream with the table's rows of equal `on`, in the table's state when the batch runs.
 
-    `table` is one of `streams.tables`, or any DataFrame that is no stream, of columns that the stream has not
-    (but for `on`). With "leftOuter" a row without a partner is kept, the table's columns null. ValueError
-    where both have another column of one name.
+    `table` is one of `streams.tables`, or any static DataFrame whose columns differ from the stream's
+    (except `on`). With "leftOuter" a row without a match is returned with nulls for the table's columns.
+    Raises ValueError if both have another column of the same name.
     """
     table = _without_record(table)
     _own_names(rows, table, on)

@@ -1,8 +1,8 @@
 """Topics as streams of typed rows.
 
-Called by users' jobs (by way of `streams.Job`, mostly), by `tables`, and by `windowing.source`. A row has the
-event's fields, and `_record`: what Kafka has of it (key, value, headers, topic, partition, offset,
-timestamp).
+Called by users' jobs (mostly through `streams.Job`), by `tables`, and by `windowing.source`. A row has the
+event's fields, and `_record`, the columns of Kafka's record (key, value, headers, topic, partition,
+offset, timestamp).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Format, JsonFormat, Plan, decode, plan
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.plans import Schemas, registered_ids
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 
 REASON: Final = "_reason"
 RECORD: Final = "_record"
@@ -45,14 +45,14 @@ def read_topic(
 ) -> DataFrame:
     """The topics' records as a stream.
 
-    `form` is the fields of JSON objects, as Spark DDL ("id STRING, amount DOUBLE"), or a format as the jobs'
-    configurations have it ({"type": "avro"}), for which a registry may be needed. `time` names the field that
-    is the event's time, a timestamp: a record without it, or more than `ahead` after its own record's
-    timestamp, is no event, since it would move the watermark and make all others late. `invalid` says what
-    becomes of records that are none: "fail" ends the query, naming the first (and a restart knows of schemas
-    that were registered since); "drop" leaves them out; "keep" keeps them, with the reason as `_reason` (null
-    for events). Aborted transactions are not read. `options` are Spark's, of its Kafka source. CannotBegin
-    for a format that cannot be used.
+    `form` is the fields of JSON objects as Spark DDL ("id STRING, amount DOUBLE"), or a format as in the
+    jobs' configurations ({"type": "avro"}), which may need a registry. `time` names the timestamp field
+    with the event time: a record without it, or with a time more than `ahead` after its own record
+    timestamp, is invalid, because it would advance the watermark and make all other records late.
+    `invalid` is the treatment of invalid records: "fail" ends the query with the first one (a restart uses
+    schemas that were registered since); "drop" skips them; "keep" keeps them, with the reason as `_reason`
+    (null for events). Aborted transactions are not read. `options` are those of Spark's Kafka source.
+    Raises JobStartError for an unusable format.
     """
     loaded = spark.readStream.format("kafka").options(
         **source_options(kafka, topics),
@@ -62,12 +62,12 @@ def read_topic(
     if time is not None:
         check_time(found, time)
         found = found.withColumn(REASON, sf.coalesce(REASON, untimely(time, ahead)))
-    return judged(found, invalid)
+    return apply_invalid_policy(found, invalid)
 
 
 def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
-    """Options of Spark's Kafka source, as a stream's and as a table's. Records that have gone before they
-    were read end the query."""
+    """Options of Spark's Kafka source, for streams and tables. Records that were deleted before they were
+    read end the query."""
     return {
         "kafka.isolation.level": "read_committed",
         **kafka.spark_options(),
@@ -79,38 +79,38 @@ def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
 def plan_of(
     spark: SparkSession, form: str | Mapping[str, Any], topics: TopicsConfig, registry: Schemas | None
 ) -> Plan:
-    """How to decode, with all schemas that a registry has now. CannotBegin."""
+    """The decoding plan, with all schemas that the registry has at present. Raises JobStartError."""
     try:
         given = (
             JsonFormat(type="json", fields=form) if isinstance(form, str) else _FORMAT.validate_python(form)
         )
     except ValueError as error:
-        raise CannotBegin(f"format {form!r}: {error}") from error
+        raise JobStartError(f"format {form!r}: {error}") from error
     return plan_format(spark, given, topics, registry, frozenset())
 
 
 def plan_format(
     spark: SparkSession, form: Format, topics: TopicsConfig, registry: Schemas | None, also: frozenset[int]
 ) -> Plan:
-    """The same for a format that has been read; schemas of the ids in `also` are known, too."""
+    """The decoding plan of a parsed format; schemas with the ids in `also` are included."""
     topic, ids = (topics.topics or [""])[0], set(also)
     try:
         if not isinstance(form, JsonFormat) and form.framing == "registry" and registry is not None:
             ids |= set(registered_ids(registry, form.subject_of(topic)))
         return plan(spark, form, topic=topic, registry=registry, ids=ids)
     except (SchemaUnusable, RegistryError) as error:
-        raise CannotBegin(f"format: {error}") from error
+        raise JobStartError(f"format: {error}") from error
 
 
 def decoded(records: DataFrame, how: Plan) -> DataFrame:
-    """A row for each record: the event's fields, `_reason` (why it is no event, else null), `_record`."""
+    """A row for each record: the event's fields, `_reason` (why it is invalid, else null), `_record`."""
     found = decode(records.withColumn(RECORD, sf.struct(*records.columns)), how)
     fields = (sf.col("event")[name].alias(name) for name in how.fields.names)
     return found.select(*fields, sf.col("reason").alias(REASON), RECORD)
 
 
 def untimely(time: str, ahead: str) -> Column:
-    """Why a row's time cannot be an event's; null if it can."""
+    """Why a row's time is invalid; null if it is valid."""
     stamp = sf.col(RECORD)["timestamp"]
     return (
         sf.when(sf.col(time).isNull(), f"missing {time}")
@@ -124,16 +124,16 @@ def untimely(time: str, ahead: str) -> Column:
 
 
 def check_time(found: DataFrame, time: str) -> None:
-    """CannotBegin unless `time` is a column of timestamps."""
+    """Raises JobStartError unless `time` is a timestamp column."""
     kinds = {field.name: field.dataType for field in found.schema.fields}
     if time not in kinds:
-        raise CannotBegin(f"time: {time} is none of the fields {', '.join(kinds)}")
+        raise JobStartError(f"time: {time} is none of the fields {', '.join(kinds)}")
     if kinds[time] != TimestampType():
-        raise CannotBegin(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
+        raise JobStartError(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
 
 
-def judged(found: DataFrame, invalid: Invalid) -> DataFrame:
-    """Rows of `decoded` with those that are no events treated as `invalid` says."""
+def apply_invalid_policy(found: DataFrame, invalid: Invalid) -> DataFrame:
+    """The result of `decoded` with invalid rows treated according to `invalid`."""
     if invalid == "keep":
         return found
     event = sf.col(REASON).isNull()

@@ -1,13 +1,13 @@
-"""Tables that streams are joined with (`join_table`), read anew for each batch.
+"""Tables to join streams with (`join_table`), read again for each batch.
 
-Called by users' jobs. A batch sees the table as it is when the batch runs, so what was written to the table
-before a record of the stream was produced is seen by that record. A batch that is run again after a crash may
-see a newer state of the table than it did before: its results are in each sink once all the same, whole, by
-one of the two states; only two sinks of one query may then differ in that.
+Called by users' jobs. A batch sees the table's state when the batch runs, so a change that was made before a
+record was produced is visible to that record. A batch that is repeated after a crash may see a newer state:
+each sink still has its results once, computed from one of the two states; only two sinks of one query may
+then differ.
 
-A table is read whole for each batch. That is for tables of a size that a batch can afford; of a database or a
-Delta table, give a query or a filter that leaves out what the join does not need. `copying` keeps a Delta
-table of a topic that is too large for that.
+A batch reads the whole table, which suits tables of a moderate size; for a database or a Delta table, use
+a query or a filter that selects what the join needs. `copying` maintains a Delta table of a topic that is
+too large for that.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ from pyspark.sql import functions as sf
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.streams.reading import RECORD, Invalid, decoded, judged, plan_of, source_options
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.streams.reading import (
+    RECORD,
+    Invalid,
+    apply_invalid_policy,
+    decoded,
+    plan_of,
+    source_options,
+)
 
 DRIVERS: Final[Mapping[str, str]] = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """By the word after `jdbc:` in an URL, which is also the name of the package that has the class."""
@@ -40,13 +47,12 @@ def topic_table(
     invalid: Invalid = "fail",
     registry: Schemas | None = None,
 ) -> DataFrame:
-    """A compacted topic as a table: the last record of each key, and no row where that has no value (a
-    tombstone).
+    """A compacted topic as a table: the last record of each key, without tombstones.
 
-    Columns are the record's key as text, named `key`, and the fields of `form`, which is as in `read_topic`.
-    Records without a key are not in the table. The last record of a key is the one of the highest offset;
-    where a key is in several partitions, as after a change of their number, the one of the latest timestamp
-    of those.
+    Columns are the record's key as text, named `key`, and the fields of `form` (see `read_topic`). Records
+    without a key are ignored. The last record of a key is the one with the highest offset; if a key is in
+    several partitions, for example after a change of their number, the one of these with the latest
+    timestamp.
     """
     topics = TopicsConfig(topics=[topic])
     loaded = spark.read.format("kafka").options(
@@ -63,55 +69,57 @@ def table_plan(
     key: str,
     registry: Schemas | None,
 ) -> Plan:
-    """How to decode a table's values. CannotBegin if a field has the name of the key's column."""
+    """The decoding plan of a table's values. Raises JobStartError if a field has the name of the key's
+    column."""
     how = plan_of(spark, form, topics, registry)
     if key.lower() in (name.lower() for name in how.fields.names):
-        raise CannotBegin(f"key: {key!r} is the name of a field, too; give another")
+        raise JobStartError(f"key: {key!r} is the name of a field, too; give another")
     return how
 
 
 def last_records(records: DataFrame) -> DataFrame:
-    """Of each key, the last record of its partition, and of those the one of the latest timestamp."""
+    """For each key, the last record of its partition, and of several partitions the one with the latest
+    timestamp."""
     columns = ("key", "value", "topic", "partition", "offset", "timestamp")
     found = records.where(sf.col("key").isNotNull()).select(*columns)
     return _last(_last(found, ("key", "partition"), "offset"), ("key",), "timestamp")
 
 
 def table_rows(last: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
-    """The last records as rows of the table; those without a value are left out."""
-    found = judged(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
+    """The last records as rows of the table, without tombstones."""
+    found = apply_invalid_policy(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
     return found.select(sf.col(RECORD)["key"].cast("string").alias(key), *found.columns).drop(RECORD)
 
 
 def _last(records: DataFrame, by: tuple[str, ...], order: str) -> DataFrame:
-    """Of each value of `by`, the record that is highest in `order`."""
+    """For each value of `by`, the record with the highest `order`."""
     whole = sf.max_by(sf.struct(*records.columns), sf.struct(order, "partition")).alias("last")
     return records.groupBy(*by).agg(whole).select("last.*")
 
 
 def delta_table(spark: SparkSession, path: str) -> DataFrame:
-    """A Delta table, by its path: its newest version in each batch. CannotBegin if there is none."""
+    """A Delta table, by its path: its newest version in each batch. Raises JobStartError if it does not
+    exist."""
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, path):
-        raise CannotBegin(f"{path} is no Delta table")
+        raise JobStartError(f"{path} is no Delta table")
     return spark.read.format("delta").load(path)
 
 
 def iceberg_table(spark: SparkSession, name: str) -> DataFrame:
-    """An Iceberg table, by its name with its catalog's, CATALOG.DATABASE.TABLE: its newest snapshot in each
-    batch.
+    """An Iceberg table, as CATALOG.DATABASE.TABLE: its newest snapshot in each batch.
 
-    Needs the package `iceberg` and the catalog in the session's settings (`spark.sql.catalog.CATALOG` …),
-    with `cache-enabled: false`: otherwise batches would see the snapshot that was the newest when the job
-    started, and the table is refused with CannotBegin.
+    Requires the package `iceberg` and the catalog in the session's settings (`spark.sql.catalog.CATALOG`
+    …), with `cache-enabled: false`: otherwise batches would see the snapshot of the job's start. Raises
+    JobStartError if these are missing.
     """
     catalog = name.partition(".")[0]
     setting = f"spark.sql.catalog.{catalog}"
     if spark.conf.get(setting, None) is None:
-        raise CannotBegin(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
+        raise JobStartError(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
     if str(spark.conf.get(f"{setting}.cache-enabled", "true")).lower() != "false":
-        raise CannotBegin(
+        raise JobStartError(
             f"{name}: set {setting}.cache-enabled to false, or changes of the table are not seen"
         )
     return spark.table(name)
@@ -126,19 +134,19 @@ def jdbc_table(
     password_file: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A table of a database, or a query in parentheses with an alias ("(SELECT …) t"), read in one statement.
+    """A table of a database, or a query in parentheses with an alias ("(SELECT …) t"), read by one statement.
 
-    `url` is JDBC's ("jdbc:postgresql://host:5432/shop", "jdbc:sqlite:/data/shop.db"). The driver comes with
-    the package `postgresql` or `sqlite` in `spark.packages`; for another database, name its class by the
-    option `driver`. `options` are those of Spark's JDBC source. CannotBegin where the driver is missing;
-    OSError where the password cannot be read.
+    `url` is JDBC's ("jdbc:postgresql://host:5432/shop", "jdbc:sqlite:/data/shop.db"). The driver is in the
+    package `postgresql` or `sqlite` of `spark.packages`; for another database, set the option `driver` to
+    its class. `options` are those of Spark's JDBC source. Raises JobStartError if the driver is missing,
+    OSError if the password cannot be read.
     """
     given = {"url": url, "dbtable": table, **(options or {})}
     kind = url.removeprefix("jdbc:").partition(":")[0]
     if "driver" not in given:
         if not url.startswith("jdbc:") or kind not in DRIVERS:
             known = " or ".join(f"jdbc:{name}:" for name in DRIVERS)
-            raise CannotBegin(
+            raise JobStartError(
                 f"{url.partition('?')[0]}: must begin with {known}; for others, give the option driver"
             )
         given["driver"] = DRIVERS[kind]
@@ -155,4 +163,4 @@ def _check_driver(spark: SparkSession, driver: str, hint: str) -> None:
     try:
         jvm.org.apache.spark.util.Utils.classForName(driver, True, False)
     except Py4JError as error:
-        raise CannotBegin(f"there is no JDBC driver {driver}: {hint}") from error
+        raise JobStartError(f"there is no JDBC driver {driver}: {hint}") from error

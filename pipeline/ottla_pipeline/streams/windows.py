@@ -1,9 +1,9 @@
-"""Windows over a stream's rows, and rows that repeat left out, by Spark's own operators.
+"""Windows over a stream's rows, and deduplication, with Spark's own operators.
 
-Called by users' jobs and by `windowing.plan`. Pure: column expressions. Each function puts a watermark on the
-column `time` if it is given a `lateness`, how long to wait for rows that come late; rows may have one
-watermark only, so of functions in a row the first is given it. Rows without a time are in no window; rows
-whose key is null are a group of their own.
+Called by users' jobs and by `windowing.plan`. Pure: column expressions. With `lateness`, the maximum delay
+of late rows, a function sets a watermark on the column `time`. Rows may have one watermark only, so only
+the first of several functions gets a `lateness`. Rows without a time are in no window; rows with a null
+key form a group of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tumbling(
     lateness: str | None = None,
 ) -> DataFrame:
     """A row for each window of `size` ("1 hour") and value of `by`: window_start, window_end, the columns
-    `by`, the aggregates. Windows begin at multiples of their size since 1970, and do not overlap."""
+    `by`, the aggregates. Windows begin at multiples of their size since 1970 and do not overlap."""
     return by_window(rows, sf.window(time, size), aggregates, time=time, by=by, lateness=lateness)
 
 
@@ -43,8 +43,8 @@ def sliding(
     by: Sequence[str] = (),
     lateness: str | None = None,
 ) -> DataFrame:
-    """The same for windows of `size` that begin `slide` apart: a row of the stream is in each that covers
-    it."""
+    """As `tumbling`, for windows of `size` that begin `slide` apart: a row of the stream is in each window
+    that covers it."""
     return by_window(rows, sf.window(time, size, slide), aggregates, time=time, by=by, lateness=lateness)
 
 
@@ -57,8 +57,9 @@ def session(
     by: Sequence[str],
     lateness: str | None = None,
 ) -> DataFrame:
-    """The same for sessions: a window for each run of rows with the same `by`, which ends when none came for
-    `gap` of event time. ValueError without `by`: Spark has no sessions of all rows."""
+    """As `tumbling`, for sessions: a window for each series of rows with equal `by`, which ends when none
+    has arrived for `gap` of event time. Raises ValueError without `by`: Spark has no sessions without a
+    key."""
     if not by:
         raise ValueError("session: give at least one column to group by")
     return by_window(rows, sf.session_window(time, gap), aggregates, time=time, by=by, lateness=lateness)
@@ -82,8 +83,8 @@ def by_window(
 
 
 def deduplicate(rows: DataFrame, by: Sequence[str], *, time: str, lateness: str | None = None) -> DataFrame:
-    """The first row of each value of `by`; those that repeat it with a time up to `lateness` after the first
-    one's are left out. State is kept for that long. Rows with a null in `by` are no repetition of each other,
+    """The first row for each value of `by`; later rows with a time up to `lateness` after the first one's
+    are dropped. State is kept for that long. Rows with a null in `by` are never duplicates of each other,
     if they come from `read_topic`."""
     unknown = sf.greatest(*(sf.col(name).isNull() for name in by), sf.lit(False))
     if RECORD not in rows.columns:

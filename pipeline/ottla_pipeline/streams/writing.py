@@ -1,9 +1,9 @@
-"""A stream's rows to topics and tables, each batch once.
+"""Writes a stream's rows to topics and tables, each batch once.
 
-Called by users' jobs, and, for its parts, by the windows job. Exactly once rests on three things: Spark
-writes a batch's offsets to the checkpoint before it runs the batch, and runs the same offsets with the same
-state under the same number after a crash; each sink keeps the number of the last batch together with its
-rows; and a sink takes batches of one checkpoint alone.
+Called by users' jobs, and in parts by the windows job. Exactly-once delivery has three conditions: Spark
+writes a batch's offsets to the checkpoint before it runs the batch, and repeats the same offsets with the
+same state and number after a crash; each sink stores the number of the last batch together with its rows;
+and a sink accepts batches of one checkpoint only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pyspark.sql.types import BinaryType, StringType
 
 from ottla_pipeline.config.common import KafkaConfig, Trigger
 from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.sink import query_id
 from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.spark import DELTA_SETTINGS
 from ottla_pipeline.streams.reading import RECORD
 
 SESSION: Final[Mapping[str, str]] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
     # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
@@ -38,9 +38,9 @@ OutputMode = Literal["append", "update"]
 
 
 class Sink(Protocol):
-    """Where batches go. `open` comes first, with the id of the checkpoint's query: CannotBegin if there are
-    batches of another. `write` adds a batch's rows, of which there are `count`, unless that batch is
-    there."""
+    """A destination of batches. `open` is called first, with the id of the checkpoint's query; it raises
+    JobStartError if there are batches of another query. `write` adds a batch's `count` rows, unless the
+    batch is there."""
 
     def open(self, query_id: str) -> None: ...
     def write(self, rows: DataFrame, count: int, batch_id: int) -> None: ...
@@ -48,12 +48,12 @@ class Sink(Protocol):
 
 
 class TopicSink:
-    """Rows as records of a topic, each batch in one transaction (`sinks.transactional`).
+    """Writes rows as records of a topic, each batch in one transaction (`sinks.transactional`).
 
-    A value is a JSON object of all columns, times in ISO 8601 in UTC, nulls included. The key is made of the
-    columns `key`: the text of one column of text or bytes (null where that is null), else a JSON object of
-    them; without any, records have none. `name` is that of the transactional producer and, with "-results",
-    of the group that the batches' numbers are kept under: one job's alone.
+    A value is a JSON object of all columns, with times in ISO 8601 in UTC and with nulls. The key consists
+    of the columns `key`: the text of one column of text or bytes (null if it is null), else a JSON object
+    of them; without columns, records have no key. `name` is the transactional id and, with "-results", the
+    group that stores the batches' numbers; it belongs to one job only.
     """
 
     def __init__(self, kafka: KafkaConfig, topic: str, *, name: str, key: Sequence[str] = ()) -> None:
@@ -84,11 +84,11 @@ def write(
     trigger: Trigger | None = None,
     output_mode: OutputMode = "append",
 ) -> StreamingQuery:
-    """Starts a query that writes a stream's rows to all of `to`, in their order; it goes on from its
-    checkpoint, a folder of its own. `output_mode`: "append" has rows when they are final, "update" those of
-    windows that changed in a batch. The column `_record` is not written, nor is a batch of no rows."""
+    """Starts a query that writes a stream's rows to all of `to`, in their order; it continues from its
+    checkpoint, a folder of its own. `output_mode`: "append" writes final rows, "update" those of windows
+    that changed in a batch. The column `_record` and batches without rows are not written."""
     rows = rows.drop(RECORD)
-    files = Files(rows.sparkSession)
+    files = FileSystem(rows.sparkSession)
     opened: list[Sink] = []
 
     def write_batch(found: DataFrame, batch_id: int) -> None:
@@ -127,8 +127,8 @@ def key_bytes(rows: DataFrame, names: Sequence[str]) -> Column:
 
 
 def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[Outgoing]:
-    """Rows of `key` and `value`, of which there are `count`, to be written: few of them in one job, more by a
-    job for each partition, since the driver then holds no more than one of these at a time."""
+    """Records of `count` rows with `key` and `value`: few rows are collected by one Spark job, more by one
+    job per partition, so that the driver holds one partition at a time."""
     rows = records.collect() if count <= COLLECTED_MAX else records.toLocalIterator()
     for row in rows:
         key = row["key"]

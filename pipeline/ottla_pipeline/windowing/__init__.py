@@ -1,6 +1,7 @@
-"""The windows job's parts: counts by window, and joins of two streams, as declared.
+"""The parts of the windows job: aggregates by window, and joins of two streams, as configured.
 
-`config` is the declaration, `source` makes rows of Kafka's records, `plan` is the streaming plan, by the
-functions of `ottla_pipeline.streams`, `ledger` reads what a batch was made of, `late` finds what a batch did
-not count, `results` shapes what goes out, and `batch` puts them together once for each batch.
+`config` is the configuration, `source` decodes Kafka's records to rows, `plan` is the streaming plan, with
+the functions of `ottla_pipeline.streams`, `offset_log` reads the offsets and watermarks of a batch, `late`
+finds the records that a batch did not count, `results` formats the results, and `batch` combines them for
+each batch.
 """

@@ -1,9 +1,14 @@
-"""One batch of the windows job: what Spark worked out, written once; what it did not count, found and told.
+"""One batch of the windows job: writes Spark's results once, and finds and reports the records they do not
+count.
 
-Called by `jobs.windows` as `foreachBatch`'s function, on the driver. In this order: the lake's table (which
-knows the batch by its number), then the topics (one transaction with its number: results and dead letters). A
-driver that dies in between runs the batch again with the same offsets and the same state, so with the same
-results, and each of the two leaves out what it has.
+Called by `jobs.windows` as `foreachBatch`'s function, on the driver. The order is: the lake's table (which
+stores the batch's number), then the topics (one transaction with its number: results and dead letters). If
+the driver dies in between, the batch is repeated with the same offsets and the same state, so with the same
+results, and each of the two skips what it has.
+
+ResumingQuery restarts the query when new schemas were registered. A streaming plan is made once, with the
+schemas known at that time. A batch with records of newer schemas ends the query before anything is
+written; the query of the same checkpoint with a new plan repeats the batch.
 """
 
 from __future__ import annotations
@@ -14,28 +19,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import NotRegistered, RegistryClient
 from ottla_pipeline.decoding import Plan, writer_ids
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.sink import query_id
 from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
 from ottla_pipeline.streams.writing import Sink, outgoing
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
-from ottla_pipeline.windowing.late import Strays
-from ottla_pipeline.windowing.ledger import Ledger, Made
+from ottla_pipeline.windowing.late import UncountedRecords
+from ottla_pipeline.windowing.offset_log import BatchInputs, OffsetLog
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 class SchemasChanged(Exception):
-    """A batch holds records of schemas that were registered after the job had started; nothing of it is
-    written. `ids` are theirs, by input: with a plan that knows them the batch can be run again."""
+    """A batch has records of schemas that were registered after the job's start; nothing of it is written.
+    `ids` are the schemas' ids, by input: a plan that includes them can run the batch again."""
 
     def __init__(self, ids: dict[str, set[int]]) -> None:
         super().__init__(f"new schemas: {ids}")
@@ -44,7 +51,7 @@ class SchemasChanged(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """Since the job started; late and invalid records by input."""
+    """Counts since the job's start; late and invalid records by input."""
 
     results: int = 0
     late: Counter[str] = field(default_factory=Counter)
@@ -52,15 +59,15 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was counted in passing of one input in one batch."""
+class ObservedCounts:
+    """The counts that Spark observed for one input in one batch."""
 
     invalid: int
     earliest_us: int | None
 
 
 class Batches:
-    """`write` is foreachBatch's function; `started` must follow with the query that calls it."""
+    """`write` is foreachBatch's function; `started` must be called with the query that uses it."""
 
     def __init__(
         self,
@@ -73,7 +80,7 @@ class Batches:
         registry: RegistryClient | None,
         counts: Counts,
         details: dict[str, object],
-        say: Say,
+        echo: Echo,
     ) -> None:
         self._spark = spark
         self._config = config
@@ -84,38 +91,38 @@ class Batches:
         self._registered: results.Registered | None = None
         self._counts = counts
         self._details = details
-        self._say = say
-        self._files = Files(spark)
-        self._ledger = Ledger(self._files, config.checkpoint)
+        self._echo = echo
+        self._files = FileSystem(spark)
+        self._offset_log = OffsetLog(self._files, config.checkpoint)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._opened = False
         self.changed: SchemasChanged | None = None
 
     def started(self, query: StreamingQuery) -> None:
-        """The query whose batches these are."""
+        """Sets the query whose batches these are."""
         self._query = query
         self._started.set()
 
     def write(self, found: DataFrame, batch_id: int) -> None:
-        """Writes one batch. Whatever it raises ends the query; the next start runs the batch again."""
+        """Writes one batch. An exception ends the query; the next start repeats the batch."""
         self._open()
         found = found.persist()
-        strays: dict[str, Strays] = {}
+        uncounted: dict[str, UncountedRecords] = {}
         try:
             count = found.count()  # runs the batch: from here on its counts are known
-            made = self._ledger.made(batch_id)
-            self._find_strays(made, strays)
+            inputs = self._offset_log.batch_inputs(batch_id)
+            self._find_uncounted(inputs, uncounted)
             if self._lake is not None and count:
                 self._lake.write(results.table(found), count, batch_id)
-            self._write_topics(found, count, batch_id, strays, made)
-            self._tell(batch_id, count, strays)
+            self._write_topics(found, count, batch_id, uncounted, inputs)
+            self._report(batch_id, count, uncounted)
         except SchemasChanged as changed:
             self.changed = changed
             raise
         finally:
-            for stray in strays.values():
-                stray.forget()
+            for records in uncounted.values():
+                records.unpersist()
             found.unpersist()
 
     def _open(self) -> None:
@@ -129,35 +136,35 @@ class Batches:
             self._lake.open(query)
         self._opened = True
 
-    def _seen(self, name: str) -> Seen:
-        """The input's counts of the batch that has just been run."""
+    def _observed(self, name: str) -> ObservedCounts:
+        """The observed counts of an input in the batch that has just run."""
         self._started.wait()
         assert self._query is not None
         metrics = self._query._jsq.streamingQuery().lastExecution().observedMetrics()
         row = metrics.apply(name)
         invalid, earliest = (row.get(row.fieldIndex(column)) for column in ("invalid", "earliest_us"))
-        return Seen(int(invalid or 0), None if earliest is None else int(earliest))
+        return ObservedCounts(int(invalid or 0), None if earliest is None else int(earliest))
 
-    def _find_strays(self, made: Made, strays: dict[str, Strays]) -> None:
-        """What was not counted, where there can be any: a batch's records are read again only then."""
+    def _find_uncounted(self, inputs: BatchInputs, uncounted: dict[str, UncountedRecords]) -> None:
+        """Finds uncounted records. The batch's records are read again only if there can be any."""
         for number, (name, source) in enumerate(self._config.inputs.items()):
-            ranges = made.sources[number]
+            ranges = inputs.sources[number]
             if not ranges:
                 continue
-            seen = self._seen(name)
-            if not seen.invalid and not late.can_be_late(
-                seen.earliest_us, made.late_by_us, self._config.window
+            observed = self._observed(name)
+            if not observed.invalid and not late.can_be_late(
+                observed.earliest_us, inputs.late_by_us, self._config.window
             ):
                 continue
             plan = self._plans[name]
             records = late.read_again(self._spark, self._config.kafka.spark_options(), ranges)
-            if seen.invalid:
+            if observed.invalid:
                 self._check_schemas(name, plan, records)
-            found = late.strays(records, plan, source, self._config.window, made.late_by_us)
-            strays[name] = late.gathered(found)
+            found = late.uncounted_records(records, plan, source, self._config.window, inputs.late_by_us)
+            uncounted[name] = late.counted(found)
 
     def _check_schemas(self, name: str, plan: Plan, records: DataFrame) -> None:
-        """SchemasChanged if records were written with schemas that the registry has and the plan lacks."""
+        """Raises SchemasChanged if records have schemas that the registry has and the plan lacks."""
         if not plan.framed or self._registry is None:
             return
         ids = set().union(*writer_ids(records).values()) - plan.writers.keys() - plan.problems.keys()
@@ -166,7 +173,12 @@ class Batches:
             raise SchemasChanged({name: there})
 
     def _write_topics(
-        self, found: DataFrame, count: int, batch_id: int, strays: Mapping[str, Strays], made: Made
+        self,
+        found: DataFrame,
+        count: int,
+        batch_id: int,
+        uncounted: Mapping[str, UncountedRecords],
+        inputs: BatchInputs,
     ) -> None:
         if self._topics is None:
             return
@@ -176,17 +188,19 @@ class Batches:
             topic = self._config.results.topic.topic
             streams.append(lambda: outgoing(out, count, topic))
         if (dead := self._config.dead_letters) is not None:
-            late_by_us = made.late_by_us
-            streams += [partial(self._dead_letters, stray, dead, late_by_us) for stray in strays.values()]
+            late_by_us = inputs.late_by_us
+            streams += [
+                partial(self._dead_letters, records, dead, late_by_us) for records in uncounted.values()
+            ]
         self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
 
-    def _dead_letters(self, stray: Strays, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+    def _dead_letters(self, records: UncountedRecords, topic: str, late_by_us: int) -> Iterator[Outgoing]:
         wanted = {"late": self._config.late, "invalid": self._config.invalid}
-        for row in stray.told(**{kind: policy == "deadLetter" for kind, policy in wanted.items()}):
+        for row in records.select(**{kind: policy == "deadLetter" for kind, policy in wanted.items()}):
             yield results.dead_letter(row, topic, late_by_us)
 
     def _avro(self, found: DataFrame) -> results.Registered | None:
-        """The schema of what goes out in Avro; asked for once."""
+        """The Avro schema of the results; registered once."""
         to = self._config.results.topic
         if to is None or to.format == "json":
             return None
@@ -195,15 +209,15 @@ class Batches:
             self._registered = results.register(found, to.topic, self._registry)
         return self._registered
 
-    def _tell(self, batch_id: int, count: int, strays: Mapping[str, Strays]) -> None:
+    def _report(self, batch_id: int, count: int, uncounted: Mapping[str, UncountedRecords]) -> None:
         self._counts.results += count
         notes = []
-        for name, stray in strays.items():
-            self._counts.late[name] += stray.late
-            self._counts.invalid[name] += stray.invalid
+        for name, records in uncounted.items():
+            self._counts.late[name] += records.late
+            self._counts.invalid[name] += records.invalid
             for number, what, policy in (
-                (stray.late, "late", self._config.late),
-                (stray.invalid, "no events", self._config.invalid),
+                (records.late, "late", self._config.late),
+                (records.invalid, "no events", self._config.invalid),
             ):
                 if number:
                     went = "dropped" if policy == "drop" else f"to {self._config.dead_letters}"
@@ -211,13 +225,52 @@ class Batches:
         told = self._counts
         self._details.update(results=told.results, late=dict(told.late), invalid=dict(told.invalid))
         if count or notes:
-            self._say(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
+            self._echo(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
 
 
 def registered(schemas: Schemas, number: int) -> bool:
-    """Whether the registry has a schema of this id."""
+    """Whether the registry has a schema with this id."""
     try:
         schemas.schema(number)
     except NotRegistered:
         return False
     return True
+
+
+Start = Callable[[Mapping[str, set[int]]], tuple[StreamingQuery, Batches]]
+
+
+class ResumingQuery:
+    """A StreamingQuery that is planned again and restarted when new schemas were registered; the caller
+    sees one query. `begin` receives the additional schema ids; `end` is called when the query has finally
+    ended."""
+
+    def __init__(self, begin: Start, end: Callable[[], None]) -> None:
+        self._begin = begin
+        self._end = end
+        self._also: dict[str, set[int]] = {}
+        self._query, self._batches = begin(self._also)
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 (Spark's name)
+        try:
+            ended = self._query.awaitTermination(timeout)
+            if ended is not False:
+                self._end()
+            return ended
+        except StreamingQueryException:
+            changed = self._batches.changed
+            self._end()
+            if changed is None:
+                raise
+            for name, ids in changed.ids.items():
+                assert not ids <= self._also.get(name, set()), "a plan was made with these ids before"
+                self._also[name] = self._also.get(name, set()) | ids
+            self._query, self._batches = self._begin(self._also)
+            return False
+
+    def stop(self) -> None:
+        self._query.stop()
+        self._end()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)

@@ -1,10 +1,10 @@
-"""The windows job's configuration: inputs, windows or a join, what to do with late records, where results go.
+"""The windows job's configuration: inputs, windows or a join, the treatment of late records, the results.
 
-Used by `jobs.windows` and this folder's other modules. Pure; SQL expressions are only looked at for what
-would give another answer when a batch is run again (Spark checks the rest when the job starts).
+Used by `jobs.windows` and this package's other modules. Pure; SQL expressions are only checked for functions
+whose result changes when a batch is repeated (Spark checks the rest when the job starts).
 
-Rules held here, because Spark would keep state for ever or fail in the middle of a night otherwise: every
-input has a watermark, every join a range of time on both ends, session windows have keys and are final.
+Rules that prevent unlimited state and late failures: every input has a watermark, every join a time range
+with both ends, session windows have keys and final results.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ Column = Annotated[str, Field(pattern=_NAME)]
 
 
 class InputConfig(TopicsConfig):
-    """Topics to read, how to read their records, and which of the fields is the event's time.
+    """The topics to read, the format of their records, and the field with the event's time.
 
-    `derive` names SQL expressions over the fields, for keys and aggregates to use; `where` leaves records
-    out. `ahead` is how far an event may be after its record's own timestamp: one clock that runs ahead would
-    move the watermark, and make all others' records late.
+    `derive` defines columns by SQL expressions over the fields; `where` filters records. `ahead` is the
+    maximum time of an event after its own record's timestamp: one clock that runs ahead would advance the
+    watermark and make all other records late.
     """
 
     format: Format
@@ -104,14 +104,15 @@ class InputConfig(TopicsConfig):
 
     @property
     def subject(self) -> str | None:
-        """The subject that all records' schemas are versions of; None where no registry is asked."""
+        """The subject of all records' schemas; None if no registry is used."""
         if isinstance(self.format, JsonFormat) or self.format.framing == "none":
             return None
         return self.format.subject_of(self.topics[0] if self.topics else "")
 
 
 class Sliding(Model):
-    """Windows of one size, each beginning `slide` after the last; a record is in each that covers it."""
+    """Windows of one size, each beginning `slide` after the previous one; a record is in each window that
+    covers it."""
 
     size: Interval
     slide: Interval
@@ -129,13 +130,14 @@ class Sliding(Model):
 
 
 class Session(Model):
-    """A window for each run of records of one key, until none came for `gap` of event time."""
+    """A window for each series of records of one key, which ends when none has arrived for `gap` of event
+    time."""
 
     gap: Interval
 
 
 class WindowConfig(Model):
-    """One of the three."""
+    """Exactly one of the three."""
 
     tumbling: Interval | None = None
     sliding: Sliding | None = None
@@ -149,7 +151,7 @@ class WindowConfig(Model):
 
     @property
     def size_us(self) -> int:
-        """How long a window is; of a session, how long it is with one record in it."""
+        """The length of a window; for a session, its length with one record."""
         if self.session is not None:
             return interval_us(self.session.gap)
         text = self.sliding.size if self.sliding is not None else self.tumbling
@@ -158,7 +160,7 @@ class WindowConfig(Model):
 
     @property
     def slide_us(self) -> int:
-        """How far apart windows begin. Sessions begin anywhere: 1."""
+        """The distance between the starts of windows. Sessions begin anywhere: 1."""
         if self.session is not None:
             return 1
         return interval_us(self.sliding.slide) if self.sliding is not None else self.size_us
@@ -188,15 +190,15 @@ def _aggregate(value: object) -> object:
 
 
 class JoinKey(Model):
-    """Two expressions that are equal in records that belong together."""
+    """Two expressions whose values are equal in records that belong together."""
 
     left: Sql
     right: Sql
 
 
 class Within(Model):
-    """How far the right record's time is from the left's, both ends included: `from: -1 hour, to: 0 seconds`
-    are those of the hour before."""
+    """The permitted distance of the right record's time from the left's, inclusive: `from: -1 hour, to: 0
+    seconds` selects the hour before."""
 
     from_: Annotated[Bound, Field(alias="from")]
     to: Bound
@@ -209,8 +211,8 @@ class Within(Model):
 
 
 class JoinConfig(Model):
-    """Two inputs, and which of their records belong together. `select` names what is told of each pair, as
-    SQL over `left.FIELD` and `right.FIELD`; without it, both whole."""
+    """Two inputs and their join condition. `select` defines the result columns as SQL over `left.FIELD`
+    and `right.FIELD`; without it, both records are returned whole."""
 
     left: InputConfig
     right: InputConfig
@@ -228,16 +230,16 @@ class JoinConfig(Model):
 
 
 class TopicResults(Model):
-    """Results as records: JSON objects, or Avro in the registry's framing under subject `TOPIC-value`. Keys
-    are JSON, the window and the keys."""
+    """Results as records: JSON objects, or Avro in the registry's framing under subject `TOPIC-value`.
+    Keys are JSON: the window and the keys."""
 
     topic: TopicName
     format: Literal["json", "avro"] = "json"
 
 
 class LakeResults(Model):
-    """Results as a Delta table, or as Parquet files with a commit log; partitioned by the date on which the
-    window (or the joined event) began."""
+    """Results as a Delta table, or as Parquet files with a commit log; partitioned by the date on which
+    the window (or the joined event) began."""
 
     path: Annotated[str, Field(min_length=1)]
     type: Literal["delta", "parquet"] = "delta"

@@ -1,15 +1,15 @@
-"""Records that a batch did not count: those after the end of their window, and those that are no events.
+"""Records that a batch did not count: late ones, and invalid ones.
 
-Called by `batch`, for batches that can hold some. Spark drops what is late inside its operators, and says
-only how many rows that were (after adding up: not how many records). So the batch's very records are read
-again, by the offsets of the `ledger`, and what Spark's operators ask of each is asked here once more:
+Called by `batch`, for batches that may have some. Spark drops late rows inside its operators and reports only
+the number of rows (after aggregation, not of records). So the batch's records are read again, by the offsets
+of the `offset_log`, and the conditions of Spark's operators are evaluated for each:
 
-- a tumbling or sliding window whose end is not after the watermark takes no record;
-- a session takes none whose own end (its time and the gap) is not after it;
-- a join takes none whose time is not after it.
+- a tumbling or sliding window accepts no record if its end is not after the watermark;
+- a session accepts none whose own end (its time plus the gap) is not after it;
+- a join accepts none whose time is not after it.
 
-A record may be late for some of its sliding windows and not for others: it is told once, with the windows it
-is not counted in. So for every window: what it was told to hold, and what was late for it, is all there was.
+A record may be late for some of its sliding windows only: it is reported once, with the windows that do
+not count it. So for every window, its reported count plus its late records are all records.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.config import InputConfig, WindowConfig
-from ottla_pipeline.windowing.ledger import Range
+from ottla_pipeline.windowing.offset_log import Range
 
 MISSED = "_missed"
 
 
 def earliest_end_us(time_us: int, window: WindowConfig | None) -> int:
-    """When the first is over of what a record takes part in; of a join (no window), its own time."""
+    """The end of the first window of a record with this time; for a join (no window), the time itself."""
     if window is None:
         return time_us
     if window.session is not None:
@@ -43,7 +43,7 @@ def earliest_end_us(time_us: int, window: WindowConfig | None) -> int:
 
 
 def can_be_late(earliest_us: int | None, late_by_us: int, window: WindowConfig | None) -> bool:
-    """Whether any record of a batch is late, by the earliest of their times: later ones end later."""
+    """Whether any record of a batch is late, given the earliest of their times."""
     return earliest_us is not None and earliest_end_us(earliest_us, window) <= late_by_us
 
 
@@ -69,43 +69,44 @@ _WINDOWS = "array<struct<start: bigint, end: bigint>>"
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
-    """What one input's records a batch did not count: few of them as `rows`, many as `records`, persisted."""
+class UncountedRecords:
+    """The records of one input that a batch did not count: few as `rows`, many as persisted `records`."""
 
     late: int
     invalid: int
     rows: Sequence[Row] = ()
     records: DataFrame | None = None
 
-    def told(self, *, late: bool, invalid: bool) -> Iterator[Row]:
-        """Those of the two kinds that are to be told of."""
+    def select(self, *, late: bool, invalid: bool) -> Iterator[Row]:
+        """The records of the selected kinds."""
         if self.records is None:
             return (row for row in self.rows if (late if row[REASON] is None else invalid))
         reason = sf.col(REASON)
         wanted = (reason.isNull() & sf.lit(late)) | (reason.isNotNull() & sf.lit(invalid))
         return self.records.where(wanted).toLocalIterator()
 
-    def forget(self) -> None:
+    def unpersist(self) -> None:
         if self.records is not None:
             self.records.unpersist()
 
 
-def gathered(found: DataFrame) -> Strays:
-    """The result of `strays`, counted. Mostly it is a handful: then one job is all that it takes."""
+def counted(found: DataFrame) -> UncountedRecords:
+    """The result of `uncounted_records` with its counts. Usually these are few records: then one Spark job
+    is enough."""
     rows = found.take(writing.COLLECTED_MAX + 1)
     if len(rows) <= writing.COLLECTED_MAX:
         late = sum(row[REASON] is None for row in rows)
-        return Strays(late, len(rows) - late, rows)
+        return UncountedRecords(late, len(rows) - late, rows)
     records, reason = found.persist(), sf.col(REASON)
     row = records.agg(
         sf.count_if(reason.isNull()).alias("late"), sf.count_if(reason.isNotNull()).alias("invalid")
     ).first()
     assert row is not None
-    return Strays(row["late"], row["invalid"], records=records)
+    return UncountedRecords(row["late"], row["invalid"], records=records)
 
 
 def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Range]) -> DataFrame:
-    """These very records, no more and no less; records that have gone since are an error."""
+    """Exactly the records of these ranges; an error if some have been deleted."""
     partitions: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -124,10 +125,10 @@ def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Ra
     )
 
 
-def strays(
+def uncounted_records(
     records: DataFrame, how: Plan, source: InputConfig, window: WindowConfig | None, late_by_us: int
 ) -> DataFrame:
-    """Of a batch's records those that were not counted: `_reason` (null: late), `_missed`, and `_record`."""
+    """The uncounted records of a batch: `_reason` (null: late), `_missed`, and `_record`."""
     found = src.rows(records, how, source)
     windows = sf.when(sf.col(src.KEPT), missed(src.micros(source), late_by_us, window))
     told = found.select(REASON, RECORD, windows.alias(MISSED))

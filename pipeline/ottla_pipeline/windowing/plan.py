@@ -1,7 +1,7 @@
-"""The streaming plan of a configuration: its inputs, decoded, and the windows or the join over them.
+"""The streaming plan of a configuration: its decoded inputs, and the windows or the join over them.
 
-Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here but look-ups
-of schemas; Spark's analysis says what does not fit, before the first record is read.
+Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here except
+look-ups of schemas; Spark's analysis reports errors before the first record is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.joins import join_streams
 from ottla_pipeline.streams.reading import ORIGIN, plan_format
 from ottla_pipeline.streams.windows import WINDOW_START, by_window
@@ -44,20 +44,19 @@ _FUNCTIONS: dict[str, Callable[[Column], Column]] = {
 def plans(
     spark: SparkSession, config: WindowsConfig, schemas: Schemas | None, also: Mapping[str, set[int]]
 ) -> dict[str, Plan]:
-    """How to decode each input. Of registered schemas all that the subject has now are known, and those of
-    the ids in `also`. CannotBegin says which input's cannot be used."""
+    """The decoding plan of each input, with all schemas that its subject has at present and those of the
+    ids in `also`. Raises JobStartError with the input's name."""
     found = {}
     for name, source in config.inputs.items():
         try:
             found[name] = plan_format(spark, source.format, source, schemas, frozenset(also.get(name, ())))
-        except CannotBegin as error:
-            raise CannotBegin(f"{name}.{error}") from error
+        except JobStartError as error:
+            raise JobStartError(f"{name}.{error}") from error
     return found
 
 
 def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan]) -> DataFrame:
-    """The results as a stream. CannotBegin for what Spark does not take, with the input or the part at
-    fault."""
+    """The results as a stream. Raises JobStartError with the input or the part that Spark rejects."""
     rows = {}
     for name, source in config.inputs.items():
         records = spark.readStream.format("kafka").options(**config.source_options(source)).load()
@@ -74,7 +73,7 @@ def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan
         return aggregated(rows["input"], config.input, config.window, config.keys, config.aggregates)
     except PySparkException as error:
         part = "join" if config.join is not None else "keys and aggregates"
-        raise CannotBegin(f"{part}: {short(error)}") from error
+        raise JobStartError(f"{part}: {error_summary(error)}") from error
 
 
 def window_of(time: str, window: WindowConfig) -> Column:
@@ -106,8 +105,8 @@ def aggregated(
 
 
 def joined(left: DataFrame, right: DataFrame, join: JoinConfig) -> DataFrame:
-    """A row for each pair (and each that stayed alone, in outer joins): the selected columns, `_key` (a
-    struct of what the pair is joined on), event_date."""
+    """A row for each pair (and for unmatched rows, in outer joins): the selected columns, `_key` (a struct
+    of the join keys), event_date."""
     on = [f"on_{number}" for number in range(len(join.keys))]
     pairs = join_streams(
         _side(left, join.left, join, LEFT),
@@ -128,7 +127,7 @@ def joined(left: DataFrame, right: DataFrame, join: JoinConfig) -> DataFrame:
 
 
 def names(join: JoinConfig) -> list[str]:
-    """What the parts of a pair's key are called: a field's name, where the left expression is one."""
+    """The names of the join keys: the field's name if the left expression is a field."""
     found: list[str] = []
     for number, key in enumerate(join.keys):
         plain = key.left.isidentifier() and key.left not in found
@@ -137,7 +136,7 @@ def names(join: JoinConfig) -> list[str]:
 
 
 def _side(rows: DataFrame, source: InputConfig, join: JoinConfig, side: str) -> DataFrame:
-    """One side's rows: all its columns as a struct, what it is joined on, its time."""
+    """One side's rows: all its columns as a struct, its join keys, its time."""
     equal = [sf.expr(getattr(key, side)).alias(f"on_{number}") for number, key in enumerate(join.keys)]
     return rows.select(
         sf.struct(*rows.columns).alias(side), *equal, sf.col(source.time).alias(f"{side}_time")

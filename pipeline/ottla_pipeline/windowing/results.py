@@ -1,11 +1,10 @@
-"""What goes out of a batch: results as records and as rows of a table, and what was not counted as dead
-letters.
+"""The output of a batch: results as records and as rows of a table, uncounted records as dead letters.
 
-Called by `batch`. Shapes are columns of Spark; only `dead_letter` touches single records.
+Called by `batch`. Spark columns; only `dead_letter` handles single records.
 
-A result's record: its key is a JSON object of the window and the keys (of a join: of what the pair is joined
-on), so the last record of a key is the last word about it, in a compacted topic too; its value an object of
-all columns. Times are ISO 8601 in UTC; fields without a value are there, as null.
+The key of a result's record is a JSON object of the window and the keys (for a join: of the join keys), so
+the last record of a key is the final result, in a compacted topic too. The value is an object of all
+columns. Times are ISO 8601 in UTC; fields without a value are null.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.avro.functions import to_avro
 
 from ottla.client.registry import RegistryClient, RegistryError, Schema
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.sinks.transactional import Outgoing
 from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
@@ -34,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def table(results: DataFrame) -> DataFrame:
-    """As rows of a table."""
+    """The results as rows of a table."""
     return results.drop(KEY)
 
 
@@ -47,8 +46,8 @@ class Registered:
 
 
 def register(results: DataFrame, topic: str, registry: RegistryClient) -> Registered:
-    """The schema of these results' values, under subject `TOPIC-value`. CannotBegin when it is refused
-    there."""
+    """Registers the schema of these results' values under the subject `TOPIC-value`. Raises JobStartError
+    if the registry refuses it."""
     fields = _told(results)
     jvm: Any = results.sparkSession.sparkContext._jvm
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
@@ -56,7 +55,7 @@ def register(results: DataFrame, topic: str, registry: RegistryClient) -> Regist
     try:
         return Registered(text, registry.register(f"{topic}-value", Schema(text)))
     except RegistryError as error:
-        raise CannotBegin(f"results.topic: {error}") from error
+        raise JobStartError(f"results.topic: {error}") from error
 
 
 def _told(results: DataFrame) -> DataFrame:
@@ -64,7 +63,8 @@ def _told(results: DataFrame) -> DataFrame:
 
 
 def messages(results: DataFrame, keys: Sequence[str], avro: Registered | None = None) -> DataFrame:
-    """As records: `key` and `value` as bytes; the value in Avro if a schema is given, else in JSON."""
+    """The results as records: `key` and `value` as bytes; the value is Avro if a schema is given, else
+    JSON."""
     key = sf.col(KEY) if KEY in results.columns else sf.struct(WINDOW_START, WINDOW_END, *keys)
     told = sf.struct(*_told(results).columns)
     if avro is None:
@@ -76,13 +76,13 @@ def messages(results: DataFrame, keys: Sequence[str], avro: Registered | None = 
 
 
 def instant(micros: int) -> str:
-    """ISO 8601, in milliseconds as Kafka's times are, or finer where there is more to say."""
+    """ISO 8601 with milliseconds, as Kafka's timestamps, or microseconds where needed."""
     precision = "milliseconds" if micros % 1000 == 0 else "microseconds"
     return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def dead_letter(row: Row, topic: str, late_by_us: int) -> Outgoing:
-    """A record that was not counted, as it was, with headers that say why and where it came from."""
+    """An uncounted record, unchanged, with headers that have the reason and its origin."""
     record = row[RECORD]
     told: dict[str, Any] = {
         "topic": record["topic"],

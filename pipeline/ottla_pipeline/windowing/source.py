@@ -1,11 +1,10 @@
-"""Rows of Kafka's records: decoded, with derived columns, each either kept, left out by `where`, or no event.
+"""Rows of Kafka's records: decoded, with derived columns; each is kept, filtered by `where`, or invalid.
 
-Called by `plan` on streams, and by `late` on the very records that one batch of the stream
-was made of; both must say the same of a record, so this is a function of the record (and its plan) alone.
-Pure: column expressions; `check` alone looks at a schema.
+Called by `plan` for streams, and by `late` for the records of one batch; both must treat a record alike, so
+the result depends on the record and its plan only. Pure: column expressions; only `check` analyses a schema.
 
-Columns of a row: the event's fields and the derived ones, `_reason` (why it is no event, else null), `_kept`,
-and `_record`, what Kafka has of it.
+Columns of a row: the event's fields and the derived ones, `_reason` (why it is invalid, else null),
+`_kept`, and `_record`, the columns of Kafka's record.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
 from ottla_pipeline.decoding import Plan
-from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.reading import REASON, RECORD, decoded, untimely
 from ottla_pipeline.windowing.config import RESERVED, InputConfig
 
@@ -24,7 +23,7 @@ KEPT = "_kept"
 
 
 def rows(records: DataFrame, how: Plan, source: InputConfig) -> DataFrame:
-    """All records of the input as rows, none left out."""
+    """All records of the input as rows, without filtering."""
     found = decoded(records, how)
     for name, expression in source.derive.items():
         found = found.withColumn(name, sf.expr(expression))
@@ -34,7 +33,7 @@ def rows(records: DataFrame, how: Plan, source: InputConfig) -> DataFrame:
 
 
 def observed(found: DataFrame, source: InputConfig, name: str) -> DataFrame:
-    """The same rows; counted in passing under `name`: records, those that are no events, the earliest
+    """The same rows, with an observation `name`: the number of records, the invalid ones, the earliest
     time."""
     return found.observe(
         name,
@@ -45,7 +44,7 @@ def observed(found: DataFrame, source: InputConfig, name: str) -> DataFrame:
 
 
 def kept(found: DataFrame) -> DataFrame:
-    """What windows and joins are made of."""
+    """The rows that windows and joins use."""
     return found.where(KEPT).drop(KEPT, REASON, RECORD)
 
 
@@ -55,23 +54,24 @@ def micros(source: InputConfig) -> Column:
 
 
 def check(records: DataFrame, how: Plan, source: InputConfig, where: str) -> None:
-    """CannotBegin for expressions that Spark refuses, a time that is none, names that are taken twice."""
+    """Raises JobStartError for expressions that Spark rejects, a time that is no timestamp, and duplicate
+    names."""
     fields = [name.lower() for name in how.fields.names]
     for name in how.fields.names:
         if name.startswith("_") or name.lower() in RESERVED:
-            raise CannotBegin(f"{where}.format: field {name!r}: the job has a column of that name")
+            raise JobStartError(f"{where}.format: field {name!r}: the job has a column of that name")
     for name in source.derive:
         if name.lower() in fields or name.lower() in RESERVED:
-            raise CannotBegin(
+            raise JobStartError(
                 f"{where}.derive: {name!r} is the name of another column; give it one of its own"
             )
     try:
         schema = rows(records, how, source).schema
     except PySparkException as error:
-        raise CannotBegin(f"{where}: {short(error)}") from error
+        raise JobStartError(f"{where}: {error_summary(error)}") from error
     kind = schema[source.time].dataType
     if kind != TimestampType():
-        raise CannotBegin(
+        raise JobStartError(
             f"{where}.time: {source.time} is {kind.simpleString()}; it must be a timestamp (derive one, by "
             "timestamp_millis(FIELD) for instance)"
         )

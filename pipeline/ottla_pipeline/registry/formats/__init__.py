@@ -1,6 +1,6 @@
-"""The formats of schemas: Avro, JSON Schema and Protobuf, behind three functions.
+"""The schema formats: Avro, JSON Schema and Protobuf, with one interface.
 
-Called by `checks` and `compatibility`. Texts in, verdicts out; nothing here knows of subjects, ids or Kafka.
+Called by `checks`. Texts in, results out; subjects, ids and Kafka are not known here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _UNREADABLE: Final = {
 
 
 def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
-    """A schema of a type; `references` are the texts of what it refers to, by name, from the bottom up.
+    """Parses a schema of a type; `references` are the texts of its references, by name, dependencies first.
 
-    Raises InvalidSchema, also for a type that is not served.
+    Raises InvalidSchema, also for an unsupported type.
     """
     if kind not in _PARSE:
         raise InvalidSchema(f"schema type {kind} is not served; served: {', '.join(TYPES)}")
@@ -43,7 +43,7 @@ def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: boo
 
 
 def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
-    """What keeps data written with `writer` from being read with `reader`, a schema of the same type."""
+    """Why data written with `writer` cannot be read with `reader`, a schema of the same type."""
     assert reader.type == writer.type, f"{reader.type} against {writer.type}"
     if reader.type == json_schema.TYPE:
         return json_schema.unreadable(reader, writer, lenient=lenient)

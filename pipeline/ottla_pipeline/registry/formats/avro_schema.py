@@ -1,8 +1,8 @@
-"""Avro schemas: whether a text is one, and whether one can read what another wrote.
+"""Avro schemas: parsing, and whether one schema can read data of another.
 
-Called by `formats`. The `avro` library parses. Its own check of compatibility is not used: it loses the
-place of what it finds under a union, and knows aliases of records only by their full names. The rules here
-are those of Java's `SchemaCompatibility`, which Confluent's registry asks, down to its kinds and paths.
+Called by `formats`. The `avro` library parses. Its compatibility check is not used: it loses the path of
+differences in a union, and matches aliases of records by their full names only. The rules here are those
+of Java's `SchemaCompatibility`, which Confluent's registry uses, with the same kinds and paths.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 
 
 def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
-    """`references`: the texts that names in this one come from, those that others need first."""
+    """`references`: the texts that define the named types of this schema, dependencies first."""
     names = Names()
     try:
         with warnings.catch_warnings():
@@ -46,12 +46,12 @@ def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) 
 
 
 def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
-    """All that keeps `reader` from reading what `writer` wrote."""
+    """Everything that prevents `reader` from reading data of `writer`."""
     return list(dict.fromkeys(_Check().differences(reader.model, writer.model, "")))
 
 
 class _Check:
-    """One comparison; pairs under way are taken to fit, so that schemas that contain themselves end."""
+    """One comparison. Pairs in progress count as compatible, so that recursive schemas terminate."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[Incompatibility]] = {}

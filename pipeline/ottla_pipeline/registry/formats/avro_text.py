@@ -1,10 +1,10 @@
-"""The text that an Avro schema is kept as: what Java's Avro prints, so that equal schemas have equal texts.
+"""The canonical text of Avro schemas: the output of Java's Avro, so that equal schemas have equal texts.
 
-Called by `avro_schema`. Confluent's registry keeps schemas in this form and tells by it whether two are the
-same: attributes in a fixed order, names relative to the enclosing namespace, `{"type": "string"}` as
-`"string"`, no white space. Attributes that Avro does not know stay, in the order they came in.
+Called by `avro_schema`. Confluent's registry stores schemas in this form and compares them by it: attributes
+in a fixed order, names relative to the enclosing namespace, `{"type": "string"}` as `"string"`, no white
+space. Attributes that Avro does not define stay, in their original order.
 
-The schema has been parsed before: what is not a schema does not come here.
+The schema has been parsed before, so it is valid.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _OF_FIELD: Final = frozenset(("aliases", "default", "doc", "name", "order", "typ
 
 
 def canonical_text(schema: Any, *, normalize: bool = False) -> str:
-    """`normalize` also sorts the attributes that Avro does not know."""
+    """`normalize` also sorts the attributes that Avro does not define."""
     return json.dumps(_schema(schema, None, normalize), separators=(",", ":"), ensure_ascii=False)
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """The full name of a name as it is written somewhere in a namespace."""
+    """The full name of a name in a namespace."""
     if name in PRIMITIVES or "." in name or not namespace:
         return name.removeprefix(".")
     return f"{namespace}.{name}"

@@ -1,13 +1,13 @@
-"""Whether one JSON Schema accepts all that another one accepts. Called by `json_schema`.
+"""Whether one JSON Schema accepts every document that another one accepts. Called by `json_schema`.
 
-The question is one of sets: is every document that the writer's schema takes one that the reader's takes?
-It is answered keyword by keyword, and no where that cannot be seen. Two rules are Confluent's registry's,
-not sets': what is required may come anew if it has a default; and of `oneOf` one fitting branch is enough.
-Kinds have its names: its content models are what `additionalProperties` and `items` leave open, closed, or
-partially open.
+The question is one of sets: is every document that the writer's schema accepts valid for the reader's? It is
+answered keyword by keyword, with "no" in undecidable cases. Two rules are those of Confluent's registry, not
+of sets: a new required property is compatible if it has a default; and one matching branch of `oneOf` is
+enough. The kinds are Confluent's: a content model is what `additionalProperties` and `items` leave open,
+closed, or partially open.
 
-A schema is taken apart into what has to hold together (its own keywords, each of `allOf`, a choice, a `not`);
-each of the reader's parts needs one of the writer's that is at least as narrow.
+A schema is split into parts that must all hold (its own keywords, each branch of `allOf`, a choice, a
+`not`); each part of the reader needs a part of the writer that is at least as narrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 
 def differences(reader: Document, writer: Document) -> list[Incompatibility]:
-    """What keeps the reader's schema from accepting what the writer's accepts; paths into the reader's."""
+    """What prevents the reader's schema from accepting what the writer's accepts; paths are into the
+    reader's schema."""
     try:
         found = _Comparison().fits(Node(reader.schema, reader), Node(writer.schema, writer))
     except UnresolvedReference as error:
@@ -40,7 +41,7 @@ def differences(reader: Document, writer: Document) -> list[Incompatibility]:
 
 
 class _Comparison:
-    """Pairs under way are taken to fit, so that schemas that contain themselves end."""
+    """Pairs in progress count as compatible, so that recursive schemas terminate."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[Incompatibility]] = {}
@@ -109,7 +110,7 @@ class _Comparison:
         return [Incompatibility("NOT_TYPE_EXTENDED", "/not", "more is excluded than before")]
 
     def _plain_fits(self, reader: Node, writer: Node) -> Iterator[Incompatibility]:
-        """Two schemas without choices: by their types, and by the keywords of those that both have."""
+        """Compares two schemas without choices: their types, and the keywords of the common types."""
         mine, theirs = keywords.types(reader.value), keywords.types(writer.value)
         lost = sorted(theirs - mine - ({"integer"} if "number" in mine else set()))
         if lost:
@@ -216,7 +217,7 @@ class _Items(NamedTuple):
 
 
 def _items(schema: dict[str, Any]) -> _Items:
-    """The schemas of the first items, one each, and that of all after them; of all drafts."""
+    """The schemas of the first items, one each, and of all further items; for all drafts."""
     items = schema.get("items", True)
     if "prefixItems" in schema:
         return _Items(schema["prefixItems"], schema.get("items", schema.get("unevaluatedItems", True)))
@@ -226,13 +227,13 @@ def _items(schema: dict[str, Any]) -> _Items:
 
 
 def _rest(schema: Node) -> Any:
-    """The schema of properties that are not named."""
+    """The schema of properties without a schema of their own."""
     members = schema.value
     return members.get("additionalProperties", members.get("unevaluatedProperties", True))
 
 
 def _schema_of(schema: Node, name: str) -> Any:
-    """The schema of a property that is not named."""
+    """The schema of a property that `properties` does not name."""
     for pattern, found in schema.value.get("patternProperties", {}).items():
         if matches(pattern, name):
             return found
@@ -244,7 +245,7 @@ def _is_open(schema: Node) -> bool:
 
 
 def _parts(schema: Node) -> Iterator[tuple[str, Node]]:
-    """What has to hold together, each with the way to it; nothing for what accepts all."""
+    """The parts that must all hold, each with its path; none for a schema that accepts everything."""
     schema = schema.resolved()
     if not isinstance(schema.value, dict):
         if schema.value is False:
@@ -268,7 +269,7 @@ def _is_only(schema: Any, name: str) -> bool:
 def _renamed(
     found: list[Incompatibility], kind: str, path: str, detail: str | None = None
 ) -> list[Incompatibility]:
-    """One of a kind in place of several."""
+    """One incompatibility of this kind in place of several."""
     return [Incompatibility(kind, path, detail or found[0].detail)] if found else []
 
 

@@ -1,7 +1,7 @@
-"""A JSON Schema with what it refers to: following `$ref`, and asking whether a value is accepted.
+"""A JSON Schema with its references: resolution of `$ref`, and validation of values.
 
-Called by `json_schema` and `json_compatibility`. A reference leads within its document (`#`, `#/a/b`) or to a
-schema of another name (`name`, `name#/a/b`); nothing is fetched.
+Called by `json_schema` and `json_compatibility`. A reference points into its document (`#`, `#/a/b`) or to
+a schema of another name (`name`, `name#/a/b`); nothing is fetched.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _VALUES: Final = ("const", "default", "enum", "examples")
 
 
 class UnresolvedReference(Exception):
-    """A `$ref` leads nowhere, or in a circle; the message says which."""
+    """A `$ref` has no target, or is circular; the message names it."""
 
 
 class UnusablePattern(Exception):
-    """A regular expression is none, or takes too many steps; the message says which."""
+    """A regular expression is invalid, or takes too many steps; the message has it."""
 
 
 @lru_cache(1000)
@@ -33,9 +33,9 @@ def _pattern(pattern: str) -> jsonschema_rs.Draft7Validator:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a schema's regular expression matches somewhere in a name. Raises UnusablePattern.
+    """Whether a schema's regular expression matches anywhere in a name. Raises UnusablePattern.
 
-    In linear time, or a bounded number of steps where the expression has look-around or back-references.
+    Takes linear time, or a bounded number of steps if the expression has look-around or back-references.
     """
     try:
         error = next(iter(_pattern(pattern).iter_errors(name)), None)
@@ -48,13 +48,13 @@ def matches(pattern: str, name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """`references`: the schemas that its `$ref`s name."""
+    """A schema with `references`, the schemas that its `$ref`s name."""
 
     schema: Any
     references: dict[str, Any]
 
     def rejected(self, schema: Any, values: list[Any]) -> list[Any]:
-        """The values that a schema within this document does not take. Raises UnresolvedReference."""
+        """The values that a schema within this document rejects. Raises UnresolvedReference."""
 
         def retrieve(uri: str) -> Any:
             return self.schema if uri == _DOCUMENT else self.references[uri.removeprefix(_BASE)]
@@ -70,7 +70,7 @@ class Document:
 
 
 def _with_whole_references(schema: Any) -> Any:
-    """The schema with its `$ref`s within the document as ones that lead there from outside."""
+    """The schema with absolute `$ref`s in place of those within the document."""
     if isinstance(schema, list):
         return [_with_whole_references(each) for each in schema]
     if not isinstance(schema, dict):
@@ -99,11 +99,11 @@ class Node(NamedTuple):
         return self.value if isinstance(self.value, dict) else {}
 
     def rejected(self, values: list[Any]) -> list[Any]:
-        """Those that this schema does not take. Raises UnresolvedReference."""
+        """The values that this schema rejects. Raises UnresolvedReference."""
         return self.document.rejected(self.value, values)
 
     def resolved(self) -> Node:
-        """What a `$ref` leads to; what stands beside it counts no more, as in the drafts up to 7."""
+        """The target of a `$ref`; keywords beside it are ignored, as in the drafts up to 7."""
         node = self
         for _ in range(HOPS_MAX):
             if not isinstance(node.value, dict) or not isinstance(node.value.get("$ref"), str):

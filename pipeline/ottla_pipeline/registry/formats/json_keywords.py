@@ -1,6 +1,6 @@
-"""JSON Schema's keywords one by one: types, bounds, and which of two bounds is the narrower.
+"""The keywords of JSON Schema: their types, bounds, and the comparison of bounds.
 
-Called by `json_compatibility`. Pure tables and arithmetic; nothing here looks into schemas within schemas.
+Called by `json_compatibility`. Pure tables and arithmetic; subschemas are not considered.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def accepts_all(schema: Any) -> bool:
 
 
 def types(schema: Any) -> frozenset[str]:
-    """The types that are accepted. Without `type` those that the keywords are about; all if they tell of
-    none."""
+    """The accepted types. Without `type`, those that the keywords apply to; all if no keyword implies a
+    type."""
     if not isinstance(schema, dict):
         return ALL_TYPES
     given = schema.get("type")
@@ -88,7 +88,7 @@ def values(schema: dict[str, Any]) -> list[Any]:
 def narrowed(
     new: dict[str, Any], old: dict[str, Any], old_types: frozenset[str]
 ) -> Iterator[Incompatibility]:
-    """The keywords by which the new schema accepts less, among those that matter to the old one's types."""
+    """The keywords by which the new schema accepts less, among those that apply to the old schema's types."""
     for name in new:
         about = _TYPE_OF.get(name)
         if (
@@ -126,8 +126,7 @@ def _dependencies(name: str, new: dict[str, Any], old: dict[str, Any]) -> Iterat
 
 
 def _holds(name: str, new: dict[str, Any], old: dict[str, Any], sign: int) -> bool:
-    """Whether a bound is at least as wide as it was; draft 4's boolean `exclusive…` says how `maximum` is
-    meant."""
+    """Whether a bound is at least as wide as before; draft 4's boolean `exclusive…` modifies `maximum`."""
     now, before = new[name], old.get(name)
     if isinstance(now, bool) or isinstance(before, bool):
         return not now or bool(before)
@@ -135,7 +134,7 @@ def _holds(name: str, new: dict[str, Any], old: dict[str, Any], sign: int) -> bo
 
 
 def _fraction(number: Any) -> Fraction:
-    """As it is written: 0.3 is a multiple of 0.1."""
+    """The exact decimal value: 0.3 is a multiple of 0.1."""
     return Fraction(str(number))
 
 

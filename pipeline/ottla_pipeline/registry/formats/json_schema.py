@@ -1,7 +1,7 @@
-"""JSON Schemas: whether a text is one, and whether one accepts what another accepts.
+"""JSON Schemas: parsing, and whether one schema accepts what another one accepts.
 
-Called by `formats`. `jsonschema` checks a schema against its own draft's (draft 7 unless `$schema` says
-another); `json_compatibility` compares two.
+Called by `formats`. `jsonschema` validates a schema against its draft's meta-schema (draft 7 unless
+`$schema` names another); `json_compatibility` compares two schemas.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) 
 
 
 def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
-    """What `writer` accepts and `reader` does not. `lenient` takes properties for what is listed: that
-    others could come or go counts for nothing."""
+    """What `writer` accepts and `reader` rejects. `lenient` considers only listed properties and ignores
+    additional ones."""
     found = differences(reader.model, writer.model)
     return [each for each in found if not (lenient and each.kind in _LENIENT)]

@@ -1,4 +1,4 @@
-"""What the registry knows of a schema, whatever its format: see `formats`."""
+"""A parsed schema of any format, and the errors of parsing and comparing: see `formats`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, NoReturn
 
 
 class InvalidSchema(Exception):
-    """A text is no schema of its type; the message says why."""
+    """The text is not a schema of its type; the message says why."""
 
 
 class Incompatibility(NamedTuple):
-    """What keeps a reader from reading what a writer wrote: `kind` in the words of its format, `path` into
-    the reader's schema as a JSON pointer, and what is wrong there."""
+    """Why a reader cannot read data of a writer: `kind` is the format's name for it, `path` is a JSON
+    pointer into the reader's schema, `detail` describes the difference."""
 
     kind: str
     path: str
@@ -23,7 +23,7 @@ class Incompatibility(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`text` is the canonical form, by which schemas are told apart; `model` is its format's own."""
+    """`text` is the canonical form, which identifies the schema; `model` is specific to the format."""
 
     type: str
     text: str
@@ -31,7 +31,7 @@ class Parsed:
 
 
 def load_json(text: str) -> Any:
-    """JSON as standards have it: no NaN, and no number that could not be written again."""
+    """Parses standard JSON: no NaN, and no number that cannot be written again."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_float)
     except (ValueError, RecursionError) as error:

@@ -1,10 +1,10 @@
-"""Whether one Protobuf schema reads what another wrote, by the rules of Confluent's registry. Called by
+"""Whether one Protobuf schema can read data of another, by the rules of Confluent's registry. Called by
 `proto_schema`.
 
-Fields are compared by their numbers. What changes bytes or loses data is refused: another package, a message
-that is gone, another type than one that is written alike, a field of a `oneof` that is gone while others
-stay, fields that become alternatives of each other, required fields that come or go. Names of fields, and
-enums, may change. What is imported is compared where a field uses it.
+Fields are compared by their numbers. A change of the encoding or a loss of data is incompatible: another
+package, a removed message, a type with another encoding, a field removed from a `oneof` whose other fields
+remain, fields moved into one `oneof`, added or removed required fields. Names of fields, and enums, may
+change. Imported types are compared where a field uses them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def differences(reader: Any, writer: Any) -> list[Incompatibility]:
 
 
 class _Types:
-    """The messages of a file and of what it imports, by full names with a leading dot."""
+    """The messages of a file and of its imports, by full names with a leading dot."""
 
     def __init__(self, compiled: Any) -> None:
         self.file = compiled.file
@@ -43,7 +43,7 @@ class _Types:
             self._collect(prefix, prefix, file.message_type)
 
     def message(self, name: str) -> tuple[str, Any]:
-        """Its name within its package, and itself."""
+        """The message's name within its package, and the message."""
         return self._found[name]
 
     def _collect(self, package: str, prefix: str, messages: Any) -> None:
@@ -54,7 +54,7 @@ class _Types:
 
 
 class _Comparison:
-    """Pairs under way are taken to fit, so that messages that contain themselves end."""
+    """Pairs in progress count as compatible, so that recursive messages terminate."""
 
     def __init__(self, reader: Any, writer: Any) -> None:
         self._reader, self._writer = _Types(reader), _Types(writer)
@@ -147,7 +147,8 @@ class _Comparison:
 
 
 def _members(message: Any) -> dict[int, str]:
-    """The fields in a oneof by their numbers, with its name; what `optional` makes of one is none."""
+    """The fields of oneofs by their numbers, with the oneof's name; synthetic oneofs of `optional` fields
+    are excluded."""
     return {
         each.number: str(message.oneof_decl[each.oneof_index].name)
         for each in message.field

@@ -1,9 +1,9 @@
-"""Protobuf schemas: whether a text is one, its canonical text, and whether one may follow another.
+"""Protobuf schemas: parsing, the canonical text, and compatibility.
 
-Called by `formats`, in a worker's process: protoc is a library here, which writes to standard error. A schema
-is a file, sent as text or as its descriptor (base64), as some clients do; `proto_text` makes one text of
-both. What it imports are its references, by the names of files, and what protoc, Google's common types and
-Confluent's serializers bring along.
+Called by `formats`, in a worker process: protoc is used as a library that writes to standard error. A
+schema is a file, sent as text or as its descriptor (base64), as some clients do; `proto_text` prints one
+canonical text for both. Its imports are its references, by file names, and the files that protoc, Google's
+common types and Confluent's serializers include.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ message Decimal {
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A file with all that it imports, from the bottom up; itself last."""
+    """A file with all of its imports, dependencies first."""
 
     file: FileDescriptorProto
     dependencies: tuple[FileDescriptorProto, ...]
 
 
 def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
-    """`references`: the texts of imported files by their names. Normalized or not, the canonical text is that
-    of the descriptor."""
+    """`references`: the texts of imported files by their names. The canonical text is that of the
+    descriptor, with or without `normalize`."""
     with _Folder() as folder:
         for name, each in references.items():
             folder.write(name, _as_text(each, folder))
@@ -102,7 +102,7 @@ def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) 
 
 
 def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
-    """What `reader` does not read of `writer`, by Confluent's rules."""
+    """What `reader` cannot read of `writer`, by Confluent's rules."""
     return differences(reader.model, writer.model)
 
 
@@ -114,7 +114,7 @@ def render(parsed: Parsed, form: str) -> str:
 
 
 class _Folder:
-    """A directory of files to compile, gone at its end."""
+    """A temporary directory of files to compile."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="ottla-registry-")
@@ -138,7 +138,7 @@ class _Folder:
             raise InvalidSchema(f"'{name}' is no file to import: {error}") from None
 
     def compile(self, name: str) -> list[FileDescriptorProto]:
-        """The file with all that it imports, from the bottom up. Raises InvalidSchema."""
+        """The file with all of its imports, dependencies first. Raises InvalidSchema."""
         from grpc_tools import protoc
 
         (self._own / "sent").mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def _installed(package: str) -> Path:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[Path]:
-    """What is written to standard error goes to a file."""
+    """Redirects standard error to a file."""
     kept = os.dup(2)
     try:
         with path.open("wb") as target:
@@ -190,7 +190,7 @@ def _errors_of(path: Path) -> Iterator[Path]:
 
 
 def _as_text(schema: str, folder: _Folder) -> str:
-    """The text of a schema that may be a descriptor; what that imports is in the folder."""
+    """The text of a schema that may be a descriptor; the files that it imports are in the folder."""
     if not _BASE64.fullmatch(schema):
         return schema
     try:
@@ -234,8 +234,8 @@ def _file_type(pool: DescriptorPool) -> Any:
 
 
 def _without_default_names(scope: Any) -> None:
-    """What says nothing goes: names in JSON that are the default ones, which protoc writes and clients do
-    not, and options without any."""
+    """Removes redundant parts: default JSON names, which protoc writes and clients do not, and empty
+    options."""
     for span in getattr(scope, "extension_range", ()):
         if not span.options.ByteSize():
             span.ClearField("options")

@@ -1,8 +1,8 @@
-"""The text that a Protobuf schema is kept as, printed from its descriptor: equal schemas have equal texts.
+"""The canonical text of a Protobuf schema, printed from its descriptor: equal schemas have equal texts.
 
-Called by `proto_schema`. Some clients send the text of a file, others its descriptor; both end here. Names of
-types are absolute, comments stay with what they stand before, and the order within a message is that of the
-descriptor: fields, messages, enums, extensions.
+Called by `proto_schema`. Some clients send the text of a file, others its descriptor; both have this
+canonical text. Type names are absolute, comments stay before their element, and the order within a message
+is that of the descriptor: fields, messages, enums, extensions.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def printed(file: Any) -> str:
 
 
 def scalar_name(kind: Any) -> str:
-    """A field's type as .proto files have it: `int32`."""
+    """A field's type as written in .proto files: `int32`."""
     return Field.Type.Name(kind).removeprefix("TYPE_").lower()
 
 
 def is_map(message: Any, field: Any) -> Any:
-    """The entry's message of a map field; None for another field."""
+    """The entry message of a map field; None for any other field."""
     name = field.type_name.rpartition(".")[2]
     for nested in message.nested_type:
         if nested.name == name and nested.options.map_entry:
@@ -257,7 +257,7 @@ def default_json_name(name: str) -> str:
 
 
 def _options(options: Any, *, without: tuple[str, ...] = ()) -> Iterator[str]:
-    """Each as `name = value`."""
+    """Each option as `name = value`."""
     for field, value in options.ListFields():
         if field.name in without and not field.is_extension:
             continue

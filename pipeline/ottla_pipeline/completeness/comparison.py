@@ -1,12 +1,10 @@
-"""What a comparison found: counts for each topic and time window, and the report made of them.
+"""The result of the job `compare`: counts by topic and time window, as JSON and as tables.
 
-Called by the compare job, which has Spark do the counting; everything here is plain data, so that the verdict
-can be tested without a cluster.
+Called by `jobs.compare`, which counts with Spark. Plain data only, so tests of the verdict need no cluster.
 
-The ids that were produced are the measure. The brokers and the lake are each held against them: `missing`
-are ids produced that a tier does not hold; `duplicated` are copies beyond the first that it holds of any id;
-`unexpected` are ids it holds that nobody says to have produced. It passes when all three are 0 in both tiers
-and no id was produced twice.
+The produced ids are the reference. For the brokers and for the lake: `missing` are produced ids that the
+tier lacks; `duplicated` are copies beyond the first of any id; `unexpected` are ids that nobody produced.
+The comparison passes if all three are 0 in both tiers and no id was produced twice.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ from rich.table import Table
 
 
 @dataclass(slots=True)
-class Tier:
-    """One holder of events, against what was produced. `held` counts events, copies included."""
+class TierCounts:
+    """The counts of one tier (brokers or lake). `held` counts events, including copies."""
 
     held: int = 0
     missing: int = 0
     duplicated: int = 0
     unexpected: int = 0
 
-    def add(self, other: Tier) -> None:
+    def add(self, other: TierCounts) -> None:
         self.held += other.held
         self.missing += other.missing
         self.duplicated += other.duplicated
@@ -40,15 +38,16 @@ class Tier:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts of a topic and window, or a sum of such. `produced` counts ids; `repeated`, ids given twice."""
+class Counts:
+    """The counts of a topic and window, or a sum of them. `produced` counts ids; `repeated`, ids that were
+    produced again."""
 
     produced: int = 0
     repeated: int = 0
-    brokers: Tier = field(default_factory=Tier)
-    lake: Tier = field(default_factory=Tier)
+    brokers: TierCounts = field(default_factory=TierCounts)
+    lake: TierCounts = field(default_factory=TierCounts)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Counts) -> None:
         self.produced += other.produced
         self.repeated += other.repeated
         self.brokers.add(other.brokers)
@@ -60,17 +59,17 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowCounts:
     """The counts of one topic in one time window; `start` is ISO 8601 in UTC, or "unknown"."""
 
     topic: str
     start: str
-    tally: Tally
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One id that is not held exactly once everywhere: how often it is, in each tier."""
+    """An id that is not exactly once in every tier: its number of copies in each."""
 
     topic: str
     id: str
@@ -80,51 +79,53 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The result. `samples` are the first differing ids; `without_id` counts records without one."""
+class ComparisonReport:
+    """The result. `samples` are the first differing ids; `without_id` counts records of the brokers
+    without an id."""
 
     window_length: str
-    windows: Sequence[Window]
+    windows: Sequence[WindowCounts]
     samples: Sequence[Difference] = ()
     without_id: int = 0
 
-    def by_topic(self) -> dict[str, Tally]:
-        sums: dict[str, Tally] = {}
+    def by_topic(self) -> dict[str, Counts]:
+        sums: dict[str, Counts] = {}
         for window in self.windows:
-            sums.setdefault(window.topic, Tally()).add(window.tally)
+            sums.setdefault(window.topic, Counts()).add(window.counts)
         return dict(sorted(sums.items()))
 
-    def total(self) -> Tally:
-        total = Tally()
+    def total(self) -> Counts:
+        total = Counts()
         for window in self.windows:
-            total.add(window.tally)
+            total.add(window.counts)
         return total
 
-    def differing(self) -> list[Window]:
-        return [window for window in self.windows if window.tally.differs]
+    def differing(self) -> list[WindowCounts]:
+        return [window for window in self.windows if window.counts.differs]
 
     @property
     def passed(self) -> bool:
         return not self.differing()
 
     def to_json(self) -> str:
-        """The whole report; of the windows, all of them."""
+        """The whole report, with all windows."""
         body: dict[str, Any] = {
             "passed": self.passed,
             "window": self.window_length,
             "total": asdict(self.total()),
-            "topics": {topic: asdict(tally) for topic, tally in self.by_topic().items()},
+            "topics": {topic: asdict(counts) for topic, counts in self.by_topic().items()},
             "broker_records_without_id": self.without_id,
-            "windows": [{"topic": w.topic, "start": w.start} | asdict(w.tally) for w in self.windows],
+            "windows": [{"topic": w.topic, "start": w.start} | asdict(w.counts) for w in self.windows],
             "differences": [asdict(sample) for sample in self.samples],
         }
         return json.dumps(body, indent=1)
 
     def tables(self, most: int = 20) -> list[Table]:
-        """For people: sums of each topic; then the windows that differ, `most` of them."""
+        """Tables for terminals: the sums of each topic, then the windows that differ, at most `most` of
+        them."""
         sums = counts_table("Audit")
-        for topic, tally in self.by_topic().items():
-            sums.add_row(topic, "all", *cells(tally))
+        for topic, counts in self.by_topic().items():
+            sums.add_row(topic, "all", *cells(counts))
         sums.add_section()
         sums.add_row("all", "all", *cells(self.total()))
         differing = self.differing()
@@ -132,13 +133,13 @@ class Report:
             return [sums]
         windows = counts_table(f"Windows of {self.window_length} that differ ({len(differing)})")
         for window in differing[:most]:
-            windows.add_row(window.topic, window.start, *cells(window.tally))
+            windows.add_row(window.topic, window.start, *cells(window.counts))
         samples = Table(title="Ids that differ, and how often each tier holds them", title_justify="left")
         for name in ("topic", "id", "produced", "brokers", "lake"):
             samples.add_column(name, justify="left" if name in ("topic", "id") else "right")
         for sample in self.samples[:most]:
-            counts = (str(count) for count in (sample.produced, sample.brokers, sample.lake))
-            samples.add_row(sample.topic, sample.id, *counts)
+            numbers = (str(number) for number in (sample.produced, sample.brokers, sample.lake))
+            samples.add_row(sample.topic, sample.id, *numbers)
         return [sums, windows, samples]
 
 
@@ -152,10 +153,10 @@ def counts_table(title: str) -> Table:
     return table
 
 
-def cells(tally: Tally) -> Iterable[str]:
-    """A tally as the cells of `counts_table`'s row; what should be 0 and is not stands out."""
-    yield f"{tally.produced:,}" + (f" [red]+{tally.repeated:,}[/]" if tally.repeated else "")
-    for tier in (tally.brokers, tally.lake):
+def cells(counts: Counts) -> Iterable[str]:
+    """The cells of a `counts_table` row; counts that should be 0 and are not are red."""
+    yield f"{counts.produced:,}" + (f" [red]+{counts.repeated:,}[/]" if counts.repeated else "")
+    for tier in (counts.brokers, counts.lake):
         yield f"{tier.held:,}"
         for count in (tier.missing, tier.duplicated, tier.unexpected):
             yield f"[red]{count:,}[/]" if count else "0"

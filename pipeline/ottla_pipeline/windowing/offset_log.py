@@ -1,11 +1,10 @@
-"""What a batch was made of: its records and its watermarks, as Spark wrote them down before it ran.
+"""The input of a batch: its offsets and watermarks, from Spark's offset log.
 
-Called by `batch`, on the driver. Spark writes `CHECKPOINT/offsets/N` before batch N runs and goes by it again
-after a crash: which offsets it ends at, and the watermark. So what is read from there is what Spark itself
-goes by, at the first run of a batch and at every other.
+Called by `batch`, on the driver. Spark writes `CHECKPOINT/offsets/N` before batch N runs and uses it again
+after a crash: the end offsets, and the watermark. So these values are the same in every run of the batch.
 
-Two watermarks matter in a batch (Spark's stateful operators, since 3.5): a record is late by the watermark of
-the batch *before*; windows are closed by that of the batch itself.
+Two watermarks matter in a batch (Spark's stateful operators, since 3.5): a record is late by the watermark
+of the *previous* batch; windows are closed by that of the batch itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 Offsets = dict[tuple[str, int], int]
 _NONE = "-"
@@ -21,8 +20,9 @@ _VERSION = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the ledger: the watermark in microseconds since 1970, and for each source where it ends."""
+class OffsetLogEntry:
+    """One entry of the offset log: the watermark in microseconds since 1970, and the end offsets of each
+    source."""
 
     watermark_us: int
     ends: tuple[Offsets | None, ...]
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Some offsets of one partition, `end` not among them."""
+    """Offsets of one partition; `end` is exclusive."""
 
     topic: str
     partition: int
@@ -39,8 +39,8 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What one batch was made of. `sources` are in the order in which the plan reads them."""
+class BatchInputs:
+    """The input of one batch. `sources` are in the order in which the plan reads them."""
 
     late_by_us: int
     watermark_us: int
@@ -48,21 +48,22 @@ class Made:
 
 
 def offsets_of(text: str) -> Offsets:
-    """Spark's `{"topic": {"0": 23}}`."""
+    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`."""
     return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
 
 
-def parse_entry(text: str) -> Entry:
-    """A file of `offsets/`: a version, a line about the batch, a line for each source."""
+def parse_entry(text: str) -> OffsetLogEntry:
+    """Parses a file of `offsets/`: a version, a line about the batch, a line for each source."""
     version, about, *sources = text.splitlines()
     if version != _VERSION:
         raise ValueError(f"a checkpoint of version {version!r}; {_VERSION!r} is known")
     ends = tuple(None if line == _NONE else offsets_of(line) for line in sources)
-    return Entry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
+    return OffsetLogEntry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
 
 
 def parse_initial(text: str) -> Offsets:
-    """A file of `sources/`: where a source began. Kafka's source puts a zero byte before it."""
+    """Parses a file of `sources/`, the start offsets of a source. Kafka's source puts a zero byte before
+    it."""
     version, line = text.lstrip("\0").split("\n", 1)
     if version != _VERSION:
         raise ValueError(f"a source of version {version!r}; {_VERSION!r} is known")
@@ -70,7 +71,7 @@ def parse_initial(text: str) -> Offsets:
 
 
 def ranges(start: Offsets, end: Offsets) -> tuple[Range, ...]:
-    """What is between; a partition that is new was read from its beginning."""
+    """The offsets between `start` and `end`; a new partition was read from its beginning."""
     return tuple(
         Range(topic, partition, start.get((topic, partition), 0), stop)
         for (topic, partition), stop in sorted(end.items())
@@ -78,25 +79,24 @@ def ranges(start: Offsets, end: Offsets) -> tuple[Range, ...]:
     )
 
 
-class Ledger:
-    """The ledger of one checkpoint."""
+class OffsetLog:
+    """The offset log of one checkpoint."""
 
-    def __init__(self, files: Files, checkpoint: str) -> None:
+    def __init__(self, files: FileSystem, checkpoint: str) -> None:
         self._files = files
         self._checkpoint = checkpoint.rstrip("/")
 
-    def made(self, batch_id: int) -> Made:
-        """What batch `batch_id` was made of; it, and the one before, must be in the ledger (Spark keeps
-        100)."""
+    def batch_inputs(self, batch_id: int) -> BatchInputs:
+        """The input of a batch; its entry and the previous one must be in the log (Spark keeps 100)."""
         entry = self._entry(batch_id)
-        before = self._entry(batch_id - 1) if batch_id else Entry(0, (None,) * len(entry.ends))
+        before = self._entry(batch_id - 1) if batch_id else OffsetLogEntry(0, (None,) * len(entry.ends))
         sources = []
         for number, end in enumerate(entry.ends):
             start = before.ends[number]
             if start is None and end is not None:
                 start = parse_initial(self._files.read(f"{self._checkpoint}/sources/{number}/0"))
             sources.append(ranges(start or {}, end or {}))
-        return Made(before.watermark_us, entry.watermark_us, tuple(sources))
+        return BatchInputs(before.watermark_us, entry.watermark_us, tuple(sources))
 
-    def _entry(self, batch_id: int) -> Entry:
+    def _entry(self, batch_id: int) -> OffsetLogEntry:
         return parse_entry(self._files.read(f"{self._checkpoint}/offsets/{batch_id}"))

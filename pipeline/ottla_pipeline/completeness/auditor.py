@@ -1,7 +1,8 @@
-"""A running audit: what its streams bring goes into the ledger, and the ledger's verdicts out to people.
+"""A running audit: adds the batches of its streams to the ledger and publishes the verdicts.
 
-Called by the audit jobs. Spark's threads add batches, one stream's in order; a thread of its own looks how
-far the streams are and writes the report, also when nothing comes: a loss is told by what does not come.
+Called by the audit jobs. Spark's threads add batches, those of one stream in order. A thread of its own
+updates the horizons and writes the report, also without new batches: missing records show only when the
+horizon passes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,25 +20,26 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent
-from ottla_pipeline.completeness import applications, by_topic, pages, tiers
-from ottla_pipeline.completeness.config import AuditConfig, interval_ms
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt
+from ottla_pipeline.completeness import report, tiers
+from ottla_pipeline.completeness.config import AuditConfig, TierConfig, interval_ms
 from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger, dead_letters_of
-from ottla_pipeline.completeness.pages import Found
-from ottla_pipeline.completeness.store import Store
-from ottla_pipeline.completeness.verdicts import judge, problems, silent, verdict
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.completeness.number_bitmap import BITS, FULL
+from ottla_pipeline.completeness.report import AuditResult
+from ottla_pipeline.completeness.verdicts import evaluate, problems, silent_clients, verdict
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
 
 LOOK_S: Final = 3.0
 DRAW_S: Final = 30.0
 """So often the page is drawn anew when nothing but the time has changed."""
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 Add = Callable[[Ledger], None]
 
 
 def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
-    """The time of a batch's trigger, if the batch took all there was then. Only Kafka's sources may be told
-    to take less; theirs say how far they might have gone."""
+    """The trigger time of a batch that read all available data, else None. Only Kafka sources may be
+    limited to less; they report their latest offsets."""
     for source in progress["sources"]:
         latest = source.get("latestOffset")
         if str(source["description"]).startswith("KafkaV2[") and latest != source["endOffset"]:
@@ -44,34 +47,34 @@ def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
     return round(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000)
 
 
-class Watch:
-    """One audit, from its first batch to its last report. `found` is the latest verdict."""
+class Auditor:
+    """One audit, from its first batch to its last report. `result` is the latest one."""
 
     def __init__(
-        self, config: AuditConfig, store: Store, say: Say, details: dict[str, object] | None = None
+        self, config: AuditConfig, store: LedgerStore, echo: Echo, details: dict[str, object] | None = None
     ) -> None:
         self._config = config
         self._store = store
-        self._say = say
+        self._echo = echo
         self._details = details if details is not None else {}
         self._lock = threading.Lock()
         text = store.load()
         names = tuple(tier.name for tier in config.tiers)
         self._ledger = Ledger.from_json(text) if text is not None else Ledger(config.window_ms, names)
         if (self._ledger.window_ms, self._ledger.tiers) != (config.window_ms, names):
-            raise CannotBegin(
+            raise JobStartError(
                 f"{config.checkpoint} is that of an audit with windows of {self._ledger.window_ms} ms "
                 f"and tiers {', '.join(self._ledger.tiers)}; take another checkpoint for others"
             )
         self._queries: Sequence[StreamingQuery] = ()
         self._began_ms = _now_ms()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._look_now_and_then, name="audit-report", daemon=True)
-        self.found: Found = self._judge()
-        self._drawn: Found | None = None
+        self._thread = threading.Thread(target=self._run, name="audit-report", daemon=True)
+        self.result: AuditResult = self._evaluate()
+        self._drawn: AuditResult | None = None
 
     def follow(self, queries: Sequence[StreamingQuery]) -> None:
-        """Looks after these, the names of which are their streams'."""
+        """Starts to observe these queries, whose names are those of their streams."""
         self._queries = queries
         with self._lock:
             for query in queries:
@@ -79,7 +82,7 @@ class Watch:
         self._thread.start()
 
     def tier_batch(self, tier: str, dead_letters: bool = False) -> Callable[[DataFrame, int], None]:
-        """What a tier's stream does with its batches."""
+        """The `foreachBatch` function of a tier's stream."""
 
         def batch(records: DataFrame, batch_id: int) -> None:
             rows = tiers.count(records, self._config.window_ms)
@@ -91,11 +94,12 @@ class Watch:
         return batch
 
     def add_whole(self, tier: str, rows: list[Counted], *, dead_letters: bool = False) -> None:
-        """All that a tier holds that has no stream. CannotBegin if the ledger has it already."""
+        """Adds all records of a tier that has no stream. Raises JobStartError if the ledger includes them
+        already."""
         stream = dead_letters_of(tier) if dead_letters else tier
         with self._lock:
             if not self._ledger.is_new(stream, 0):
-                raise CannotBegin(
+                raise JobStartError(
                     f"{self._config.checkpoint} has counted {stream} before, and what was there then would "
                     "count twice: a Parquet lake's audit begins with an empty checkpoint"
                 )
@@ -116,7 +120,7 @@ class Watch:
             ledger.add_events(of_producers, unreadable)
             for event in events:
                 if isinstance(event, ConsumerEvent):
-                    applications.add(ledger, self._config, event)
+                    add_consumer_event(ledger, self._config, event)
 
         self._add(EVENTS, batch_id, add)
 
@@ -127,7 +131,7 @@ class Watch:
                 self._store.save(self._ledger.to_json())
 
     def close(self) -> None:
-        """The last report, when the queries have ended."""
+        """Writes the last report, after the queries have ended."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -136,28 +140,28 @@ class Watch:
                 for query in self._queries:
                     if query.exception() is None:  # it took all that there was when it began
                         self._reached(str(query.name), self._began_ms)
-            self.found = self._judge()
+            self.result = self._evaluate()
             self._store.save(self._ledger.to_json())
         self._write()
-        self._say(self.found.line())
+        self._echo(self.result.line())
 
-    def _look_now_and_then(self) -> None:
+    def _run(self) -> None:
         while not self._ending.wait(LOOK_S):
-            self._look()
+            self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         horizons = [(str(query.name), self._horizon_ms(query)) for query in self._queries]
         with self._lock:
             for stream, at_ms in horizons:
                 self._reached(stream, at_ms)
             self._ledger.forget(interval_ms(self._config.keep))
-            before, self.found = self.found, self._judge()
-        if before.verdict != self.found.verdict:
-            self._say(self.found.line())
-        self._write(draw=self._drawn is None or self.found.tells_more_than(self._drawn, DRAW_S))
+            before, self.result = self.result, self._evaluate()
+        if before.verdict != self.result.verdict:
+            self._echo(self.result.line())
+        self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, DRAW_S))
 
     def _reached(self, stream: str, at_ms: int) -> None:
-        """Applications have no stream but the audit events."""
+        """Advances a stream's horizon; the audit events' horizon is also that of the applications."""
         self._ledger.reached(stream, at_ms)
         if stream == EVENTS:
             for tier in self._config.tiers:
@@ -165,7 +169,7 @@ class Watch:
                     self._ledger.reached(tier.name, at_ms)
 
     def _horizon_ms(self, query: StreamingQuery) -> int:
-        """Up to when the query has read its source; 0 if that cannot be told now."""
+        """The time up to which the query has read its source; 0 if it is not known at present."""
         now_ms, status, last = _now_ms(), query.status, query.lastProgress
         waiting = not status["isTriggerActive"] and not status["isDataAvailable"]
         if waiting and str(status["message"]).startswith("Waiting") and last is not None:
@@ -173,39 +177,121 @@ class Watch:
             return now_ms - interval_ms(self._config.trigger.interval)
         return (caught_up_ms(json.loads(last.json)) or 0) if last is not None else 0
 
-    def _judge(self) -> Found:
+    def _evaluate(self) -> AuditResult:
         ledger, now_ms = self._ledger, _now_ms()
         rules = self._config.rules()
-        rows = judge(ledger, rules, now_ms)
-        troubles = problems(ledger)
-        word = verdict(rows, troubles)
+        rows = evaluate(ledger, rules, now_ms)
+        problems_found = problems(ledger)
+        word = verdict(rows, problems_found)
         producers = sum(not client.application for client in ledger.clients.values())
-        found = Found(
+        found = AuditResult(
             name=self._config.name,
             at_ms=now_ms,
             window_ms=ledger.window_ms,
             verdict=word,
             rows=rows,
-            problems=troubles,
-            silent=silent(ledger, interval_ms(self._config.silent_after)),
+            problems=problems_found,
+            silent=silent_clients(ledger, interval_ms(self._config.silent_after)),
             horizons_ms={tier: ledger.horizon_ms(tier) for tier in ledger.tiers},
             unaudited={tier: dict(topics) for tier, topics in ledger.unaudited.items()},
             producers=producers,
             consumers=len(ledger.clients) - producers,
         )
         self._details["verdict"] = word
-        self._details["audit"] = by_topic.details(found, self._config.topics.topics or (), rules)
+        self._details["audit"] = report.topic_details(found, self._config.topics.topics or (), rules)
         return found
 
     def _write(self, *, draw: bool = True) -> None:
         if self._config.report is None:
             return
         try:
-            pages.write(self.found, Path(self._config.report), draw=draw)
-            self._drawn = self.found if draw else self._drawn
+            report.write(self.result, Path(self._config.report), draw=draw)
+            self._drawn = self.result if draw else self._drawn
         except OSError as error:
-            self._say(f"the report could not be written: {error}")
+            self._echo(f"the report could not be written: {error}")
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+LEDGER: Final = "ledger"
+
+
+class LedgerStore:
+    """The ledger on disk, beside Spark's checkpoints: one numbered file, written whole after every batch.
+
+    The file is written under another name and renamed, so the latest one is always complete.
+    """
+
+    def __init__(self, files: FileSystem, checkpoint: str) -> None:
+        self._files = files
+        self._folder = f"{checkpoint}/{LEDGER}"
+        self._files.make_directories(self._folder)
+        self._last = max((int(name.removesuffix(".json")) for name in self._names()), default=-1)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._files.names(self._folder) if name.endswith(".json")]
+
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:012d}.json"
+
+    def load(self) -> str | None:
+        return self._files.read(self._path(self._last)) if self._last >= 0 else None
+
+    def save(self, text: str) -> None:
+        part = f"{self._folder}/.part"
+        self._files.write(part, text)
+        self._files.rename(part, self._path(self._last + 1))
+        self._last += 1
+        if self._last > 0:
+            self._files.remove(self._path(self._last - 1))
+
+
+def add_consumer_event(ledger: Ledger, config: AuditConfig, event: ConsumerEvent) -> None:
+    """Adds a consumer's event to the tiers of its application. The counts of an application that is no
+    tier are ignored."""
+    ledger.add_receipts(
+        event,
+        {
+            tier.name: _tier_counts(config, tier, event)
+            for tier in config.tiers
+            if tier.application == event.application
+        },
+    )
+
+
+def _tier_counts(
+    config: AuditConfig, tier: TierConfig, event: ConsumerEvent
+) -> tuple[list[Counted], Counter[tuple[str, int]]]:
+    wanted = config.topics if tier.topics is None else tier.topics
+    rows: list[Counted] = []
+    rejected: Counter[tuple[str, int]] = Counter()
+    for receipt in event.receipts:
+        topic = receipt.topic.removeprefix(tier.topic_prefix)
+        if not receipt.topic.startswith(tier.topic_prefix) or not wanted.fits(topic):
+            continue
+        rows += _rows(receipt, topic)
+        if receipt.rejected:
+            rejected[topic, receipt.start_ms] += receipt.rejected
+    for name, records in event.unaudited.items():
+        topic = name.removeprefix(tier.topic_prefix)
+        if records and name.startswith(tier.topic_prefix) and wanted.fits(topic):
+            rows.append(Counted(topic, None, 0, 0, 0, records))
+    return rows, rejected
+
+
+def _rows(receipt: Receipt, topic: str) -> list[Counted]:
+    """One row per bucket of numbers. The event does not say which numbers were duplicates: the first row
+    counts them."""
+    bucket, shift = divmod(receipt.first, BITS)
+    left, copies = receipt.bits << shift, receipt.received - receipt.bits.bit_count()
+    rows: list[Counted] = []
+    while left:
+        if bits := left & FULL:
+            count = bits.bit_count() + copies
+            copies = 0
+            rows.append(Counted(topic, receipt.producer, receipt.start_ms, bucket, bits, count))
+        left >>= BITS
+        bucket += 1
+    return rows

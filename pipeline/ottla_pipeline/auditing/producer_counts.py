@@ -1,14 +1,14 @@
-"""Counts what one producer has sent and had acknowledged, by topic and tumbling window.
+"""Counts the records that one producer has sent and that were acknowledged, by topic and tumbling window.
 
-Called by the adapters, under their lock; time comes in as `now_ms`. Pure: no clock, no I/O, no lock.
+Called by the adapters, under their lock; time is passed in as `now_ms`. Pure: no clock, no I/O, no lock.
 
-Invariants: every record handed to the library has a number of its window, and each number ends as
-acknowledged or failed, once, however often the library sent the bytes. A window is closed when its time is
-over and nothing of it is in flight; no number is taken of a closed window, also when the clock is set back.
-What was changed since the last report that arrived is in the next one: a lost report costs nothing.
+Invariants: every record that is handed to the library has a number in its window, and each number ends as
+acknowledged or failed, once, however often the library retried. A window is closed when its time is over and
+no record is in flight; a closed window assigns no number, also if the clock is set back. A report has all
+changes since the last delivered report, so a lost report loses no counts.
 
-In a transaction no delivery counts by itself: its records are acknowledged by the commit, all of them, or
-failed by the abort; but for those that could not even be handed over, which have failed before.
+In a transaction, deliveries do not count by themselves: the commit acknowledges all of its records, the
+abort fails them. Records that could not be handed over have failed before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LOST_MAX = 1_000
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """The records of one topic and window. The next record's number is `sent`; whoever takes it adds 1."""
+    """The records of one topic and window. `sent` is the number of the next record; the caller increments
+    it."""
 
     topic: str
     start_ms: int
@@ -47,7 +48,7 @@ class Window:
         self._failed.append((first, last))
 
     def fail_rest(self, first: int) -> None:
-        """None of the numbers from this one on was acknowledged; some of them may have failed already."""
+        """No number from `first` on was acknowledged; some of them may have failed already."""
         for low, high in sorted(each for each in self._failed if each[0] >= first):
             if low > first:
                 self.fail(first, low - 1)
@@ -56,7 +57,8 @@ class Window:
             self.fail(first, self.sent - 1)
 
     def numbers(self) -> tuple[tuple[int, int], ...] | None:
-        """The acknowledged numbers as ranges; None while some are in flight, or if there are too many."""
+        """The acknowledged numbers as ranges; None while records are in flight, or with more than
+        RANGES_MAX ranges."""
         if self.in_flight:
             return None
         ranges, begin = [], 0
@@ -70,12 +72,12 @@ class Window:
         return tuple(ranges) if len(ranges) <= RANGES_MAX else None
 
     def state(self) -> tuple[int, int, int, bool]:
-        """What a report tells, to see whether it has changed."""
+        """The reported values, to detect changes."""
         return (self.sent, self.acknowledged, self.failed, self.closed)
 
 
-class Counter:
-    """One producer's counts. `current` holds each topic's window of now, for adapters in a hurry."""
+class ProducerCounter:
+    """The counts of one producer. `current` has each topic's present window, as a fast path for adapters."""
 
     def __init__(self, producer: str, server: str, window_ms: int) -> None:
         if window_ms <= 0:
@@ -88,12 +90,12 @@ class Counter:
         self.latest_ms = 0
         self._reports = 0
         self._lost: list[int] = []
-        self._on_the_way: dict[int, list[tuple[Window, tuple[int, int, int, bool]]]] = {}
+        self._in_flight: dict[int, list[tuple[Window, tuple[int, int, int, bool]]]] = {}
         self._in_transaction = False
         self._touched: list[Window] = []
 
     def window(self, topic: str, now_ms: int) -> Window:
-        """The window that a record handed over now belongs to. Time never goes back here."""
+        """The window of a record that is handed over now. Time never goes back here."""
         self.latest_ms = now_ms = max(now_ms, self.latest_ms)
         window = self.current.get(topic)
         if window is None or now_ms >= window.end_ms:
@@ -106,7 +108,7 @@ class Counter:
         return window
 
     def begin_transaction(self) -> None:
-        """From here to its end, deliveries are not to be counted one by one."""
+        """From now on until the end of the transaction, deliveries are not counted one by one."""
         self._in_transaction = True
         self.current.clear()  # each window is asked for anew, and marked
         for window in self._windows:
@@ -133,9 +135,9 @@ class Counter:
         return self._in_transaction
 
     def report(self, now_ms: int, *, final: bool = False) -> AuditEvent:
-        """What has changed since the last report that arrived; `final`: nothing will be sent any more.
+        """The changes since the last delivered report. `final`: the producer sends no further records.
 
-        The event is to be published, and `arrived` or `lost` called with its number.
+        The caller publishes the event and then calls `arrived` or `lost` with its number.
         """
         self.latest_ms = now_ms = max(now_ms, self.latest_ms)
         told = []
@@ -149,7 +151,7 @@ class Counter:
                 told.append((window, state))
         number = self._reports
         self._reports += 1
-        self._on_the_way[number] = told
+        self._in_flight[number] = told
         return AuditEvent(
             producer=self.producer,
             server=self.server,
@@ -173,8 +175,8 @@ class Counter:
         )
 
     def arrived(self, report: int) -> None:
-        """The report's event was acknowledged: what it told need not be told again."""
-        for window, state in self._on_the_way.pop(report, ()):
+        """The report's event was acknowledged; its counts need not be repeated."""
+        for window, state in self._in_flight.pop(report, ()):
             if state == window.state():
                 window._confirmed = state
         self._windows = [
@@ -184,6 +186,6 @@ class Counter:
         ]
 
     def lost(self, report: int) -> None:
-        """The report's event was not acknowledged: the next one tells the same again."""
-        if self._on_the_way.pop(report, None) is not None:
+        """The report's event was not acknowledged; the next report repeats its counts."""
+        if self._in_flight.pop(report, None) is not None:
             self._lost = [*self._lost, report][-LOST_MAX:]

@@ -1,7 +1,7 @@
-"""The few operations that the lake needs of a Hadoop file system, through the session's JVM.
+"""A Hadoop file system, used through the session's JVM.
 
-Called by the lake's commit log and plans, on the driver. Works on any file system whose rename of one file is
-atomic (local disks, HDFS).
+Called on the driver by the commit log, checkpoints and ledgers. Works on every file system that renames
+one file atomically (local disks, HDFS).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 
-class Files:
-    """The few operations needed of a Hadoop file system, through the session's JVM."""
+class FileSystem:
+    """The operations that the jobs need of Hadoop's FileSystem. Paths may name any file system that Hadoop
+    knows."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark.sparkContext._jvm
@@ -32,14 +33,14 @@ class Files:
         return self._systems[root]
 
     def absolute(self, path: str) -> str:
-        """With scheme and without a trailing slash, as listings give it."""
+        """The path with its scheme and without a trailing slash, as listings return it."""
         return str(self._of(path).makeQualified(self._path(path)).toString()).rstrip("/")
 
     def exists(self, path: str) -> bool:
         return bool(self._of(path).exists(self._path(path)))
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; none if it is not there."""
+        """The names in a directory, sorted; empty if the directory does not exist."""
         if not self.exists(directory):
             return []
         found = self._of(directory).listStatus(self._path(directory))
@@ -74,12 +75,12 @@ class Files:
         self._of(path).mkdirs(self._path(path))
 
     def rename(self, source: str, target: str) -> None:
-        """One file to a name that nothing has yet. Raises OSError."""
+        """Renames one file to a name that does not exist. Raises OSError."""
         if not self._of(source).rename(self._path(source), self._path(target)):
             raise OSError(f"cannot rename {source} to {target}")
 
     def remove(self, path: str) -> None:
-        """A file, or a directory with all that is in it; nothing happens if it is not there."""
+        """Deletes a file, or a directory with its contents; does nothing if it does not exist."""
         self._of(path).delete(self._path(path), True)
 
     def size(self, path: str) -> int:

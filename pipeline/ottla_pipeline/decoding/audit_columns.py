@@ -1,7 +1,7 @@
-"""Where and when a record was produced, as columns: out of the headers that audited producers write.
+"""The headers of audited producers as columns: the producer, time and number of a record.
 
-Called by the audit job on topics, and by the lake job, whose tables carry the same columns so that what has
-landed can be counted alike. All three are null for a record of a producer that is not audited.
+Called by the audit job for topics, and by the lake job, whose tables have the same columns, so that the
+audit counts both alike. All three are null for records of producers that are not audited.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PRODUCED_NUMBER = "kafka_produced_number"  # BIGINT
 
 
 def header(headers: Column, name: str) -> Column:
-    """The first value of a header as text; null when there is none."""
+    """The first value of a header as text; null if the record lacks the header."""
     return sf.get(sf.filter(headers, lambda one: one["key"] == name), sf.lit(0))["value"].cast("string")
 
 
 def produced_columns(headers: Column) -> dict[str, Column]:
-    """The three columns, by name, of Spark's `headers` (Kafka source with includeHeaders)."""
+    """The three columns, by name, from Spark's `headers` column (Kafka source with includeHeaders)."""
     stamp = header(headers, PRODUCED_HEADER)
     at_ms = sf.split_part(stamp, sf.lit("/"), sf.lit(1)).try_cast("bigint")
     number = sf.split_part(stamp, sf.lit("/"), sf.lit(2)).try_cast("bigint")

@@ -1,9 +1,9 @@
-"""Which numbers of a window were seen, and how often in all: exact, and small where nothing is amiss.
+"""A compact, exact set of record numbers, with a count that includes duplicates.
 
-Called by the ledger. Pure. Numbers come in buckets of 32,768 bits, as Spark's bitmap functions make them (4
-KiB at most; a Python integer is as long as its highest bit). Buckets that are full from 0 on are just
-counted, so what has been seen without a gap takes a few bytes, however much it is. Adding is commutative, and
-copies show as the difference between what was counted and what is distinct.
+Called by the ledger. Pure. Numbers are grouped in buckets of 32,768 bits, as Spark's bitmap functions
+produce them (at most 4 KiB; a Python integer is as long as its highest bit). Leading full buckets are only
+counted, so numbers without a gap take a few bytes, whatever their amount. Addition is commutative.
+Duplicates are the difference between the count and the number of distinct values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(slots=True)
-class Seen:
-    """`count` is of records, copies included."""
+class NumberBitmap:
+    """Record numbers of one producer, topic and window. `count` includes duplicates; `full` counts the
+    leading full buckets."""
 
     count: int = 0
     full: int = 0
@@ -49,11 +50,11 @@ class Seen:
         return FULL if bucket < self.full else self.buckets.get(bucket, 0)
 
     def within(self, ranges: Ranges) -> int:
-        """How many distinct numbers of these ranges were seen."""
+        """The number of distinct members in these ranges."""
         return sum((self.bits(bucket) & mask).bit_count() for bucket, mask in masks(ranges))
 
     def missing(self, ranges: Ranges, most: int) -> list[int]:
-        """The first numbers of these ranges that were not seen, `most` of them."""
+        """The first numbers of these ranges that are not members, at most `most`."""
         found: list[int] = []
         for bucket, mask in masks(ranges):
             lacking = mask & ~self.bits(bucket)
@@ -63,9 +64,10 @@ class Seen:
                 lacking ^= lowest
         return found
 
-    def beside(self, other: Seen) -> Seen:
-        """What two holders have between them: in each of them a number may be once, and only once."""
-        both = Seen(0, max(self.full, other.full))
+    def beside(self, other: NumberBitmap) -> NumberBitmap:
+        """The union with another holder, for example the dead letters: a number that is in both is no
+        duplicate."""
+        both = NumberBitmap(0, max(self.full, other.full))
         for bucket in self.buckets.keys() | other.buckets.keys():
             if bucket < both.full:
                 continue
@@ -77,7 +79,7 @@ class Seen:
         return [self.count, self.full, {str(bucket): f"{bits:x}" for bucket, bits in self.buckets.items()}]
 
     @classmethod
-    def from_json(cls, raw: Sequence[Any]) -> Seen:
+    def from_json(cls, raw: Sequence[Any]) -> NumberBitmap:
         count, full, buckets = raw
         return cls(count, full, {int(bucket): int(bits, 16) for bucket, bits in buckets.items()})
 
@@ -97,9 +99,9 @@ def masks(ranges: Ranges) -> Iterator[tuple[int, int]]:
         yield bucket, bits
 
 
-def of(numbers: Iterable[int]) -> Seen:
-    """These numbers, each as one record; for what comes one by one."""
-    seen = Seen()
+def bitmap_of(numbers: Iterable[int]) -> NumberBitmap:
+    """A bitmap of these numbers, each counted once."""
+    seen = NumberBitmap()
     for number in numbers:
         seen.add(number // BITS, 1 << number % BITS, 1)
     return seen

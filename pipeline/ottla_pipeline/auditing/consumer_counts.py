@@ -1,11 +1,11 @@
-"""Counts what one consumer has processed, by topic, producer and window of the records' own time.
+"""Counts the records that one consumer has processed, by topic, producer and window of the record's own time.
 
-Called by the adapters; time comes in as `now_ms`. Pure: no clock, no I/O, no lock.
+Called by the adapters; time is passed in as `now_ms`. Pure: no clock, no I/O, no lock.
 
-Invariants: a record that was given out is pending until the application is done with it (`processed`), or its
-partition is taken away (`keep`), and is counted at most once for each time that it was given out. What was
-processed is in exactly one report. A report that has not arrived is made again unchanged, under its number:
-readers add each number once, so a publication of unknown outcome counts neither twice nor not at all.
+Invariants: a delivered record is pending until the application has processed it (`processed`) or its
+partition is revoked (`retain`), and counts at most once per delivery. Each processed record is in exactly
+one report. A report that was not acknowledged is published again unchanged, with its number. Readers add
+each number once, so a publication with an unknown outcome is counted exactly once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PENDING_MAX: Final = 1_000_000
 
 @dataclass(slots=True)
 class _Processed:
-    """Of one topic, producer and window, since the last report."""
+    """Processed records of one topic, producer and window since the last report."""
 
     numbers: list[int] = field(default_factory=list)
     rejected: int = 0
@@ -39,7 +39,7 @@ class _Processed:
 
 @dataclass(slots=True)
 class _Given:
-    """A record that was given out. `window` is its topic, producer and window's start; None: not audited."""
+    """A delivered record. `window` is its topic, producer and window start; None: not audited."""
 
     offset: int
     window: tuple[str, str, int] | None
@@ -47,8 +47,8 @@ class _Given:
     rejected: bool = False
 
 
-class Receipts:
-    """One consumer's counts."""
+class ConsumerCounter:
+    """The counts of one consumer."""
 
     def __init__(self, consumer: str, server: str, application: str, window_ms: int) -> None:
         if window_ms <= 0:
@@ -63,12 +63,12 @@ class Receipts:
         self._processed: dict[tuple[str, str, int], _Processed] = {}
         self._unaudited: dict[str, int] = {}
         self._reports = 0
-        self._on_the_way: ConsumerEvent | None = None
+        self._in_flight: ConsumerEvent | None = None
 
-    def given_out(
+    def delivered(
         self, topic: str, partition: int, offset: int, headers: Iterable[tuple[str, bytes | None]]
     ) -> None:
-        """The application has got this record."""
+        """The application received this record."""
         name = name_of(headers)
         window, number = None, 0
         if name is not None:
@@ -77,9 +77,9 @@ class Receipts:
         self._pending.setdefault((topic, partition), deque()).append(_Given(offset, window, number))
         self._pending_count += 1
         if self._pending_count > PENDING_MAX:
-            self._leave_one_out()
+            self._drop_oldest()
 
-    def _leave_one_out(self) -> None:
+    def _drop_oldest(self) -> None:
         longest = max(self._pending.values(), key=len)
         longest.popleft()
         self._pending_count -= 1
@@ -92,7 +92,7 @@ class Receipts:
         self._left_out += 1
 
     def reject(self, topic: str, partition: int, offset: int) -> None:
-        """The application found a pending record invalid. ValueError if it is not pending."""
+        """The application found a pending record invalid. Raises ValueError if it is not pending."""
         for given in reversed(self._pending.get((topic, partition), ())):
             if given.offset == offset:
                 given.rejected = True
@@ -100,7 +100,7 @@ class Receipts:
         raise ValueError(f"{topic}-{partition}: the record at offset {offset} is not one to be committed")
 
     def processed(self, offsets: Mapping[Partition, int]) -> None:
-        """The application is done with what it was given out before these offsets."""
+        """The application has processed all delivered records before these offsets."""
         for partition, end in offsets.items():
             pending = self._pending.get(partition)
             while pending and pending[0].offset < end:
@@ -118,26 +118,27 @@ class Receipts:
         found.numbers.append(given.number)
         found.rejected += given.rejected
 
-    def keep(self, partitions: Collection[Partition]) -> None:
-        """Others read the remaining partitions now: what was not processed in these is given out to them."""
+    def retain(self, partitions: Collection[Partition]) -> None:
+        """Drops the pending records of all other partitions: they are revoked, and their new owner
+        receives them."""
         for partition in [partition for partition in self._pending if partition not in partitions]:
             self._pending_count -= len(self._pending.pop(partition))
 
     @property
     def waiting(self) -> bool:
-        """Whether something is processed that no report has told, or a report has not arrived."""
-        return bool(self._processed or self._unaudited or self._on_the_way)
+        """Whether processed records are unreported, or a report is not acknowledged."""
+        return bool(self._processed or self._unaudited or self._in_flight)
 
     def report(self, now_ms: int, *, final: bool = False) -> ConsumerEvent:
-        """The report on its way, if it has not arrived; else the next one. `final`: nothing will be processed
-        any more, and nothing is left for another report (else the event is not final: ask again).
+        """The unacknowledged report, else the next one. `final`: no further records will be processed. The
+        returned event is final only if no counts are left for another report; else call again.
 
-        The event is to be published, and `arrived` called if it was.
+        The caller publishes the event and calls `arrived` if it was acknowledged.
         """
-        if self._on_the_way is None:
-            receipts = self._take()
+        if self._in_flight is None:
+            receipts = self._next_receipts()
             unaudited, self._unaudited = self._unaudited, {}
-            self._on_the_way = ConsumerEvent(
+            self._in_flight = ConsumerEvent(
                 consumer=self.consumer,
                 server=self.server,
                 application=self.application,
@@ -149,14 +150,14 @@ class Receipts:
                 unaudited=unaudited,
             )
             self._reports += 1
-        return self._on_the_way
+        return self._in_flight
 
     def arrived(self) -> None:
-        """The report on its way was acknowledged."""
-        assert self._on_the_way is not None
-        self._on_the_way = None
+        """The report in flight was acknowledged."""
+        assert self._in_flight is not None
+        self._in_flight = None
 
-    def _take(self) -> list[Receipt]:
+    def _next_receipts(self) -> list[Receipt]:
         taken: list[Receipt] = []
         room = BITMAPS_BYTES_MAX
         while self._processed and room > 0:
@@ -168,7 +169,7 @@ class Receipts:
 
 
 def _receipts(window: tuple[str, str, int], processed: _Processed) -> Iterable[Receipt]:
-    """A bitmap for each span of numbers; it begins at the byte of its first number."""
+    """One bitmap for each span of numbers; it begins at the byte of the first number."""
     topic, producer, start_ms = window
     spans: dict[int, list[int]] = {}
     for number in processed.numbers:

@@ -1,8 +1,8 @@
-"""Which events the brokers hold, read by confluent-kafka: the comparison's way to the brokers.
+"""Reads the events of topics with confluent-kafka, for the job `compare`.
 
-Called by the compare job. On purpose it shares nothing with the lake job's way, which is Spark's connector on
-the Java client: an error in either would show as a difference. Each partition is read by a task of its own,
-from its first offset to the end it had when the comparison began.
+It deliberately shares no code with the lake job, which reads with Spark's connector and the Java client:
+an error in either one shows as a difference. A Spark task reads each partition from its first offset to
+its end offset at the start of the comparison.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ REQUEST_S = 30.0
 
 
 class ReadStalled(Exception):
-    """A partition could not be read to its end; the message says how far it went."""
+    """A partition could not be read to its end offset; the message has the last position."""
 
 
-class Range(NamedTuple):
-    """Offsets of one partition; `end` is exclusive."""
+class OffsetRange(NamedTuple):
+    """A range of offsets of one partition; `end` is exclusive."""
 
     topic: str
     partition: int
@@ -32,8 +32,8 @@ class Range(NamedTuple):
     end: int
 
 
-class Held(NamedTuple):
-    """One event as a broker holds it; `id` is None when its value has none that can be read."""
+class BrokerEvent(NamedTuple):
+    """An event in a topic; `id` is None if the value has no readable id."""
 
     topic: str
     id: str | None
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 
 def consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
-    """A reader that belongs to no group, commits nothing, and is told of the end of a partition."""
+    """A consumer without group membership and commits, which reports the end of partitions."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -55,40 +55,41 @@ def consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
     )
 
 
-def ranges(bootstrap: str, topics: list[str], options: Mapping[str, str]) -> list[Range]:
-    """All offsets that the partitions of these topics hold now. A topic that is not there has none."""
+def offset_ranges(bootstrap: str, topics: list[str], options: Mapping[str, str]) -> list[OffsetRange]:
+    """The offset ranges of all partitions of these topics at present. A topic that does not exist has
+    none."""
     reader = consumer(bootstrap, options)
     try:
         known = reader.list_topics(timeout=REQUEST_S).topics
-        found: list[Range] = []
+        found: list[OffsetRange] = []
         for topic in topics:
             for partition in sorted(known[topic].partitions) if topic in known else ():
                 low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
-                found.append(Range(topic, partition, low, high))
+                found.append(OffsetRange(topic, partition, low, high))
         return found
     finally:
         reader.close()
 
 
-def event_of(message: Message, id_field: str, time_field: str) -> Held:
-    """The id and time in a record's value."""
+def event_of(message: Message, id_field: str, time_field: str) -> BrokerEvent:
+    """Extracts the id and the time from a record's JSON value."""
     try:
         body: Any = json.loads(message.value() or b"null")
     except ValueError:
         body = None
     body = body if isinstance(body, dict) else {}
     identity, time = body.get(id_field), body.get(time_field)
-    return Held(
+    return BrokerEvent(
         str(message.topic()),
         identity if isinstance(identity, str) and identity else None,
         time if isinstance(time, str) else None,
     )
 
 
-def read(
-    wanted: Range, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
-) -> Iterator[Held]:
-    """The events of one range, in offset order. ReadStalled when nothing comes for a minute."""
+def read_range(
+    wanted: OffsetRange, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
+) -> Iterator[BrokerEvent]:
+    """The events of one range, in offset order. Raises ReadStalled when no record arrives for STALLED_S."""
     if wanted.start >= wanted.end:
         return
     reader = consumer(bootstrap, options)

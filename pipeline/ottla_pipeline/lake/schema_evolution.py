@@ -1,11 +1,11 @@
-"""How an event's fields meet a table that is there already: what lands, what is new, and what is in conflict.
+"""Schema evolution: how an event's fields fit an existing table; which are new, and which conflict.
 
 Called by `rows` for each batch. Pure: types in, types and column expressions out.
 
-A table's column keeps its type. A field that the table lacks is added to it. A value of another type lands if
-the column can hold it without loss (an INT in a BIGINT, and a BIGINT in an INT while it is small enough);
-else its record becomes a dead letter, and the table stays as readers know it. Names are compared without
-regard to case, as Spark and most readers do.
+A table's column keeps its type. A field that the table lacks is added. A value of another type is accepted
+if the column can hold it without loss (an INT in a BIGINT, and a BIGINT in an INT if it is small enough);
+otherwise its record becomes a dead letter, and the table stays as readers know it. Names are compared
+without regard to case, as in Spark and most readers.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructF
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A value as its column takes it, and which field's value it cannot take (null if all fit)."""
+    """A value in its column's type, and the conflict of a field that does not fit (null if all fit)."""
 
     value: Column
     conflict: Column | None
 
 
-def merged(table: DataType, event: DataType) -> DataType:
-    """The table's type with what only the event has."""
+def merge_types(table: DataType, event: DataType) -> DataType:
+    """The table's type, extended by the fields that only the event has."""
     if isinstance(table, StructType) and isinstance(event, StructType):
-        return merged_struct(table, event)
+        return merge_structs(table, event)
     if isinstance(table, ArrayType) and isinstance(event, ArrayType):
-        return ArrayType(merged(table.elementType, event.elementType))
+        return ArrayType(merge_types(table.elementType, event.elementType))
     if isinstance(table, MapType) and isinstance(event, MapType):
-        return MapType(table.keyType, merged(table.valueType, event.valueType))
+        return MapType(table.keyType, merge_types(table.valueType, event.valueType))
     return table
 
 
-def merged_struct(table: StructType, event: StructType) -> StructType:
+def merge_structs(table: StructType, event: StructType) -> StructType:
     known = {field.name.lower(): field for field in event.fields}
     fields = []
     for field in table.fields:
         other = known.pop(field.name.lower(), None)
-        kind = field.dataType if other is None else merged(field.dataType, other.dataType)
+        kind = field.dataType if other is None else merge_types(field.dataType, other.dataType)
         fields.append(StructField(field.name, kind))
     fields += [StructField(field.name, nullable(field.dataType)) for field in known.values()]
     return StructType(fields)
 
 
 def nullable(kind: DataType) -> DataType:
-    """The type with nothing required in it: what a record lacks has to have a place."""
+    """The type with every field nullable: a record may lack any of them."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
@@ -59,17 +59,17 @@ def nullable(kind: DataType) -> DataType:
 
 
 def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitted:
-    """A value of type `event` as one of type `table`, which is `merged` with it."""
+    """Converts a value of type `event` to type `table`, a result of `merge_types`."""
     if nullable(event) == nullable(table):
         return Fitted(value, None)
     if isinstance(event, StructType) and isinstance(table, StructType):
         return _fit_struct(value, event, table, path)
     if isinstance(event, ArrayType) and isinstance(table, ArrayType):
-        inner = _Inner(event.elementType, table.elementType, f"{path}[]")
+        inner = _ElementFit(event.elementType, table.elementType, f"{path}[]")
         conflict = sf.filter(sf.transform(value, inner.conflict), lambda each: each.isNotNull())
         return Fitted(sf.transform(value, inner.value), sf.try_element_at(conflict, sf.lit(1)))
     if isinstance(event, MapType) and isinstance(table, MapType) and event.keyType == table.keyType:
-        inner = _Inner(event.valueType, table.valueType, f"{path}[]")
+        inner = _ElementFit(event.valueType, table.valueType, f"{path}[]")
         conflicts = sf.transform(sf.map_values(value), inner.conflict)
         conflict = sf.filter(conflicts, lambda each: each.isNotNull())
         fitted = sf.transform_values(value, lambda _, each: inner.value(each))
@@ -82,8 +82,8 @@ def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitt
     return Fitted(sf.lit(None).cast(table), sf.when(value.isNotNull(), told))
 
 
-class _Inner:
-    """What is done to each element, as Spark's higher-order functions want it."""
+class _ElementFit:
+    """Conversion of each element, as functions for Spark's higher-order functions."""
 
     def __init__(self, event: DataType, table: DataType, path: str) -> None:
         self._types = (event, table, path)
