@@ -1,4 +1,4 @@
-"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit that every record arrived."""
+"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit the arrival of records."""
 
 from ottla.extras import require
 
