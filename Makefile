@@ -47,6 +47,7 @@ e2e: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m ottla_operator.resources.crds --check
@@ -63,7 +64,7 @@ bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure
 
 # Hashed, with no index host in it: all extras for development; what builds the wheel; the operator's for the image of
-# brokers, the pipeline's for that of Spark, both with security's.
+# brokers, the pipeline's and the broker's for that of Spark, both with security's.
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 lock: setup
@@ -71,7 +72,7 @@ lock: setup
 	$(COMPILE) --all-extras --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --only-build-deps --build-deps-for wheel --constraint requirements/dev.txt --output-file requirements/build.txt pyproject.toml
 	$(COMPILE) --extra operator --extra security --output-file requirements/runtime.txt pyproject.toml
-	$(COMPILE) --extra pipeline --extra security --output-file requirements/spark.txt pyproject.toml
+	$(COMPILE) --extra broker --extra pipeline --extra security --output-file requirements/spark.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

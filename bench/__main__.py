@@ -1,7 +1,7 @@
-"""`make bench`: Ottla beside Apache Kafka 3.9.1, Kafka's own tools on both, alternating, in one run.
+"""`make bench`: measures Ottla and Apache Kafka 3.9.1 in turns, with Kafka's own tools on both.
 
-All brokers run on core 0, the clients on core 1. README.md beside this file says how to read what comes out;
-`loads.py` has the loads, `runner.py` how one is run.
+All brokers run on core 0, the clients on core 1. README.md beside this file explains the results. `loads.py`
+has the loads, `runner.py` runs one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bench.apache_kafka import JarsUnavailable
 from bench.loads import LOADS, chosen, scaled
-from bench.report import Result, as_json, as_markdown, machine, table
+from bench.report import Result, as_json, as_markdown, machine, results_table
 from bench.runner import Plan, run_load
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import ToolFailed
@@ -29,7 +29,7 @@ FULL = Plan(runs=3, warm_runs_max=8)
 QUICK = Plan(runs=1, warm_runs_max=1)
 QUICK_SCALE = 0.1
 WIDTH = 132
-"""Of the table in a file or a pipe, where there is no terminal to ask."""
+"""Width of the table where the output is not a terminal."""
 
 
 @click.command()
@@ -38,7 +38,7 @@ WIDTH = 132
     "--only", multiple=True, metavar="TEXT", help="Loads whose key or name has this text; repeatable."
 )
 @click.option(
-    "--quick", is_flag=True, help="A tenth of the records, one run: whether it works, not how fast."
+    "--quick", is_flag=True, help="A tenth of the records, one run: shows whether it works, not how fast."
 )
 @click.option("--runs", type=int, help=f"Measured runs of each load after the warm-up.  [{FULL.runs}]")
 @click.option(
@@ -47,7 +47,7 @@ WIDTH = 132
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the JSON to this file, too."
 )
-@click.option("--list", "list_only", is_flag=True, help="Say which loads there are.")
+@click.option("--list", "list_only", is_flag=True, help="List the loads.")
 def main(
     keys: tuple[str, ...],
     only: tuple[str, ...],
@@ -58,9 +58,9 @@ def main(
     list_only: bool,
 ) -> None:
     """Measure Ottla beside Apache Kafka on this machine; KEYS are the same as --only."""
-    # An exit like any other: brokers are stopped, folders removed, and what is measured so far is shown.
+    # SIGTERM ends the run like an error: brokers stop, folders are removed, finished results are shown.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    said, console = Console(stderr=True, soft_wrap=True), Console()
+    progress, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:
         console.width = WIDTH
     if list_only:
@@ -69,7 +69,7 @@ def main(
         return
     loads = [scaled(load, QUICK_SCALE if quick else 1) for load in chosen((*only, *keys))]
     if not loads:
-        raise click.UsageError("no load has that text; --list says which there are")
+        raise click.UsageError("no load has that text; --list shows all loads")
     plan = QUICK if quick else FULL
     if runs is not None:
         plan = Plan(runs=max(1, runs), warm_runs_max=plan.warm_runs_max)
@@ -78,11 +78,11 @@ def main(
     try:
         for brokers, tls in sorted({(load.brokers, load.tls) for load in loads}):
             with ExitStack() as stack:
-                sides = _start(stack, brokers, tls, said)
+                sides = _start(stack, brokers, tls, progress)
                 for load in loads:
                     if (load.brokers, load.tls) == (brokers, tls):
-                        # One by one, so that an end in between leaves what was measured.
-                        results += [Result(load, run_load(load, sides, plan, said.print))]
+                        # Appended one by one, so that an interrupted run keeps the finished loads.
+                        results += [Result(load, run_load(load, sides, plan, progress.print))]
     except (ToolFailed, StartFailed, JarsUnavailable) as error:
         raise click.ClickException(str(error)) from None
     finally:
@@ -95,12 +95,13 @@ def main(
             if output == "json":
                 click.echo(data)
             else:
-                console.print(as_markdown(table(results)) if output == "markdown" else table(results))
+                table = results_table(results)
+                console.print(as_markdown(table) if output == "markdown" else table)
                 console.print(f"took {took_s / 60:.1f} min; load average before: {ran_on['load_average']}")
 
 
-def _start(stack: ExitStack, brokers: int, tls: bool, said: Console) -> list[Side]:
-    said.print(f"starting {brokers} broker{'s' if brokers > 1 else ''} of each kind{' with TLS' * tls}")
+def _start(stack: ExitStack, brokers: int, tls: bool, progress: Console) -> list[Side]:
+    progress.print(f"starting {brokers} broker{'s' if brokers > 1 else ''} of each kind{' with TLS' * tls}")
     sides: list[Side] = []
     for kind in (OttlaSide, KafkaSide):
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))

@@ -1,6 +1,6 @@
 """Apache Kafka 3.9.1 from Maven Central: its classpath, its broker as a process, its tools.
 
-Called by the benchmarks, and by the tests that have Apache Kafka as their judge.
+Called by the benchmarks, and by the tests that use Apache Kafka as their oracle.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ottla.protocol.frames import encode_request, response_body_offset
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
 
 KAFKA_VERSION: Final = "3.9.1"
-_METADATA: Final = 5
-"""The version of Metadata in which we ask."""
+_METADATA_VERSION: Final = 5
+"""Version of the Metadata requests."""
 _ARTIFACTS: Final = (
     Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
@@ -41,13 +41,13 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c{1} %m%n
 
 
 _SHORT_LIVED: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""No collector's threads beside it, and no compiler that works for a long life: half the time to start."""
+"""No threads of a garbage collector and no optimizing compiler: half the time to start."""
 _QUIET_ARCHIVE: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""An archive that does not fit this Java is passed over, and that goes without saying."""
+"""Java ignores an archive that does not fit, and logs no warning."""
 LEAN_JVM: Final = ("-Xmx512m", *_SHORT_LIVED)
 """For the tools: the heap that Kafka's own scripts give them."""
 SMALL_BROKER_JVM: Final = ("-Xmx1g", *_SHORT_LIVED)
-"""For brokers that judge our behaviour: up soon, on a machine that does other work."""
+"""For brokers that are the oracle of a test: they start fast on a busy machine."""
 STOCK_BROKER_JVM: Final = (
     "-Xmx1G",
     "-Xms1G",
@@ -59,7 +59,7 @@ STOCK_BROKER_JVM: Final = (
     "-XX:MaxInlineLevel=15",
     "-Djava.awt.headless=true",
 )
-"""For brokers that are measured: what kafka-server-start.sh runs them with."""
+"""For brokers that are measured: the options of kafka-server-start.sh."""
 
 
 @lru_cache
@@ -73,15 +73,14 @@ def kafka_classpath() -> str:
 
 
 def class_archive() -> Path:
-    """Kafka's classes as Java has loaded them once (class data sharing), for starts with half the CPU."""
+    """The archive of Kafka's loaded classes (class data sharing); a start with it takes half the CPU."""
     return Path(kafka_classpath()).parent / "classes.jsa"
 
 
 def java_command(
     main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM, classes: Path | None = None
 ) -> list[str]:
-    """The command line that runs one of Kafka's classes, or of the folder `classes`, with logging kept to
-    warnings."""
+    """The command line that runs a class of Kafka's or of the folder `classes`; it logs warnings only."""
     classpath = kafka_classpath()
     logging = Path(classpath).parent / "log4j.properties"
     options = [*jvm, f"-Dlog4j.configuration=file:{logging}"]
@@ -100,7 +99,7 @@ def run_tool(
     stdin: str | None = None,
     classes: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools, or of `classes`, to its end; its output is captured as text."""
+    """Run a tool of Kafka's, or a class of `classes`, to its end; the output is captured as text."""
     command = java_command(main_class, *arguments, classes=classes)
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, input=stdin, check=False
@@ -108,7 +107,7 @@ def run_tool(
 
 
 class KafkaBroker:
-    """One Apache Kafka broker in ZooKeeper mode, on loopback unless told otherwise."""
+    """A process with an Apache Kafka broker in ZooKeeper mode, on loopback by default."""
 
     def __init__(
         self,
@@ -148,8 +147,10 @@ class KafkaBroker:
         return self._process.pid if self._process else None
 
     def start(self, prefix: Sequence[str] = (), timeout_s: float = 180) -> None:
-        """Start and wait until it knows the controller and itself: it listens before, and a client that then
-        hears of no controller may wait for a minute. `prefix` is put before the command (taskset, say)."""
+        """Start the broker; return when its metadata has the controller and itself.
+
+        It listens before that, and a client that finds no controller may wait for a minute. `prefix` is put
+        before the command, for instance taskset. Raises StartFailed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{n}={escaped(text)}\n" for n, text in self._settings.items()))
@@ -159,24 +160,24 @@ class KafkaBroker:
         ]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
-        serves = wait_until(lambda: not process.running or self._is_a_member(), timeout_s=timeout_s)
+        serves = wait_until(lambda: not process.running or self._is_registered(), timeout_s=timeout_s)
         if not serves or not process.running:
             raise StartFailed(f"Apache Kafka did not come up:\n{process.log_tail()}")
 
-    def _is_a_member(self) -> bool:
+    def _is_registered(self) -> bool:
         try:
             with socket.create_connection((self.host, self.port), timeout=10) as connection:
-                connection.sendall(encode_request(MetadataRequest(topics=[]), _METADATA, 0, "bench"))
-                with connection.makefile("rb") as answers:
-                    answer = answers.read(int.from_bytes(answers.read(4), "big"))
+                connection.sendall(encode_request(MetadataRequest(topics=[]), _METADATA_VERSION, 0, "bench"))
+                with connection.makefile("rb") as responses:
+                    frame = responses.read(int.from_bytes(responses.read(4), "big"))
         except OSError:
             return False
-        if not answer:
+        if not frame:
             return False
-        body = response_body_offset(MetadataRequest.api_key, _METADATA, answer)
-        found = decode(MetadataResponse, _METADATA, answer, body)
+        body = response_body_offset(MetadataRequest.api_key, _METADATA_VERSION, frame)
+        metadata = decode(MetadataResponse, _METADATA_VERSION, frame, body)
         own_id = int(self._settings["broker.id"])
-        return found.controller_id >= 0 and own_id in [broker.node_id for broker in found.brokers]
+        return metadata.controller_id >= 0 and own_id in [broker.node_id for broker in metadata.brokers]
 
     def stop(self) -> None:
         if self._process is not None:
@@ -184,7 +185,7 @@ class KafkaBroker:
 
     @classmethod
     def write_class_archive(cls, directory: Path, zookeeper_connect: str) -> None:
-        """Has a broker start and stop, and Java write down its classes; nothing if they are there."""
+        """Start and stop a broker so that Java writes the archive of its classes, unless it exists."""
         if class_archive().exists():
             return
         part = class_archive().with_suffix(f".{os.getpid()}.part")
@@ -198,6 +199,6 @@ class KafkaBroker:
             part.replace(class_archive())
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()

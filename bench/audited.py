@@ -1,8 +1,8 @@
-"""What the audit costs a producer: `python -m bench.audited [RECORDS] [ROUNDS]`.
+"""`python -m bench.audited [RECORDS] [ROUNDS]`: the cost of the audit for a producer.
 
-A bare confluent-kafka producer and an audited one by turns, on one broker of ours, with the same records; CPU
-is this process', librdkafka's threads among it, and not the broker's. A third has a delivery callback of its
-own, as applications that look at their delivery reports do: that much of the cost is not the audit's.
+A plain confluent-kafka producer and an audited one send the same records in turns to one Ottla broker. The
+CPU time is that of this process with librdkafka's threads, without the broker's. A third producer has a
+delivery callback of its own, as many applications do: its extra cost is not the audit's.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run(producer: Any, records: int, **more: Any) -> tuple[float, float]:
-    """Seconds of CPU and of wall until everything is delivered."""
+def run(producer: Any, records: int, **settings: Any) -> tuple[float, float]:
+    """(CPU seconds, wall seconds) until everything is delivered."""
     cpu, began = cpu_s(), time.monotonic()
     for number in range(records):
         while True:
             try:
-                producer.produce(TOPIC, VALUE, **more)
+                producer.produce(TOPIC, VALUE, **settings)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -53,22 +53,22 @@ def main(records: int, rounds: int) -> None:
         cluster.create_topic(TOPIC, partitions=4, replicas=1)
         cluster.create_topic("ottla.audit", replicas=1)
         config = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 5}
-        sides: dict[str, Callable[[], tuple[float, float]]] = {
-            "bare": lambda: run(Producer(config), records),
-            "bare with callback": lambda: run(Producer(config), records, on_delivery=lambda *_: None),
+        producers: dict[str, Callable[[], tuple[float, float]]] = {
+            "plain": lambda: run(Producer(config), records),
+            "plain with callback": lambda: run(Producer(config), records, on_delivery=lambda *_: None),
             "audited": lambda: run(AuditedProducer(config), records),
         }
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        for round_ in range(rounds + 1):  # the first warms up
-            for name, side in sides.items():
-                measured = side()
-                if round_:
-                    found[name].append(measured)
+        samples: dict[str, list[tuple[float, float]]] = {name: [] for name in producers}
+        for number in range(rounds + 1):  # the first round warms up
+            for name, run_once in producers.items():
+                sample = run_once()
+                if number:
+                    samples[name].append(sample)
         print(f"{records:,} records of {len(VALUE)} bytes, median of {rounds} rounds")  # noqa: T201
-        for name, times in found.items():
+        for name, times in samples.items():
             cpu, wall = (statistics.median(column) for column in zip(*times, strict=True))
-            told = f"{cpu / records * 1e6:.2f} µs CPU a record, {records / wall:,.0f} records/s"
-            print(f"{name:<20} {told}")  # noqa: T201
+            line = f"{cpu / records * 1e6:.2f} µs CPU a record, {records / wall:,.0f} records/s"
+            print(f"{name:<20} {line}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""`python -m bench.availability`: a follower that was away catches up, and a leader is lost under a producer.
+"""`python -m bench.availability`: catch-up of a follower, and the loss of a leader under a producer.
 
 Three brokers of a side on core 0, a topic of one partition and three replicas; the sides take turns.
 
-- catch-up: a follower is stopped, the leader gets so many MiB, the follower starts again. The time runs from
-  the first byte that comes into its log file until it has all that the leader's file has: the files are the
-  judge, and neither side's own start counts.
+- catch-up: a follower stops, a producer writes MiB to the leader, the follower starts again. The time runs
+  from the first byte in the follower's log file until the file is as long as the leader's, so that it does
+  not include the start of either side.
 - leader lost: librdkafka's producer sends 200 records a second, each a request of its own, with acks=all and
-  idempotence, while the leader is killed (SIGKILL) or stopped (SIGTERM: a controlled shutdown). What counts
-  is the longest time between the acknowledgements of two records in a row, as the client sees it. After a
-  SIGKILL it holds the session timeout of ZooKeeper, 6 s here, which nobody can know of earlier. Nothing may
-  be lost: every record acknowledged is counted in the log afterwards.
+  idempotence, while the leader is killed (SIGKILL) or stopped (SIGTERM: a controlled shutdown). The result
+  is the longest time between two acknowledgements in a row, as the client sees it. After a SIGKILL it
+  includes ZooKeeper's session time-out, 6 s here. Afterwards the log must have every acknowledged record.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import IN_FLIGHT, TOPIC, Peer, produce_frame
+from bench.requests import IN_FLIGHT, TOPIC, RequestConnection, produce_frame
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
 from bench.usage import cpu_s_of
@@ -45,14 +44,14 @@ SETTINGS = {"zookeeper.session.timeout.ms": "6000", "auto.leader.rebalance.enabl
 class CatchUp(NamedTuple):
     mib_per_s: float
     leader_cpu_s: float
-    """CPU seconds a GiB, of all its threads; so below."""
+    """CPU seconds per GiB, of all threads; so is follower_cpu_s."""
     follower_cpu_s: float
 
 
-def await_(condition: Callable[[], bool], what: str, poll_s: float = 0.01) -> float:
-    """When the condition came true, by the monotonic clock."""
+def wait_for(condition: Callable[[], bool], description: str, poll_s: float = 0.01) -> float:
+    """Wait for the condition; the monotonic time in seconds when it came true."""
     if not wait_until(condition, timeout_s=WAIT_S, poll_s=poll_s):
-        raise click.ClickException(f"waited {WAIT_S:g} s for {what}")
+        raise click.ClickException(f"waited {WAIT_S:g} s for {description}")
     return time.monotonic()
 
 
@@ -76,31 +75,34 @@ def catch_up(side: Side, mib: int) -> CatchUp:
     follower = (leader + 1) % BROKERS
     side.stop_broker(follower)
     frame = produce_frame(FRAME_BYTES)
-    peer = Peer(side.ports[leader])
-    peer.run(frame, (mib << 20) // len(frame), IN_FLIGHT)
-    peer.close()
-    whole = log_bytes(side, leader)
+    connection = RequestConnection(side.ports[leader])
+    connection.run(frame, (mib << 20) // len(frame), IN_FLIGHT)
+    connection.close()
+    leader_bytes = log_bytes(side, leader)
     third = ({0, 1, 2} - {leader, follower}).pop()
-    await_(lambda: log_bytes(side, third) == whole, "the other follower, lest it takes part")
+    wait_for(
+        lambda: log_bytes(side, third) == leader_bytes,
+        "the other follower, which must not fetch during the measurement",
+    )
     assert log_bytes(side, follower) == 0
     leader_before = cpu_s_of(side.pid(leader))
     side.start_broker(follower)
-    began = await_(lambda: log_bytes(side, follower) > 0, "the first byte", poll_s=0.001)
+    began = wait_for(lambda: log_bytes(side, follower) > 0, "the first byte", poll_s=0.001)
     follower_before, leader_before = cpu_s_of(side.pid(follower)), cpu_s_of(side.pid(leader))
-    ended = await_(lambda: log_bytes(side, follower) == whole, "the last byte", poll_s=0.001)
-    gib = whole / (1 << 30)
-    taken = CatchUp(
-        whole / (1 << 20) / (ended - began),
+    ended = wait_for(lambda: log_bytes(side, follower) == leader_bytes, "the last byte", poll_s=0.001)
+    gib = leader_bytes / (1 << 30)
+    result = CatchUp(
+        leader_bytes / (1 << 20) / (ended - began),
         (cpu_s_of(side.pid(leader)) - leader_before) / gib,
         (cpu_s_of(side.pid(follower)) - follower_before) / gib,
     )
-    await_(lambda: is_in_sync(side), "three replicas in sync")
+    wait_for(lambda: is_in_sync(side), "three replicas in sync")
     side.delete_topic(TOPIC)
-    return taken
+    return result
 
 
-def longest_gap(side: Side, lose: Callable[[int], None]) -> float:
-    """In ms, between acknowledgements, while the leader is lost."""
+def longest_gap(side: Side, stop_leader: Callable[[int], None]) -> float:
+    """The longest time between acknowledgements, in ms, while `stop_leader` stops the leader."""
     side.create_topic(TOPIC)
     leader = leader_of(side)
     acknowledged: list[float] = []
@@ -122,7 +124,7 @@ def longest_gap(side: Side, lose: Callable[[int], None]) -> float:
     )
 
     def send_for(seconds: float) -> None:
-        """On and on, at an even pace."""
+        """Send records at an even rate."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=delivered)
@@ -130,26 +132,29 @@ def longest_gap(side: Side, lose: Callable[[int], None]) -> float:
 
     send_for(3)
     lost_at = time.monotonic()
-    # In a thread: what comes while it is on its way out counts too.
-    losing = threading.Thread(target=lose, args=(leader,))
-    losing.start()
-    await_other = time.monotonic() + WAIT_S
+    # In a thread: acknowledgements during the shutdown count, too.
+    stopping = threading.Thread(target=stop_leader, args=(leader,))
+    stopping.start()
+    deadline = time.monotonic() + WAIT_S
     while (
-        losing.is_alive() or not acknowledged or acknowledged[-1] < lost_at + 0.1 or leader_of(side) == leader
+        stopping.is_alive()
+        or not acknowledged
+        or acknowledged[-1] < lost_at + 0.1
+        or leader_of(side) == leader
     ):
         send_for(1)
-        if time.monotonic() > await_other:
+        if time.monotonic() > deadline:
             raise click.ClickException("the partition has no other leader")
-    losing.join()
+    stopping.join()
     send_for(2)
     if producer.flush(WAIT_S) or failures:
-        raise click.ClickException(f"not all was acknowledged: {failures[:3]}")
+        raise click.ClickException(f"records were not acknowledged: {failures[:3]}")
     gap = max(later - before for before, later in pairwise(acknowledged))
-    kept = end_offset(side)
-    if kept != len(acknowledged):
-        raise click.ClickException(f"{len(acknowledged)} records were acknowledged, and {kept} are there")
+    end = end_offset(side)
+    if end != len(acknowledged):
+        raise click.ClickException(f"{len(acknowledged)} records were acknowledged, and the log has {end}")
     side.start_broker(leader)
-    await_(lambda: is_in_sync(side), "three replicas in sync")
+    wait_for(lambda: is_in_sync(side), "three replicas in sync")
     side.delete_topic(TOPIC)
     return gap * 1000
 
@@ -164,13 +169,15 @@ def end_offset(side: Side) -> int:
 
 
 @click.command()
-@click.option("--mib", default=512, show_default=True, help="What the follower has missed.")
+@click.option(
+    "--mib", default=512, show_default=True, help="Size of the records that the follower has to fetch."
+)
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--only", type=click.Choice(["catch-up", "leader"]), help="One of the two.")
+@click.option("--only", type=click.Choice(["catch-up", "leader"]), help="One of the two measurements.")
 def main(mib: int, rounds: int, only: str | None) -> None:
     """Catch-up of a follower in MiB/s, and leader failover as a client sees it, on both sides."""
     os.sched_setaffinity(0, {CLIENT_CORE})
-    caught: dict[str, list[CatchUp]] = {}
+    catch_ups: dict[str, list[CatchUp]] = {}
     killed: dict[str, list[float]] = {}
     stopped: dict[str, list[float]] = {}
     for number in range(rounds):
@@ -180,8 +187,8 @@ def main(mib: int, rounds: int, only: str | None) -> None:
                 kind(Path(directory), BROKERS, SETTINGS) as side,
             ):
                 if only != "leader":
-                    catch_up(side, mib)  # a JVM wants to be warm
-                    caught.setdefault(side.name, []).append(catch_up(side, mib))
+                    catch_up(side, mib)  # warm-up, which a JVM needs
+                    catch_ups.setdefault(side.name, []).append(catch_up(side, mib))
                 if only != "catch-up":
                     stopped.setdefault(side.name, []).append(longest_gap(side, side.stop_broker))
                     killed.setdefault(side.name, []).append(longest_gap(side, side.kill_broker))
@@ -196,7 +203,9 @@ def main(mib: int, rounds: int, only: str | None) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for name in ("Ottla", "Kafka"):
-        rates = [statistics.median(c) for c in zip(*caught[name], strict=True)] if name in caught else []
+        rates = (
+            [statistics.median(c) for c in zip(*catch_ups[name], strict=True)] if name in catch_ups else []
+        )
         gaps = [statistics.median(g[name]) for g in (stopped, killed) if name in g]
         table.add_row(
             name,

@@ -1,9 +1,9 @@
 """`python -m bench.backlog PORT TOPIC FILE…`: a consumer that reads a topic from disk again and again.
 
-Started by the runner as a process of its own while produce latencies are measured. It asks as a consumer with
-default settings does (1 MiB a partition, one request in flight) and throws away what comes, so that it takes
-little of the client's core, where the producer under measurement runs too. FILE… are the topic's segments:
-they are dropped from the page cache before each pass. On SIGTERM it prints how many MiB a second it got.
+The runner starts it as a process while it measures produce latencies. It fetches as a consumer with default
+settings does (1 MiB a partition, one request in flight) and discards the records, so that it takes little of
+the client's core, which it shares with the measured producer. FILE… are the topic's segments: they are
+dropped from the page cache before each pass. On SIGTERM it prints its throughput in MiB a second.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FETCH_VERSION = 12
 _SIZE = Struct(">i")
 
 
-class Done(Exception):
-    """SIGTERM."""
+class Stopped(Exception):
+    """SIGTERM was received."""
 
 
 class BacklogReader:
@@ -46,7 +46,7 @@ class BacklogReader:
             offset = after
 
     def _fetch(self, offset: int) -> int:
-        """The offset after what one Fetch got; `offset` itself when there is no more."""
+        """The offset after the records of one Fetch; `offset` itself at the end of the log."""
         wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(
             replica_id=-1,
@@ -61,7 +61,7 @@ class BacklogReader:
         response = codec.decode(FetchResponse, FETCH_VERSION, frame, body)
         partition = response.responses[0].partitions[0]
         if partition.error_code:
-            raise click.ClickException(f"Fetch was answered with error {partition.error_code}")
+            raise click.ClickException(f"the Fetch response has error {partition.error_code}")
         return next_offset(memoryview(partition.records or b""), offset)
 
     def _receive(self) -> memoryview:
@@ -94,7 +94,7 @@ def next_offset(records: memoryview, offset: int) -> int:
 
 
 def _stop(number: int, frame: object) -> None:
-    raise Done
+    raise Stopped
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def main() -> None:
         while True:
             make_cold(map(Path, files))
             reader.read_all()
-    except Done:
+    except Stopped:
         click.echo(f"{reader.bytes_read / 2**20 / (time.monotonic() - started):.1f}")
 
 

@@ -1,9 +1,9 @@
-"""What `bench.clients` has each client do, in a process of its own: `python -m bench.client_loads …`.
+"""Runs one load of `bench.clients`: `python -m bench.client_loads KIND NAME BOOTSTRAP TOPIC SIZE COUNT`.
 
-Called by bench.clients. It imports nothing of this project but the client under measurement, so that another
-checkout's can be measured by the same code. Clients have the same settings: to produce, acks=all with
-idempotence, batches of 16 KiB, 5 ms of linger, random bytes without keys; to consume, a group of their own,
-commits every five seconds, checksums checked, and as much fetched ahead as each does by default.
+Called by bench.clients. It imports nothing of this project but the measured client, so that the same code can
+measure another checkout's. Clients have the same settings. Producers: acks=all with idempotence, batches of
+16 KiB, 5 ms of linger, random bytes without keys. Consumers: a group of their own, a commit every five
+seconds, checksums verified, and each client's default of data fetched ahead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINGER_MS: Final = 5
 BUFFER_BYTES: Final = 32 * 1024 * 1024
 
 
-# --- producing: each returns when the last record is acknowledged --------------------------------
+# --- producers: each function returns when the last record is acknowledged --------------------------------
 
 
 async def _write_ottla(bootstrap: str, topic: str, value: bytes, count: int) -> None:
@@ -47,7 +47,7 @@ async def _write_ottla_nowait(bootstrap: str, topic: str, value: bytes, count: i
 
     failed: list[BaseException] = []
 
-    def told(metadata: object, error: BaseException | None) -> None:
+    def on_delivery(metadata: object, error: BaseException | None) -> None:
         if error is not None:
             failed.append(error)
 
@@ -55,7 +55,7 @@ async def _write_ottla_nowait(bootstrap: str, topic: str, value: bytes, count: i
         for number in range(count):
             while True:
                 try:
-                    producer.send_nowait(topic, value, on_delivery=told)
+                    producer.send_nowait(topic, value, on_delivery=on_delivery)
                     break
                 except BufferExhaustedError:
                     await asyncio.sleep(0.001)
@@ -128,14 +128,14 @@ def _write_confluent(bootstrap: str, topic: str, value: bytes, count: int) -> No
     )
     failed: list[Any] = []
 
-    def told(error: Any, message: Any) -> None:
+    def on_delivery(error: Any, message: Any) -> None:
         if error is not None:
             failed.append(error)
 
     for _ in range(count):
         while True:
             try:
-                producer.produce(topic, value, on_delivery=told)
+                producer.produce(topic, value, on_delivery=on_delivery)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -154,48 +154,48 @@ PRODUCERS: Final[dict[str, Callable[[str, str, bytes, int], Any]]] = {
 }
 
 
-# --- consuming: each returns when it has seen so many records, and has left its group ---------------
+# --- consumers: each function returns when it has read `count` records and left its group ---------------
 
 
-def _reading(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap_servers": bootstrap, "group_id": _group(), "auto_offset_reset": "earliest"}
+def _consumer_settings(bootstrap: str) -> dict[str, Any]:
+    return {"bootstrap_servers": bootstrap, "group_id": _new_group(), "auto_offset_reset": "earliest"}
 
 
-def _group() -> str:
+def _new_group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
 
 
 async def _read_ottla(bootstrap: str, topic: str, value: bytes, count: int) -> None:
     from ottla.client.consumer import Consumer
 
-    seen = 0
-    async with Consumer(**_reading(bootstrap)) as consumer:
+    count_read = 0
+    async with Consumer(**_consumer_settings(bootstrap)) as consumer:
         consumer.subscribe([topic])
         async for record in consumer:
             assert len(record.value) == len(value)
-            seen += 1
-            if seen == count:
+            count_read += 1
+            if count_read == count:
                 break
 
 
 async def _read_ottla_poll(bootstrap: str, topic: str, value: bytes, count: int) -> None:
-    """By batches."""
+    """Reads with `poll`."""
     from ottla.client.consumer import Consumer
 
-    seen = 0
-    async with Consumer(**_reading(bootstrap)) as consumer:
+    count_read = 0
+    async with Consumer(**_consumer_settings(bootstrap)) as consumer:
         consumer.subscribe([topic])
-        while seen < count:
+        while count_read < count:
             for records in (await consumer.poll(1)).values():
                 for record in records:
                     assert len(record.value) == len(value)
-                    seen += 1
+                    count_read += 1
 
 
 def _read_ottla_blocking(bootstrap: str, topic: str, value: bytes, count: int) -> None:
     from ottla.client.blocking import Consumer
 
-    with Consumer(**_reading(bootstrap)) as consumer:
+    with Consumer(**_consumer_settings(bootstrap)) as consumer:
         consumer.subscribe([topic])
         for record in islice(consumer, count):
             assert len(record.value) == len(value)
@@ -204,13 +204,13 @@ def _read_ottla_blocking(bootstrap: str, topic: str, value: bytes, count: int) -
 async def _read_aiokafka(bootstrap: str, topic: str, value: bytes, count: int) -> None:
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(topic, **_reading(bootstrap))
+    consumer = AIOKafkaConsumer(topic, **_consumer_settings(bootstrap))
     await consumer.start()
-    seen = 0
+    count_read = 0
     async for record in consumer:
         assert len(record.value) == len(value)
-        seen += 1
-        if seen == count:
+        count_read += 1
+        if count_read == count:
             break
     await consumer.stop()
 
@@ -218,21 +218,21 @@ async def _read_aiokafka(bootstrap: str, topic: str, value: bytes, count: int) -
 async def _read_aiokafka_getmany(bootstrap: str, topic: str, value: bytes, count: int) -> None:
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(topic, **_reading(bootstrap))
+    consumer = AIOKafkaConsumer(topic, **_consumer_settings(bootstrap))
     await consumer.start()
-    seen = 0
-    while seen < count:
+    count_read = 0
+    while count_read < count:
         for records in (await consumer.getmany(timeout_ms=1000, max_records=500)).values():
             for record in records:
                 assert len(record.value) == len(value)
-                seen += 1
+                count_read += 1
     await consumer.stop()
 
 
 def _read_kafka_python(bootstrap: str, topic: str, value: bytes, count: int) -> None:
     from kafka import KafkaConsumer
 
-    consumer = KafkaConsumer(topic, **_reading(bootstrap))
+    consumer = KafkaConsumer(topic, **_consumer_settings(bootstrap))
     for record in islice(consumer, count):
         assert len(record.value) == len(value)
     consumer.close()
@@ -244,18 +244,18 @@ def _read_confluent(bootstrap: str, topic: str, value: bytes, count: int) -> Non
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": _group(),
+            "group.id": _new_group(),
             "auto.offset.reset": "earliest",
             "check.crcs": True,
         }
     )
     consumer.subscribe([topic])
-    seen = 0
-    while seen < count:
+    count_read = 0
+    while count_read < count:
         for message in consumer.consume(500, 1.0):
             assert message.error() is None
             assert len(message.value() or b"") == len(value)
-            seen += 1
+            count_read += 1
     consumer.close()
 
 
@@ -280,7 +280,7 @@ LOADS: Final = {"produce": PRODUCERS, "consume": CONSUMERS}
 
 
 def _peak_rss_mib() -> float:
-    """Of this program alone: getrusage would count the one that started it, too, as it was before exec."""
+    """Peak resident MiB of this program; getrusage would include the parent process before exec."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -288,9 +288,9 @@ def _peak_rss_mib() -> float:
 
 
 def main(kind: str, name: str, bootstrap: str, topic: str, size: int, count: int) -> None:
-    """Print what it took, as JSON."""
+    """Run one load and print its time, CPU time and peak memory as JSON."""
     load = LOADS[kind][name]
-    importlib.import_module(MODULES[name.partition(" ")[0]])  # what that costs is not measured
+    importlib.import_module(MODULES[name.partition(" ")[0]])  # the import is not measured
     value = os.urandom(size)
     began, cpu = time.perf_counter(), time.process_time()
     work = load(bootstrap, topic, value, count)

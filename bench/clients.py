@@ -1,13 +1,13 @@
 """`python -m bench.clients`: Ottla's client beside aiokafka, kafka-python and confluent-kafka, on one broker.
 
-One broker (`ottla dev`) runs on core 0; each client, in a process of its own on core 1, one after the other,
-in turns, writes records to a fresh topic, or reads a topic from its beginning (`client_loads` has their
-settings). What is told is records a second, from the making of the client to the last acknowledgement, or to
-the end of a consumer that has joined and left its group; CPU time a million records; the process' peak
-memory; and how ours compares: the median of the runs. What producers wrote is counted after each run.
+One broker (`ottla dev`) runs on core 0. The clients run in turns, each in a process on core 1: they write
+records to a new topic, or read a topic from its beginning (`client_loads` has their settings). The table has
+the medians of the runs: records a second (from the construction of the client to the last acknowledgement, or
+until a consumer that has joined its group has left it), CPU time per million records, the process' peak
+memory, and the ratios to Ottla's client. After each producer's run the records in the topic are counted.
 
-`--against CHECKOUT` measures the client of another checkout in turns with this one's: a change to the
-client's hot path is judged by that.
+`--against CHECKOUT` measures the client of another checkout in turns with this one's. It is the test of a
+change to the client's hot path.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ from ottla.client.core.types import TopicPartition
 from ottla.local.cluster import run_admin
 from ottla.testing import DevBroker
 
-HERE: Final = Path(__file__).parent.parent
+THIS_CHECKOUT: Final = Path(__file__).parent.parent
 OURS: Final = "ottla"
 COUNTS: Final = {
     "produce": {100: 200_000, 1000: 60_000},
     "consume": {100: 400_000, 1000: 150_000},
 }
-"""As many as the slowest client takes a few seconds for, by the size of their values."""
+"""Records of a run by the size of their values; the slowest client takes a few seconds for them."""
 QUICK: Final = 0.1
 _TIMEOUT_S: Final = 600
 
 
-class Subject(NamedTuple):
-    """A client, and which checkout's."""
+class ClientUnderTest(NamedTuple):
+    """A client and its checkout."""
 
     name: str
     checkout: Path
 
     @property
     def title(self) -> str:
-        return self.name if self.checkout == HERE else f"{self.name} (before)"
+        return self.name if self.checkout == THIS_CHECKOUT else f"{self.name} (before)"
 
 
-def subjects(kind: str, only: tuple[str, ...], against: Path | None) -> list[Subject]:
-    """The clients to measure; ours twice with `against`."""
+def clients_to_measure(kind: str, only: tuple[str, ...], against: Path | None) -> list[ClientUnderTest]:
+    """The clients to measure; Ottla's twice with `against`."""
     chosen = [name for name in LOADS[kind] if not only or any(text in name for text in only)]
     found = []
     for name in chosen:
         if against is not None and name.startswith(OURS):
-            found.append(Subject(name, against))
-        found.append(Subject(name, HERE))
+            found.append(ClientUnderTest(name, against))
+        found.append(ClientUnderTest(name, THIS_CHECKOUT))
     return found
 
 
 def summary(
     kind: str, size: int, count: int, samples: dict[str, list[dict[str, float]]]
 ) -> list[dict[str, Any]]:
-    """A row for each client: medians, and what ours (the asyncio one, of this checkout) is beside it."""
+    """A row for each client: medians, and the ratios to Ottla's asyncio client of this checkout."""
     rows: list[dict[str, Any]] = []
     for client, taken in samples.items():
         took_s, cpu_s, rss_mib = (
@@ -95,8 +95,8 @@ def summary(
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    drawn = Table(title=f"{rows[0]['kind']}, {rows[0]['bytes']} bytes")
+def results_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"{rows[0]['kind']}, {rows[0]['bytes']} bytes")
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "client": lambda row: str(row["client"]),
         "records/s": lambda row: f"{row['records_per_s']:,.0f}",
@@ -107,10 +107,10 @@ def table(rows: list[dict[str, Any]]) -> Table:
         columns["ottla is … as fast"] = lambda row: f"{row['ours_times_as_fast']:.2f} ×"
         columns["with … of its CPU"] = lambda row: f"{row['ours_of_its_cpu']:.2f}"
     for heading in columns:
-        drawn.add_column(heading, justify="left" if heading == "client" else "right")
+        table.add_column(heading, justify="left" if heading == "client" else "right")
     for row in rows:
-        drawn.add_row(*(cell(row) for cell in columns.values()))
-    return drawn
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 @contextmanager
 def one_broker() -> Iterator[DevBroker]:
-    """A broker on its core."""
+    """A running broker on the broker's core."""
     broker = DevBroker()
     try:
         with on_core(BROKER_CORE):
@@ -128,10 +128,12 @@ def one_broker() -> Iterator[DevBroker]:
         broker.close()
 
 
-def measured(kind: str, who: Subject, bootstrap: str, topic: str, size: int, count: int) -> dict[str, float]:
-    """One run in a process of its own. Raises click.ClickException."""
-    command = [sys.executable, "-m", "bench.client_loads", kind, who.name, bootstrap, topic]
-    paths = {"PYTHONPATH": python_path(who.checkout)}
+def run_client(
+    kind: str, client: ClientUnderTest, bootstrap: str, topic: str, size: int, count: int
+) -> dict[str, float]:
+    """Run one load in a process. Raises click.ClickException."""
+    command = [sys.executable, "-m", "bench.client_loads", kind, client.name, bootstrap, topic]
+    paths = {"PYTHONPATH": python_path(client.checkout)}
     with on_core(CLIENT_CORE):
         done = subprocess.run(
             [*command, str(size), str(count)],
@@ -139,27 +141,27 @@ def measured(kind: str, who: Subject, bootstrap: str, topic: str, size: int, cou
             text=True,
             timeout=_TIMEOUT_S,
             check=False,
-            cwd=who.checkout,
+            cwd=client.checkout,
             env={**os.environ, **paths},
         )
     if done.returncode:
-        raise click.ClickException(f"{who.title}: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        raise click.ClickException(f"{client.title}: {done.stderr[-2000:]}")
+    sample: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return sample
 
 
-def held(broker: DevBroker, topic: str, partitions: int) -> int:
-    """How many records the topic holds."""
+def record_count(broker: DevBroker, topic: str, partitions: int) -> int:
+    """Number of records in the topic."""
 
     async def ends(admin: AdminClient) -> int:
-        asked = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return sum((await admin.end_offsets(asked)).values())
+        of_topic = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return sum((await admin.end_offsets(of_topic)).values())
 
     return run_admin([("127.0.0.1", broker.port)], ends)
 
 
 def fill(bootstrap: str, topic: str, partitions: int, size: int, count: int) -> None:
-    """What consumers read: batches as the producers' are."""
+    """Write the records for the consumers, in batches like the producers'."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "batch.size": BATCH_BYTES, "linger.ms": 5})
@@ -172,14 +174,16 @@ def fill(bootstrap: str, topic: str, partitions: int, size: int, count: int) -> 
         raise click.ClickException("the records could not be written")
 
 
-def produce_run(broker: DevBroker, who: Subject, partitions: int, size: int, count: int) -> dict[str, float]:
+def produce_run(
+    broker: DevBroker, client: ClientUnderTest, partitions: int, size: int, count: int
+) -> dict[str, float]:
     topic = f"written-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic, partitions)
     try:
-        sample = measured("produce", who, broker.bootstrap, topic, size, count)
-        found = held(broker, topic, partitions)
-        if found != count:
-            raise click.ClickException(f"{who.title}: the broker holds {found} of {count} records")
+        sample = run_client("produce", client, broker.bootstrap, topic, size, count)
+        written = record_count(broker, topic, partitions)
+        if written != count:
+            raise click.ClickException(f"{client.title}: the broker has {written} of {count} records")
     finally:
         broker.delete_topic(topic)
     return sample
@@ -194,8 +198,8 @@ def produce_run(broker: DevBroker, who: Subject, partitions: int, size: int, cou
 @click.option(
     "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
 )
-@click.option("--scale", default=1.0, show_default=True, help="Times as many records.")
-@click.option("--quick", is_flag=True, help="A tenth of the records, once: whether it works at all.")
+@click.option("--scale", default=1.0, show_default=True, help="Factor of the number of records.")
+@click.option("--quick", is_flag=True, help="A tenth of the records, one run: shows whether it works.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(
     runs: int,
@@ -216,7 +220,7 @@ def main(
     figures: list[dict[str, Any]] = []
     with one_broker() as broker:
         for kind in kinds or LOADS:
-            chosen = subjects(kind, only, other)
+            chosen = clients_to_measure(kind, only, other)
             for size, records in COUNTS[kind].items():
                 if not chosen or (sizes and size not in sizes):
                     continue
@@ -225,18 +229,18 @@ def main(
                 if kind == "consume":
                     broker.create_topic(topic, partitions)
                     fill(broker.bootstrap, topic, partitions, size, count)
-                samples: dict[str, list[dict[str, float]]] = {who.title: [] for who in chosen}
-                for run in range(runs + 1):  # the first one warms the broker and the page cache
-                    for who in chosen if run % 2 else reversed(chosen):
+                samples: dict[str, list[dict[str, float]]] = {client.title: [] for client in chosen}
+                for run in range(runs + 1):  # the first run warms the broker and the page cache
+                    for client in chosen if run % 2 else reversed(chosen):
                         if kind == "produce":
-                            sample = produce_run(broker, who, partitions, size, count)
+                            sample = produce_run(broker, client, partitions, size, count)
                         else:
-                            sample = measured(kind, who, broker.bootstrap, topic, size, count)
+                            sample = run_client(kind, client, broker.bootstrap, topic, size, count)
                         if run:
-                            samples[who.title].append(sample)
+                            samples[client.title].append(sample)
                 rows = summary(kind, size, count, samples)
                 figures += rows
-                console.print(table(rows))
+                console.print(results_table(rows))
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1) + "\n")
 

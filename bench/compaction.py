@@ -1,14 +1,14 @@
-"""`python -m bench.compaction`: what a producer feels of a log being compacted, and how fast that is.
+"""`python -m bench.compaction`: latencies of a producer beside the compaction of a log, and its speed.
 
-Ottla and Apache Kafka, a broker each, in turns, on core 0 with all their threads and processes; the client on
-core 1. A topic is filled with keyed records under cleanup.policy=delete. Then, in one run: a producer sends a
-record every few milliseconds for a while, the topic's policy becomes `compact`, and the producer goes on
-until the cleaner's checkpoint says that all is clean. What is compared are the latencies of the two parts, on
-the same broker a moment apart. It sends to another topic, one request in flight, acks=1.
+Ottla and Apache Kafka run one broker each, in turns, on core 0 with all their threads and processes; the
+client runs on core 1. A topic is filled with keyed records under cleanup.policy=delete. In one run a producer
+sends a record to another topic every few milliseconds (acks=1, one request in flight) for a while; then the
+first topic's policy becomes `compact`, and the producer continues until the cleaner's checkpoint is at the
+active segment. The latencies of the two parts are compared, on the same broker within seconds.
 
-Between the two another process does nothing but count, on the broker's core and as nice as Ottla's cleaner:
-what is felt of that is the machine's doing (a virtual one is held back by its host the more it works), and
-not compaction's.
+Between the two parts, a process counts in a loop on the broker's core, at the niceness of Ottla's cleaner.
+Its effect on the latencies is the machine's (the host of a virtual machine slows a busy core down), not
+compaction's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.memory import touch_free_pages
+from bench.page_cache import touch_free_pages
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.protocol import codec, frames
@@ -44,10 +44,10 @@ PRODUCE_VERSION = 9
 RECORD_BYTES = 200
 BATCH_RECORDS = 80
 SEGMENT_BYTES = 32 << 20
-PACED, DIRT = "bench-paced", "bench-dirt"
+PACED_TOPIC, COMPACTED_TOPIC = "bench-paced", "bench-compacted"
 CLEAN_TIMEOUT_S = 600
 NICENESS = 10
-"""As `storage.cleaner.worker` has it."""
+"""The niceness of `storage.cleaner.worker`."""
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.min.cleanable.ratio": "0.01",
@@ -66,25 +66,25 @@ class Round(NamedTuple):
     mib: float
 
 
-class Connection:
-    """One request after the other."""
+class ProduceConnection:
+    """A connection with one Produce request in flight."""
 
     def __init__(self, port: int) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port))
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def produce(self, frame: bytes) -> float:
-        """How many ms the answer took."""
+        """Send a request; the time until its response, in ms."""
         began = time.perf_counter()
         self._sock.sendall(frame)
         (size,) = _SIZE.unpack(self._read(4))
-        answer = self._read(size)
+        response_frame = self._read(size)
         took_ms = (time.perf_counter() - began) * 1000
-        body = frames.response_body_offset(ProduceRequest.api_key, PRODUCE_VERSION, answer)
-        response = codec.decode(ProduceResponse, PRODUCE_VERSION, answer, body)
+        body = frames.response_body_offset(ProduceRequest.api_key, PRODUCE_VERSION, response_frame)
+        response = codec.decode(ProduceResponse, PRODUCE_VERSION, response_frame, body)
         error = response.responses[0].partition_responses[0].error_code
         if error:
-            raise click.ClickException(f"Produce was answered with error {error}")
+            raise click.ClickException(f"the Produce response has error {error}")
         return took_ms
 
     def _read(self, count: int) -> bytes:
@@ -112,9 +112,9 @@ def frame(topic: str, records: list[Record]) -> bytes:
 
 
 def fill(side: Side, mib: int, keys: int) -> float:
-    """Keyed records, the newest segment nearly empty; how many MiB."""
+    """Fill the compacted topic with keyed records; the MiB that were written."""
     rng = random.Random(7)
-    connection = Connection(side.leader_port(DIRT))
+    connection = ProduceConnection(side.leader_port(COMPACTED_TOPIC))
     now_ms = time.time_ns() // 1_000_000
     sent = 0
     try:
@@ -123,7 +123,7 @@ def fill(side: Side, mib: int, keys: int) -> float:
                 Record(at, now_ms, b"key-%08d" % rng.randrange(keys), os.urandom(RECORD_BYTES // 2) * 2)
                 for at in range(BATCH_RECORDS)
             ]
-            data = frame(DIRT, records)
+            data = frame(COMPACTED_TOPIC, records)
             connection.produce(data)
             sent += len(data)
     finally:
@@ -131,39 +131,39 @@ def fill(side: Side, mib: int, keys: int) -> float:
     return sent / (1 << 20)
 
 
-def paced(connection: Connection, rate: float, done: Callable[[float], bool]) -> list[float]:
-    """Send at `rate` a second until `done`, which is told for how many seconds that went, says so."""
+def send_paced(connection: ProduceConnection, rate: float, done: Callable[[float], bool]) -> list[float]:
+    """Send `rate` records a second until `done(seconds so far)` is true; the latencies in ms."""
     record = Record(0, time.time_ns() // 1_000_000, None, os.urandom(RECORD_BYTES))
-    data = frame(PACED, [record])
+    data = frame(PACED_TOPIC, [record])
     latencies: list[float] = []
     began = time.perf_counter()
     due = began
-    looked = began
+    checked = began
     while True:
         due += 1 / rate
         time.sleep(max(0.0, due - time.perf_counter()))
         latencies.append(connection.produce(data))
         now = time.perf_counter()
-        if now - looked > 0.25:
-            looked = now
+        if now - checked > 0.25:
+            checked = now
             if done(now - began):
                 return latencies
 
 
 def is_clean(side: Side) -> bool:
-    """Whether all but the active segment is."""
-    segments = side.segments(DIRT)
+    """Whether all segments but the active one are compacted."""
+    segments = side.segments(COMPACTED_TOPIC)
     folder = segments[0].parent
     active = max(int(path.stem) for path in segments if path.stem.isdigit())
     try:
-        return read_offsets(folder.parent / "cleaner-offset-checkpoint").get((DIRT, 0)) == active
+        return read_offsets(folder.parent / "cleaner-offset-checkpoint").get((COMPACTED_TOPIC, 0)) == active
     except MalformedCheckpoint:
         return False
 
 
 @contextmanager
 def counting() -> Iterator[None]:
-    """A process that counts, and no more, on the broker's core."""
+    """A process that counts in a loop on the broker's core."""
     core = f"import os; os.sched_setaffinity(0, {{{BROKER_CORE}}}); os.nice({NICENESS})"
     process = subprocess.Popen([sys.executable, "-c", f"{core}\nwhile True: pass"])
     try:
@@ -174,30 +174,32 @@ def counting() -> Iterator[None]:
 
 
 def run(side: Side, mib: int, keys: int, rate: float, idle_s: float) -> Round:
-    side.create_topic(PACED)
-    side.create_topic(DIRT)
+    side.create_topic(PACED_TOPIC)
+    side.create_topic(COMPACTED_TOPIC)
     filled = fill(side, mib, keys)
     touch_free_pages()
-    connection = Connection(side.leader_port(PACED))
+    connection = ProduceConnection(side.leader_port(PACED_TOPIC))
     try:
-        paced(connection, rate, lambda since_s: since_s > 2)
-        idle = paced(connection, rate, lambda since_s: since_s > idle_s)
+        send_paced(connection, rate, lambda since_s: since_s > 2)
+        idle = send_paced(connection, rate, lambda since_s: since_s > idle_s)
         with counting():
-            counted = paced(connection, rate, lambda since_s: since_s > idle_s)
-        side.admin(lambda c: c.alter_topic_config(DIRT, set_values={"cleanup.policy": "compact"}))
+            counted = send_paced(connection, rate, lambda since_s: since_s > idle_s)
+        side.admin(lambda c: c.alter_topic_config(COMPACTED_TOPIC, set_values={"cleanup.policy": "compact"}))
         began = time.perf_counter()
 
         def done(since_s: float) -> bool:
             if since_s > CLEAN_TIMEOUT_S:
-                raise click.ClickException(f"{side.name} has not cleaned in {CLEAN_TIMEOUT_S} s")
+                raise click.ClickException(
+                    f"{side.name} did not finish the compaction in {CLEAN_TIMEOUT_S} s"
+                )
             return is_clean(side)
 
-        cleaning = paced(connection, rate, done)
+        cleaning = send_paced(connection, rate, done)
         took_s = time.perf_counter() - began
     finally:
         connection.close()
-    side.delete_topic(PACED)
-    side.delete_topic(DIRT)
+    side.delete_topic(PACED_TOPIC)
+    side.delete_topic(COMPACTED_TOPIC)
     return Round(idle, counted, cleaning, took_s, filled)
 
 
@@ -206,7 +208,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def show(found: dict[str, list[Round]]) -> Table:
+def results_table(rounds_by_side: dict[str, list[Round]]) -> Table:
     table = Table(title="Produce beside compaction, latencies in ms, medians of the rounds")
     for name in (
         "side",
@@ -220,7 +222,7 @@ def show(found: dict[str, list[Round]]) -> Table:
         "÷ counting",
     ):
         table.add_column(name, justify="left" if name == "side" else "right")
-    for name, rounds in found.items():
+    for name, rounds in rounds_by_side.items():
 
         def median(of: Callable[[Round], float], rounds: list[Round] = rounds) -> float:
             return statistics.median(of(each) for each in rounds)
@@ -246,15 +248,15 @@ def show(found: dict[str, list[Round]]) -> Table:
 
 @click.command()
 @click.option("--mib", default=256, show_default=True, help="Size of the log that is cleaned.")
-@click.option("--keys", default=100_000, show_default=True, help="How many keys its records have.")
-@click.option("--rate", default=500.0, show_default=True, help="Records a second beside it.")
-@click.option("--idle", default=10.0, show_default=True, help="Seconds measured before.")
+@click.option("--keys", default=100_000, show_default=True, help="Number of keys.")
+@click.option("--rate", default=500.0, show_default=True, help="Records a second of the producer.")
+@click.option("--idle", default=10.0, show_default=True, help="Seconds measured before the compaction.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
 def main(mib: int, keys: int, rate: float, idle: float, rounds: int, only: str | None) -> None:
-    """Latencies of a producer while another topic is compacted, beside those of a moment before."""
+    """Latencies of a producer while another topic is compacted, and before."""
     os.sched_setaffinity(0, {CLIENT_CORE})
-    found: dict[str, list[Round]] = {}
+    rounds_by_side: dict[str, list[Round]] = {}
     kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
@@ -265,8 +267,8 @@ def main(mib: int, keys: int, rate: float, idle: float, rounds: int, only: str |
         ]
         for _ in range(rounds):
             for side in sides:
-                found.setdefault(side.name, []).append(run(side, mib, keys, rate, idle))
-    Console().print(show(found))
+                rounds_by_side.setdefault(side.name, []).append(run(side, mib, keys, rate, idle))
+    Console().print(results_table(rounds_by_side))
 
 
 if __name__ == "__main__":

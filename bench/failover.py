@@ -1,11 +1,11 @@
-"""`python -m bench.failover`: how long partitions are without a leader when the controller's broker dies.
+"""`python -m bench.failover`: the time that partitions have no leader after the controller's broker dies.
 
-A cluster of each side in turns, with topics of three replicas. The broker that is the controller, and leads
-its share of the partitions, is killed (SIGKILL). What counts begins when ZooKeeper expires its session: then
-/controller is gone, another broker is elected, reads the cluster and gives every partition that the dead
-broker led a new leader. When the last one was written is ZooKeeper's own time stamp (mtime of the partitions'
-nodes); how many transactions that took is the difference of transaction numbers; what clients see is asked of
-a broker that lives, by Metadata of all topics.
+One cluster of each side in turns, with topics of three replicas. The broker that is the controller, and leads
+its share of the partitions, is killed (SIGKILL). The time runs from the end of its ZooKeeper session: then
+/controller is deleted, another broker is elected, reads the cluster and elects a leader for every partition
+of the dead broker. The end is ZooKeeper's time stamp of the last write (mtime of the partitions' nodes); the
+number of transactions is the difference of transaction ids; the clients' view is Metadata of all topics from
+a living broker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 class Failover(NamedTuple):
-    """Times in ms since the session's end."""
+    """Times in ms since the end of the session."""
 
     elected: float
     last_leader: float
@@ -62,7 +62,7 @@ def state_paths(partitions: int) -> Iterator[tuple[str, int, str]]:
 
 
 class Observer:
-    """What ZooKeeper knows of the cluster."""
+    """Reads the controller and the partition states from ZooKeeper."""
 
     def __init__(self, connect: str, partitions: int) -> None:
         self._tree = KazooClient(connect)
@@ -74,7 +74,7 @@ class Observer:
         self._tree.close()
 
     def controller(self) -> tuple[int, float, int] | None:
-        """(broker, when it was elected in ms, by which transaction)"""
+        """(broker, time of its election in ms, transaction id); None without a controller."""
         try:
             data, stat = self._tree.get(znodes.CONTROLLER)
         except Exception:
@@ -82,26 +82,29 @@ class Observer:
         return znodes.decode_controller(data), stat.ctime, stat.czxid
 
     def states(self) -> list[tuple[znodes.PartitionState, float, int]]:
-        """(state, when it was written, by which transaction) of each partition that has one."""
-        asked = [(t, p, self._tree.get_async(path)) for t, p, path in self._paths]
-        found = []
-        for topic, partition, answer in asked:
+        """(state, time of its write in ms, transaction id) of each partition that has a state."""
+        requests = [(t, p, self._tree.get_async(path)) for t, p, path in self._paths]
+        states = []
+        for topic, partition, answer in requests:
             try:
                 data, stat = answer.get()
             except Exception:
                 continue
-            found.append((znodes.decode_partition_state(topic, partition, data), stat.mtime, stat.mzxid))
-        return found
+            states.append((znodes.decode_partition_state(topic, partition, data), stat.mtime, stat.mzxid))
+        return states
 
-    def until(self, what: str, replicas: int) -> None:
+    def wait_for_isr(self, replicas: int) -> None:
+        """Wait until every partition has `replicas` in-sync replicas; TimeoutError after WAIT_S."""
         deadline = time.monotonic() + WAIT_S
         while True:
             states = self.states()
-            good = [s for s, _, _ in states if len(s.isr) == replicas]
-            if len(good) == len(self._paths):
+            in_sync = [s for s, _, _ in states if len(s.isr) == replicas]
+            if len(in_sync) == len(self._paths):
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{what}: {len(good)} of {len(self._paths)}")
+                raise TimeoutError(
+                    f"{len(in_sync)} of {len(self._paths)} partitions have {replicas} in-sync replicas"
+                )
             time.sleep(0.5)
 
     def until_gone(self) -> float:
@@ -134,7 +137,7 @@ def fail_over(side: Side, partitions: int) -> Failover:
     try:
         for topic in topics_of(partitions):
             create(side, topic, partitions // len(topics_of(partitions)))
-        observer.until("in sync", BROKERS)
+        observer.wait_for_isr(BROKERS)
         found = observer.controller()
         assert found is not None
         victim = found[0]
@@ -161,7 +164,9 @@ def fail_over(side: Side, partitions: int) -> Failover:
 
 
 @click.command()
-@click.option("--partitions", default="200,2000", show_default=True, help="How many, comma-separated.")
+@click.option(
+    "--partitions", default="200,2000", show_default=True, help="Numbers of partitions, comma-separated."
+)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
 @click.option("--rounds", default=1, show_default=True)
 def main(partitions: str, only: str | None, rounds: int) -> None:

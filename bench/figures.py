@@ -1,6 +1,6 @@
-"""What the side-by-side bench knows of numbers: samples, when they agree, medians and ratios.
+"""Samples of `make bench`: agreement of runs, medians and ratios. Pure.
 
-Called by the runner and the report. Pure.
+Called by the runner and the report.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ AGREE_WITHIN: Final = 0.10
 AGREEING_RUNS: Final = 3
 
 Figures = Mapping[str, float]
-"""Of one run, by name; the names and what they mean are in `MEASURES`."""
+"""The values of one run, by the keys of `MEASURES`."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One of a run's figures, and how it is shown."""
+    """A figure of a run, and its column in the table."""
 
     key: str
     title: str
@@ -39,30 +39,30 @@ MEASURES: Final = (
 
 
 def agree(rates: Sequence[float]) -> bool:
-    """Whether the last three runs lie within 10 % of the slowest of them."""
+    """Whether the last three rates are within 10 % of the slowest of them."""
     last = rates[-AGREEING_RUNS:]
     return len(last) == AGREEING_RUNS and max(last) <= min(last) * (1 + AGREE_WITHIN)
 
 
 def medians(samples: Sequence[Figures]) -> dict[str, float]:
-    """The median of every figure that the samples have."""
+    """The median of each figure; `samples` is not empty."""
     assert samples
     return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
 
 
 def spread(samples: Sequence[Figures], key: str) -> float:
-    """How far the highest of a figure lies above the lowest, as a share of the lowest."""
+    """(highest - lowest) / lowest of a figure; 0 if the lowest is 0."""
     values = [sample[key] for sample in samples]
     return (max(values) - min(values)) / min(values) if min(values) > 0 else 0.0
 
 
 @dataclass
-class Taken:
+class SideRuns:
     """All runs of one load on one side."""
 
     warm: list[Figures] = field(default_factory=list)
     agreed: bool = False
-    """Whether three warm-up runs agreed; if not, the side was measured as it was after the last of them."""
+    """Whether three warm-up runs in a row agreed; if not, the side is measured all the same."""
     samples: list[Figures] = field(default_factory=list)
 
     @property
@@ -71,5 +71,5 @@ class Taken:
 
 
 def ratios(ours: Figures, theirs: Figures) -> dict[str, float]:
-    """Ours over theirs, for every figure that both have and theirs is not 0."""
+    """ours / theirs, for every figure that both have and that is not 0 in theirs."""
     return {key: ours[key] / theirs[key] for key in ours if theirs.get(key)}

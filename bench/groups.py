@@ -1,11 +1,10 @@
-"""`python -m bench.groups`: how long a broker takes to load many groups, and what others feel of it.
+"""`python -m bench.groups`: the time that a broker takes to load many groups, and other clients' waits.
 
-One broker a side, Ottla and Apache Kafka, which is stopped and started again: at first without groups, then
-with as many as asked for, each with one member and commits for several partitions. The groups come in over
-the protocol, by the same requests on both sides. Measured from the start of the process until the broker
-knows groups of every partition of __consumer_offsets and loads no more, less the same without groups; the CPU
-time likewise; and the longest that another client waited for an ApiVersions meanwhile, asking one after the
-other since the broker listens.
+One broker a side, Ottla and Apache Kafka, is stopped and started: first without groups, then with many, each
+with one member and commits for several partitions. The groups are made by the same requests on both sides.
+The results are the time from the start of the process until the broker has loaded every partition of
+__consumer_offsets, less the time without groups; the CPU time in the same way; and the longest time that
+another client, which sends ApiVersions requests one after the other, waits for a response.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ TOPICS = 10
 CLIENTS = 8
 WAIT_S = 300.0
 SESSION_MS = 1_800_000
-"""The longest that a member may be silent: none is to drop out between two starts."""
+"""Kafka's maximum, so that no member expires between two starts."""
 SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.enable": "false"}
 _RETRIABLE = {14, 15, 16}
 
@@ -79,15 +78,15 @@ def subscription(topic: str) -> bytes:
 
 
 async def make_group(connection: BrokerConnection, number: int, partitions: int, commits: int) -> None:
-    """A stable group of one member, with its commits."""
+    """Make a stable group of one member, with its commits."""
     group, topic = group_id(number), topic_of(number)
-    offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
     join = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=SESSION_MS,
         rebalance_timeout_ms=SESSION_MS,
         protocol_type="consumer",
-        protocols=[offered],
+        protocols=[protocol],
     )
     while True:
         joined: JoinGroupResponse = await connection.request(join, version=3, timeout_s=60)
@@ -95,15 +94,17 @@ async def make_group(connection: BrokerConnection, number: int, partitions: int,
             break
         await asyncio.sleep(0.2)
     assert joined.error_code == 0, joined
-    given = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"\0" * 60)
+    assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+        member_id=joined.member_id, assignment=b"\0" * 60
+    )
     sync = SyncGroupRequest(
         group_id=group,
         generation_id=joined.generation_id,
         member_id=joined.member_id,
-        assignments=[given],
+        assignments=[assignment],
     )
-    answer = await connection.request(sync, version=3, timeout_s=60)
-    assert answer.error_code == 0, answer
+    synced = await connection.request(sync, version=3, timeout_s=60)
+    assert synced.error_code == 0, synced
     for at in range(commits):
         rows = [
             OffsetCommitRequest.OffsetCommitRequestPartition(
@@ -133,44 +134,46 @@ async def fill(port: int, load: Load) -> None:
     await asyncio.gather(*[work(numbers) for _ in range(CLIENTS)])
 
 
-async def until_loaded(port: int, groups: int, offsets_partitions: int) -> float:
-    """Until the broker knows the groups; the longest wait of another client meanwhile, in ms."""
+async def wait_until_loaded(port: int, groups: int, offsets_partitions: int) -> float:
+    """Wait until the broker has loaded the groups; the longest wait of another client, in ms."""
     waits: list[float] = [0.0]
 
-    async def ask() -> None:
+    async def send_small_requests() -> None:
         other = await BrokerConnection.open("127.0.0.1", port, client_id="other")
         while True:
             began = time.perf_counter()
             await other.request(ApiVersionsRequest(), version=0, timeout_s=60)
             waits.append((time.perf_counter() - began) * 1000)
 
-    one_each = {partition_for(group_id(at), offsets_partitions): group_id(at) for at in range(groups)}
-    asking = asyncio.create_task(ask())
+    group_of_partition = {
+        partition_for(group_id(at), offsets_partitions): group_id(at) for at in range(groups)
+    }
+    other_client = asyncio.create_task(send_small_requests())
     connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench")
     deadline = time.monotonic() + WAIT_S
     try:
         while time.monotonic() < deadline:
-            if await is_loaded(connection, list(one_each.values())):
+            if await is_loaded(connection, list(group_of_partition.values())):
                 return max(waits)
             await asyncio.sleep(0.05)
     finally:
-        asking.cancel()
+        other_client.cancel()
         connection.close()
     raise TimeoutError(f"{groups} groups were not loaded in {WAIT_S} s")
 
 
-async def is_loaded(connection: BrokerConnection, some: list[str]) -> bool:
+async def is_loaded(connection: BrokerConnection, group_ids: list[str]) -> bool:
     found = await connection.request(FindCoordinatorRequest(key=group_id(0), key_type=0), version=2)
     if found.error_code:
         return False
-    # No group is in this state: the answer is short, but for the error that says that it is not complete.
+    # No group is in this state, so that the response is short; its error code reports loading partitions.
     listed: ListGroupsResponse = await connection.request(
         ListGroupsRequest(states_filter=["Dead"]), version=4
     )
     if listed.error_code:
         return False
     described: DescribeGroupsResponse = await connection.request(
-        DescribeGroupsRequest(groups=some), version=5
+        DescribeGroupsRequest(groups=group_ids), version=5
     )
     return all(group.group_state == "Stable" for group in described.groups)
 
@@ -179,27 +182,27 @@ def start(side: Side, groups: int, offsets_partitions: int) -> Start:
     side.stop_brokers()
     began = time.monotonic()
     side.start_brokers()
-    longest_ms = asyncio.run(until_loaded(side.ports[0], groups, offsets_partitions))
+    longest_ms = asyncio.run(wait_until_loaded(side.ports[0], groups, offsets_partitions))
     return Start(time.monotonic() - began, usage_of(side.pids).cpu_s, longest_ms)
 
 
 def run(side: Side, load: Load, rounds: int) -> tuple[list[Start], list[Start]]:
-    """Starts without groups, and with them."""
+    """(starts without groups, starts with them)"""
     for at in range(TOPICS):
         topic = topic_of(at)
         side.admin(
             partial(AdminClient.create_topic, name=topic, partitions=load.partitions, replication_factor=1)
         )
-    asyncio.run(until_loaded(side.ports[0], 0, load.offsets_partitions))
+    asyncio.run(wait_until_loaded(side.ports[0], 0, load.offsets_partitions))
     without = [start(side, 0, load.offsets_partitions) for _ in range(rounds)]
     began = time.monotonic()
     asyncio.run(fill(side.ports[0], load))
-    click.echo(f"{side.name}: filled in {time.monotonic() - began:.1f} s", err=True)
+    click.echo(f"{side.name}: groups made in {time.monotonic() - began:.1f} s", err=True)
     return without, [start(side, load.groups, load.offsets_partitions) for _ in range(rounds)]
 
 
-def show(found: dict[str, tuple[list[Start], list[Start]]], load: Load) -> Table:
-    """The best of each, since other people's work only adds."""
+def results_table(found: dict[str, tuple[list[Start], list[Start]]], load: Load) -> Table:
+    """The minimum of each figure, since other work on the machine only adds."""
     table = Table(
         title=f"Loading {load.groups} groups with {load.groups * load.partitions} committed partitions"
     )
@@ -223,8 +226,8 @@ def show(found: dict[str, tuple[list[Start], list[Start]]], load: Load) -> Table
 
 @click.command()
 @click.option("--groups", default=10_000, show_default=True)
-@click.option("--partitions", default=10, show_default=True, help="That each group commits.")
-@click.option("--commits", default=1, show_default=True, help="Of each; the last one counts.")
+@click.option("--partitions", default=10, show_default=True, help="Partitions that each group commits.")
+@click.option("--commits", default=1, show_default=True, help="Commits of each partition.")
 @click.option("--offsets-partitions", default=50, show_default=True, help="offsets.topic.num.partitions")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
@@ -245,7 +248,7 @@ def main(
             kind(Path(root), 1, settings) as side,
         ):
             found[side.name] = run(side, load, rounds)
-    Console().print(show(found, load))
+    Console().print(results_table(found, load))
 
 
 if __name__ == "__main__":

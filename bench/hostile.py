@@ -1,9 +1,9 @@
-"""`python -m bench.hostile`: what an honest producer feels while others attack the broker.
+"""`python -m bench.hostile`: latencies of a producer while other clients attack the broker.
 
-Ottla and Apache Kafka, a broker each, in turns, on core 0 with all their threads and processes; all clients
-on core 1, the attackers nicer than the honest one. For each attack, in one run on the same broker: the
-producer sends a record every few milliseconds, alone and then beside the attack. What is compared is the
-latency of the two parts; the aim is a p99 of at most twice as much.
+Ottla and Apache Kafka run one broker each, in turns, on core 0 with all their threads and processes; all
+clients run on core 1, the attackers at a higher niceness. For each attack, in one run on the same broker, the
+producer sends a record every few milliseconds, alone and then beside the attack. The latencies of the two
+parts are compared; the aim is a p99 of at most twice that of the first part.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.compaction import PACED, Connection, paced, percentile
-from bench.memory import touch_free_pages
+from bench.compaction import PACED_TOPIC, ProduceConnection, percentile, send_paced
+from bench.page_cache import touch_free_pages
 from bench.requests import error_codes
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
@@ -58,16 +58,16 @@ def connect(port: int) -> socket.socket:
 
 
 def bombs(port: int) -> None:
-    """Four connections, each with one old-format batch after the other that becomes 200,000 messages."""
+    """Four connections that send old-format batches of 200,000 messages in a few kilobytes."""
     one = encode_message_set([Record(0, _NOW_MS, b"k", b"v")], 1)
     wrapper = encode_message_set([Record(0, _NOW_MS, None, compress(Codec.GZIP, one * BOMB_MESSAGES))], 1)
     records = bytearray(wrapper)
     records[17] = Codec.GZIP
     records[12:16] = crc32(bytes(records[16:])).to_bytes(4, "big")
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
-    asked = ProduceRequest.TopicProduceData(name=BOMBED, partition_data=[data])
+    topic = ProduceRequest.TopicProduceData(name=BOMBED, partition_data=[data])
     bomb = frames.encode_request(
-        ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[asked]), BOMB_VERSION, 1, "bomber"
+        ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[topic]), BOMB_VERSION, 1, "bomber"
     )
     sockets = [connect(port) for _ in range(4)]
     for sock in sockets:
@@ -80,7 +80,7 @@ def bombs(port: int) -> None:
 
 
 def check_produced(frame: bytes) -> None:
-    """Raises ClickException for a refusal: a broker that does not open the batch is not attacked."""
+    """Raises ClickException for an error code: a broker that refuses the batch is not under attack."""
     body = frames.response_body_offset(ProduceRequest.api_key, BOMB_VERSION, frame)
     response = codec.decode(ProduceResponse, BOMB_VERSION, frame, body)
     for code in filter(None, error_codes(response)):
@@ -88,7 +88,7 @@ def check_produced(frame: bytes) -> None:
 
 
 def slow_senders(port: int) -> None:
-    """Five hundred requests of a megabyte that come byte by byte, two thousand bytes a second in all."""
+    """500 connections that send a request of 1 MiB byte by byte, 2,000 bytes a second in all."""
     sockets = [connect(port) for _ in range(500)]
     for sock in sockets:
         sock.sendall((1 << 20).to_bytes(4, "big"))
@@ -99,17 +99,17 @@ def slow_senders(port: int) -> None:
 
 
 def half_open(port: int) -> None:
-    """A hundred new connections a second that say nothing, a thousand of them held."""
-    held: list[socket.socket] = []
+    """100 new connections a second that send nothing; 1,000 stay open."""
+    open_sockets: list[socket.socket] = []
     while True:
-        held.append(connect(port))
-        if len(held) > 1000:
-            held.pop(0).close()
+        open_sockets.append(connect(port))
+        if len(open_sockets) > 1000:
+            open_sockets.pop(0).close()
         time.sleep(1 / 100)
 
 
-def lies(port: int) -> None:
-    """Two hundred connections a second with a frame of any length claim."""
+def random_lengths(port: int) -> None:
+    """200 connections a second that send a random length and up to 200 random bytes."""
     rng = random.Random(1)
     while True:
         with suppress(OSError), connect(port) as sock:
@@ -117,8 +117,8 @@ def lies(port: int) -> None:
         time.sleep(1 / 200)
 
 
-def damage(port: int) -> None:
-    """Two hundred damaged requests a second."""
+def damaged_requests(port: int) -> None:
+    """200 Metadata requests a second with three random bytes changed."""
     rng = random.Random(2)
     topics = [MetadataRequest.MetadataRequestTopic(name="t") for _ in range(20)]
     whole = frames.encode_request(MetadataRequest(topics=topics), 9, 1, "fuzzer")
@@ -136,54 +136,54 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "bombs": bombs,
     "slow senders": slow_senders,
     "half-open connections": half_open,
-    "lying lengths": lies,
-    "damaged requests": damage,
+    "lying lengths": random_lengths,
+    "damaged requests": damaged_requests,
 }
 
 
-def _attack(attack: Callable[[int], None], port: int) -> None:
+def _run_attack(attack: Callable[[int], None], port: int) -> None:
     os.sched_setaffinity(0, {CLIENT_CORE})
     os.nice(NICENESS)
     attack(port)
 
 
 @contextmanager
-def under(attack: Callable[[int], None], port: int) -> Iterator[None]:
-    process = multiprocessing.Process(target=_attack, args=(attack, port), daemon=True)
+def under_attack(attack: Callable[[int], None], port: int) -> Iterator[None]:
+    process = multiprocessing.Process(target=_run_attack, args=(attack, port), daemon=True)
     process.start()
     try:
         yield
         if not process.is_alive():
-            raise click.ClickException("the attacker died")
+            raise click.ClickException("the attacking process ended")
     finally:
         process.kill()
         process.join()
 
 
 def run(side: Side, attack: Callable[[int], None], rate: float, seconds: float) -> Round:
-    side.create_topic(PACED)
+    side.create_topic(PACED_TOPIC)
     side.create_topic(BOMBED)
     touch_free_pages()
-    connection = Connection(side.leader_port(PACED))
+    connection = ProduceConnection(side.leader_port(PACED_TOPIC))
     try:
-        paced(connection, rate, lambda since_s: since_s > 2)
-        alone = paced(connection, rate, lambda since_s: since_s > seconds)
-        with under(attack, side.leader_port(BOMBED)):
-            paced(connection, rate, lambda since_s: since_s > 2)
-            attacked = paced(connection, rate, lambda since_s: since_s > seconds)
+        send_paced(connection, rate, lambda since_s: since_s > 2)
+        alone = send_paced(connection, rate, lambda since_s: since_s > seconds)
+        with under_attack(attack, side.leader_port(BOMBED)):
+            send_paced(connection, rate, lambda since_s: since_s > 2)
+            attacked = send_paced(connection, rate, lambda since_s: since_s > seconds)
     finally:
         connection.close()
-    side.delete_topic(PACED)
+    side.delete_topic(PACED_TOPIC)
     side.delete_topic(BOMBED)
     return Round(alone, attacked)
 
 
-def show(found: dict[tuple[str, str], list[Round]]) -> Table:
+def results_table(rounds_by_attack: dict[tuple[str, str], list[Round]]) -> Table:
     table = Table(title="Produce beside an attack, medians of the rounds")
     names = ("attack", "side", "p50 alone", "p50 attacked", "p99 alone", "p99 attacked", "p99 ratio")
     for name in names:
         table.add_column(name, justify="left" if name in ("attack", "side") else "right")
-    for (attack, side), rounds in found.items():
+    for (attack, side), rounds in rounds_by_attack.items():
 
         def median(of: Callable[[Round], float], rounds: list[Round] = rounds) -> float:
             return statistics.median(of(each) for each in rounds)
@@ -202,20 +202,20 @@ def show(found: dict[tuple[str, str], list[Round]]) -> Table:
 
 @click.command()
 @click.argument("attacks", nargs=-1)
-@click.option("--rate", default=200.0, show_default=True, help="Records a second of the honest producer.")
-@click.option("--seconds", default=10.0, show_default=True, help="Measured of each part.")
+@click.option("--rate", default=200.0, show_default=True, help="Records a second of the producer.")
+@click.option("--seconds", default=10.0, show_default=True, help="Length of each measured part.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
 def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, only: str | None) -> None:
-    """Latencies of a producer alone, and beside ATTACKS (all, or those with one of these words)."""
+    """Latencies of a producer alone, and beside ATTACKS (all, or those whose name has one of these words)."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     chosen = {n: a for n, a in ATTACKS.items() if not attacks or any(word in n for word in attacks)}
-    found: dict[tuple[str, str], list[Round]] = {}
+    rounds_by_attack: dict[tuple[str, str], list[Round]] = {}
     kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
-    # An exit like any other: brokers are stopped, and what is measured so far is shown.
+    # SIGTERM ends the run like an error: brokers stop, finished results are shown.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as stack:
-        stack.callback(lambda: Console(width=132).print(show(found)))
+        stack.callback(lambda: Console(width=132).print(results_table(rounds_by_attack)))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
         sides: list[Side] = [
             stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
@@ -224,7 +224,7 @@ def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, onl
             for _ in range(rounds):
                 for side in sides:
                     taken = run(side, attack, rate, seconds)
-                    found.setdefault((name, side.name), []).append(taken)
+                    rounds_by_attack.setdefault((name, side.name), []).append(taken)
 
 
 if __name__ == "__main__":

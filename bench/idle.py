@@ -1,9 +1,9 @@
-"""`python -m bench.idle`: a broker with thousands of partitions that nobody uses: its start, memory and CPU.
+"""`python -m bench.idle`: start, memory and CPU of a broker with thousands of unused partitions.
 
-One broker a side, with topics of a hundred partitions. It is stopped and started again, at first without
-partitions and then with them: the time until it leads all of them (as its metadata says) and the CPU time of
-that, the memory that it holds more than without (RSS, a JVM's as it is), and the CPU time that it takes while
-nothing happens. Then it is killed (SIGKILL) and started once more.
+One broker a side, with topics of a hundred partitions. It is stopped and started, first without partitions
+and then with them. The results are the time and the CPU time until it leads all of them (by its metadata),
+the memory beyond that of an empty broker (RSS, also of a JVM), and the CPU time while idle. Then it is killed
+(SIGKILL) and started again.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ WAIT_S = 400.0
 SETTLE_S = 3.0
 BUSY_S = 0.1
 SETTLES_MAX = 20
-"""What a start sets off, and is no part of it: until less CPU time than this is taken in so many seconds."""
+"""A start is over when the broker takes less than BUSY_S of CPU time in SETTLE_S; at most so many checks."""
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "auto.leader.rebalance.enable": "false",
-    # After a SIGKILL a broker waits for its former session to end, unless it can end that itself.
+    # After a SIGKILL, Kafka waits for the end of its former session; Ottla expires that itself.
     "zookeeper.session.timeout.ms": "6000",
     "zookeeper.connection.timeout.ms": "60000",
 }
 
 
 class Start(NamedTuple):
-    """A broker that has come up, and leads everything."""
+    """A start of a broker, until it leads all partitions."""
 
     wall_s: float
     cpu_s: float
     rss_mib: float
 
 
-async def until_it_leads(port: int, partitions: int) -> None:
+async def wait_until_leading(port: int, partitions: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
@@ -59,23 +59,23 @@ async def until_it_leads(port: int, partitions: int) -> None:
             continue
         try:
             while time.monotonic() < deadline:
-                answer: MetadataResponse = await connection.request(
+                metadata: MetadataResponse = await connection.request(
                     MetadataRequest(topics=None), version=12, timeout_s=60
                 )
-                if sum(p.leader_id >= 0 for topic in answer.topics for p in topic.partitions) >= partitions:
+                if sum(p.leader_id >= 0 for topic in metadata.topics for p in topic.partitions) >= partitions:
                     return
                 await asyncio.sleep(0.2)
         except OSError:
             continue
         finally:
             connection.close()
-    raise TimeoutError(f"not all of {partitions} partitions are led by somebody")
+    raise TimeoutError(f"not all of {partitions} partitions have a leader")
 
 
 def start(side: Side, partitions: int) -> Start:
     began = time.monotonic()
     side.start_brokers()
-    asyncio.run(until_it_leads(side.ports[0], partitions))
+    asyncio.run(wait_until_leading(side.ports[0], partitions))
     took_s = time.monotonic() - began
     cpu_s = usage_of(side.pids).cpu_s
     settled = usage_of(side.pids)
@@ -87,8 +87,8 @@ def start(side: Side, partitions: int) -> Start:
     return Start(took_s, cpu_s, settled.rss_mib)
 
 
-def at_rest(side: Side, seconds: float) -> float:
-    """CPU time per second."""
+def idle_cpu_rate(side: Side, seconds: float) -> float:
+    """CPU seconds per second while idle."""
     before, then = usage_of(side.pids), time.monotonic()
     time.sleep(seconds)
     after, now = usage_of(side.pids), time.monotonic()
@@ -101,7 +101,7 @@ def create(side: Side, partitions: int) -> None:
             await client.create_topic(f"idle-{number}", partitions=PER_TOPIC, replication_factor=1)
 
     side.admin(all_topics)
-    asyncio.run(until_it_leads(side.ports[0], partitions))
+    asyncio.run(wait_until_leading(side.ports[0], partitions))
 
 
 def kill(side: Side) -> None:
@@ -113,9 +113,9 @@ def kill(side: Side) -> None:
 @click.command()
 @click.option("--partitions", default=10_000, show_default=True)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
-@click.option("--idle", default=30.0, show_default=True, help="Seconds of doing nothing.")
+@click.option("--idle", default=30.0, show_default=True, help="Seconds of the idle measurement.")
 def main(partitions: int, only: str | None, idle: float) -> None:
-    """A broker's start, memory and CPU with partitions that nobody uses, and without."""
+    """A broker's start, memory and CPU with unused partitions, and without."""
     console = Console(width=150)
     table = Table(
         "side", "partitions", "start s", "CPU s of it", "after SIGKILL s", "CPU s of it",
@@ -133,7 +133,7 @@ def main(partitions: int, only: str | None, idle: float) -> None:
         ):
             side.stop_brokers()
             empty = start(side, 0)
-            resting = at_rest(side, idle / 2)
+            resting = idle_cpu_rate(side, idle / 2)
             table.add_row(
                 kind.name, "0", f"{empty.wall_s:.1f}", f"{empty.cpu_s:.1f}", "", "",
                 f"{empty.rss_mib:,.0f}", "", f"{resting * 1000:.1f}",
@@ -143,7 +143,7 @@ def main(partitions: int, only: str | None, idle: float) -> None:
             console.print(f"{kind.name}: {partitions:,} partitions made in {time.monotonic() - began:.1f} s")
             side.stop_brokers()
             full = start(side, partitions)
-            resting = at_rest(side, idle)
+            resting = idle_cpu_rate(side, idle)
             each = (full.rss_mib - empty.rss_mib) * 1024 / partitions
             console.print(
                 f"{kind.name}: {full}, {each:.1f} KiB a partition, {resting * 1000:.1f} ms / s idle"

@@ -1,13 +1,13 @@
 """`python -m bench.lake`: records a second from a topic to Parquet, by the same lake job on both sides.
 
-One broker of a side on core 0; Spark takes what it likes of both cores, with one task at a time or two. The
-records are the flights of January 2013, over and over under ids of their own, the same bytes in the same
-partitions on both sides. Each run lands the whole topic in a fresh lake, in one batch; what counts is the
-time of the batches as Spark reports it, which holds reading, decoding, writing and the commit, and not the
-start of Spark. The sides take turns in one JVM, after runs of each that do not count, and the one that is
-first changes, because the JVM grows warmer with every run.
+One broker of a side runs on core 0; Spark uses both cores, with one task at a time or two. The records are
+the flights of January 2013, repeated with unique ids, the same bytes in the same partitions on both sides.
+Each run writes the whole topic to a new lake, in one batch. The result is the batches' time by Spark's
+reports, which includes reading, decoding, writing and the commit, and excludes Spark's start. The sides take
+turns in one JVM, after warm-up runs of each. The first side of a round alternates, because the JVM gets
+faster with each run.
 
-Exactness is checked and not assumed: a run whose lake has not every record fails the bench.
+A run whose lake lacks a record fails the benchmark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NUMBERS = itertools.count()
 
 
 class Shape(NamedTuple):
-    """One line of the table."""
+    """Spark's cores and the topic's partitions: a row of the table."""
 
     cores: int
     partitions: int
@@ -58,22 +58,22 @@ class Run(NamedTuple):
     broker_cpu_s: float
 
 
-class Filled(NamedTuple):
+class FilledTopic(NamedTuple):
     topic: str
     records: int
     bytes: int
-    """Of keys and values."""
+    """Size of keys and values."""
 
 
 def values(count: int) -> Iterator[bytes]:
-    """Flights with ids that are all different, of the same length."""
+    """Flights with unique ids of the same length."""
     month = events.load(limit=JANUARY)
     for number in range(count):
         yield month[number % JANUARY].value.replace(b'{"id":"', b'{"id":"%08d-' % number, 1)
 
 
-def fill(side: Side, partitions: int, count: int) -> Filled:
-    """A topic of so many partitions, which get the records in turns."""
+def fill(side: Side, partitions: int, count: int) -> FilledTopic:
+    """Make a topic and write `count` records to its partitions in turns."""
     topic = f"bench.lake.{partitions}"
     side.admin(lambda c: c.create_topic(topic, partitions=partitions, replication_factor=1))
     producer = Producer({"bootstrap.servers": side.bootstrap, "linger.ms": 50, "acks": "all"})
@@ -87,12 +87,12 @@ def fill(side: Side, partitions: int, count: int) -> Filled:
             except BufferError:
                 producer.poll(0.1)
     if producer.flush(120):
-        raise click.ClickException(f"{side.name} did not take all records")
-    return Filled(topic, count, size)
+        raise click.ClickException(f"{side.name} did not acknowledge all records")
+    return FilledTopic(topic, count, size)
 
 
-def land(spark: SparkSession, side: Side, filled: Filled, folder: Path) -> Run:
-    """One run into a lake of its own. ClickException when not every record is in it."""
+def run_lake_job(spark: SparkSession, side: Side, filled: FilledTopic, folder: Path) -> Run:
+    """One run into a new lake. Raises ClickException if a record is missing there."""
     root = folder / str(next(NUMBERS))
     config = validate(
         {
@@ -119,19 +119,19 @@ def land(spark: SparkSession, side: Side, filled: Filled, folder: Path) -> Run:
     return Run(seconds, cpu_s)
 
 
-def settle(side: Side) -> None:
-    """Nothing of a run is left for the next: the broker's memory of the client's closing connections."""
+def wait_until_idle(side: Side) -> None:
+    """Wait until the brokers are idle, for instance have closed the last run's connections."""
     before = -1.0
     while (now := usage_of(side.pids).cpu_s) - before > 0.02:
         before = now
         time.sleep(0.5)
 
 
-def show(records: int, size: int, found: dict[Shape, dict[str, list[Run]]]) -> Table:
+def results_table(records: int, size: int, runs_by_shape: dict[Shape, dict[str, list[Run]]]) -> Table:
     table = Table(title=f"{records:,} records of {size // records} bytes, topic to Parquet; medians")
     for name in ("Spark's cores", "partitions", "side", "records/s", "MB/s", "broker CPU s", "ratio"):
         table.add_column(name, justify="left" if name == "side" else "right")
-    for shape, sides in found.items():
+    for shape, sides in runs_by_shape.items():
         rates = {
             name: records / statistics.median(run.seconds for run in runs) for name, runs in sides.items()
         }
@@ -152,7 +152,7 @@ def show(records: int, size: int, found: dict[Shape, dict[str, list[Run]]]) -> T
 @click.command()
 @click.option("--records", default=400_000, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Measured runs of each side and shape.")
-@click.option("--warm-ups", default=2, show_default=True, help="Runs before them, which do not count.")
+@click.option("--warm-ups", default=2, show_default=True, help="Runs before them that are not counted.")
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
 @click.option(
     "--shape",
@@ -162,10 +162,10 @@ def show(records: int, size: int, found: dict[Shape, dict[str, list[Run]]]) -> T
     help="Spark's cores and the topic's partitions; all of them unless given.",
 )
 def main(records: int, runs: int, warm_ups: int, only: str | None, chosen: tuple[str, ...]) -> None:
-    """The lake job from Ottla beside the same from Apache Kafka 3.9.1."""
+    """Compare the lake job from Ottla with that from Apache Kafka 3.9.1."""
     shapes_run = [shape for shape in SHAPES if not chosen or str(shape) in chosen]
     kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
-    found: dict[Shape, dict[str, list[Run]]] = {}
+    runs_by_shape: dict[Shape, dict[str, list[Run]]] = {}
     size = 0
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
@@ -184,13 +184,13 @@ def main(records: int, runs: int, warm_ups: int, only: str | None, chosen: tuple
                 for number in range(-warm_ups, runs):
                     for side in sides[:: -1 if number % 2 else 1]:
                         topic = filled[side.name, shape.partitions]
-                        settle(side)
-                        run = land(spark, side, topic, root)
+                        wait_until_idle(side)
+                        run = run_lake_job(spark, side, topic, root)
                         size = topic.bytes
                         if number >= 0:
-                            found.setdefault(shape, {}).setdefault(side.name, []).append(run)
+                            runs_by_shape.setdefault(shape, {}).setdefault(side.name, []).append(run)
             spark.stop()
-    Console().print(show(records, size, found))
+    Console().print(results_table(records, size, runs_by_shape))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""`python -m bench.large_requests`: how long others wait while a broker answers large requests.
+"""`python -m bench.large_requests`: waits of other clients while a broker serves large requests.
 
-A broker over the in-memory store; one connection sends the largest request of an API, another one sends
-small ApiVersions requests one after the other. Reported: how long the large request took, the longest wait
-of a small one (wall time), the most CPU time of the broker's loop during one small request (which a busy
-machine does not distort), and the broker's resident memory at its peak and a second after the answer, less
-that of before.
+A broker with the in-memory store; one connection sends the largest request of an API, another one sends small
+ApiVersions requests one after the other. The results are the time of the large request, the longest wait for
+a small one (wall time), the maximum CPU time of the broker's event loop during one small request (which other
+work on the machine does not distort), and the growth of the broker's resident memory at its peak and a second
+after the response.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import SIZE, TOPIC, Subject, subject
+from bench.requests import SIZE, TOPIC, MeasuredBroker, measured_broker
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
@@ -428,22 +428,22 @@ LARGE = [
 class Measured(NamedTuple):
     took_s: float
     longest_ms: float
-    """Wall time."""
-    held_ms: float
-    """CPU time of the loop during one small request."""
+    """Longest wall time of a small request."""
+    loop_cpu_ms: float
+    """Maximum CPU time of the event loop during one small request."""
     peak_mib: float
     kept_mib: float
-    answer_bytes: int
+    response_bytes: int
 
 
-def resident(who: Subject) -> float:
-    """Resident MiB of its own, without those of files."""
-    _, total, shared, *_ = Path(f"/proc/{who.pid}/statm").read_text().split()
+def resident(broker: MeasuredBroker) -> float:
+    """Resident MiB without pages of files."""
+    _, total, shared, *_ = Path(f"/proc/{broker.pid}/statm").read_text().split()
     return (int(total) - int(shared)) * 4096 / MIB
 
 
-def ask(sock: socket.socket, frame: bytes) -> int:
-    """Send a request and drop the answer; its size, -1 for a connection that was closed."""
+def round_trip(sock: socket.socket, frame: bytes) -> int:
+    """Send a request and discard the response; its size, -1 after the connection was closed."""
     try:
         sock.sendall(frame)
         head = sock.recv(4, socket.MSG_WAITALL)
@@ -460,38 +460,38 @@ def ask(sock: socket.socket, frame: bytes) -> int:
         return -1
 
 
-def measure(who: Subject, frame: bytes) -> Measured:
+def measure(broker: MeasuredBroker, frame: bytes) -> Measured:
     small = frames.encode_request(m.ApiVersionsRequest(), 2, 1, "bystander")
-    address = ("127.0.0.1", who.port)
+    address = ("127.0.0.1", broker.port)
     with socket.create_connection(address) as bystander, socket.create_connection(address) as attacker:
         bystander.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(20):
-            ask(bystander, small)
-        before_mib = resident(who)
-        answers: list[int] = []
+            round_trip(bystander, small)
+        before_mib = resident(broker)
+        sizes: list[int] = []
         began = time.perf_counter()
-        attack = threading.Thread(target=lambda: answers.append(ask(attacker, frame)))
+        attack = threading.Thread(target=lambda: sizes.append(round_trip(attacker, frame)))
         attack.start()
-        longest = held = peak = 0.0
+        longest = loop_cpu = peak = 0.0
         ended = 0.0
         while attack.is_alive() or time.perf_counter() < ended + KEPT_AFTER_S:
-            if not ended and answers:
+            if not ended and sizes:
                 ended = time.perf_counter()
-            cpu, at = who.cpu_s(), time.perf_counter()
-            if ask(bystander, small) < 0:
+            cpu, at = broker.cpu_s(), time.perf_counter()
+            if round_trip(bystander, small) < 0:
                 raise click.ClickException("the bystander's connection was closed")
             longest = max(longest, time.perf_counter() - at)
-            held = max(held, who.cpu_s() - cpu)
-            peak = max(peak, resident(who))
+            loop_cpu = max(loop_cpu, broker.cpu_s() - cpu)
+            peak = max(peak, resident(broker))
             time.sleep(0.001)
         attack.join()
     return Measured(
         (ended or time.perf_counter()) - began,
         longest * 1e3,
-        held * 1e3,
+        loop_cpu * 1e3,
         peak - before_mib,
-        resident(who) - before_mib,
-        answers[0],
+        resident(broker) - before_mib,
+        sizes[0],
     )
 
 
@@ -499,10 +499,10 @@ def measure(who: Subject, frame: bytes) -> Measured:
 @click.argument("words", nargs=-1)
 @click.option("--items", default=1_000_000, show_default=True)
 @click.option(
-    "--against", type=click.Path(path_type=Path, exists=True), help="Another checkout, in place of this."
+    "--against", type=click.Path(path_type=Path, exists=True), help="Measure the broker of another checkout."
 )
 def main(words: tuple[str, ...], items: int, against: Path | None) -> None:
-    """The APIs whose names have one of WORDS, or all."""
+    """Measure the APIs whose names have one of WORDS, or all."""
     table = Table(
         "request", "MiB", "took s", "longest wait ms", "loop held, CPU ms", "peak MiB", "kept MiB", "answer"
     )
@@ -515,10 +515,15 @@ def main(words: tuple[str, ...], items: int, against: Path | None) -> None:
             frame = frames.encode_request(large.make(items), large.version, 1, "large")
             with ExitStack() as one:
                 directory = Path(one.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-                who = one.enter_context(subject(large.name, checkout, directory))
-                got = measure(who, frame)
+                broker = one.enter_context(measured_broker(large.name, checkout, directory))
+                got = measure(broker, frame)
             row = [large.name, f"{len(frame) / MIB:.1f}", f"{got.took_s:.1f}", f"{got.longest_ms:.0f}"]
-            row += [f"{got.held_ms:.0f}", f"{got.peak_mib:.0f}", f"{got.kept_mib:.0f}", str(got.answer_bytes)]
+            row += [
+                f"{got.loop_cpu_ms:.0f}",
+                f"{got.peak_mib:.0f}",
+                f"{got.kept_mib:.0f}",
+                str(got.response_bytes),
+            ]
             table.add_row(*row)
             click.echo("\t".join(row))
 

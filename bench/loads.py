@@ -1,8 +1,8 @@
 """The loads of `make bench`, as a table.
 
-The runner knows how to run each kind: one more row needs no more than a row. Both sides get the same rows:
-same client, same settings, same number of records, topics made fresh for each row and deleted after it.
-Settings are the Java producer's; what is not named has the client's default.
+The runner runs each kind of load, so that a new load is a new row. Both sides get the same client, settings
+and number of records. The topics of a row are created for it and deleted after it. Settings are the Java
+producer's; others have the client's default.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 RECORD_BYTES: Final = 200
-"""The paper's message, and a size at which the broker's cost per record shows."""
+"""The size of the Kafka paper's messages; small enough to show the broker's cost per record."""
 
 
 @dataclass(frozen=True)
 class Produce:
-    """ProducerPerformance, as fast as it goes; in transactions of so many ms, if they have any."""
+    """ProducerPerformance without a rate limit; in transactions of `transaction_ms` unless 0."""
 
     settings: tuple[str, ...]
     transaction_ms: int = 0
@@ -24,15 +24,18 @@ class Produce:
 
 @dataclass(frozen=True)
 class Consume:
-    """ConsumerPerformance over a topic written beforehand; `cold`: from disk, its page cache dropped."""
+    """ConsumerPerformance over a filled topic; `cold`: from disk, its page cache dropped."""
 
     cold: bool
 
 
 @dataclass(frozen=True)
 class ProducePaced:
-    """ProducerPerformance at a rate that leaves the broker mostly idle, for latencies. With `backlog_mib`,
-    another consumer meanwhile reads a topic of that size from disk, over and over, as fast as it gets it."""
+    """ProducerPerformance at a rate that leaves the broker mostly idle, for latencies.
+
+    With `backlog_mib`, another consumer reads a topic of that size from disk again and again, without a
+    limit.
+    """
 
     settings: tuple[str, ...]
     rate: int
@@ -42,15 +45,15 @@ class ProducePaced:
 @dataclass(frozen=True)
 class Load:
     key: str
-    """What `--only` takes."""
+    """The name on the command line (`--only`)."""
     name: str
     brokers: int
-    """Of each side, all on one core; also the topic's replicas."""
+    """Number of brokers of each side, all on one core, and of the topic's replicas."""
     records: int
-    """A run's, about three seconds' worth on the slower side."""
+    """Number of records of a run: about three seconds on the slower side."""
     work: Produce | Consume | ProducePaced
     tls: bool = False
-    """Clients come over TLS; the brokers' own connections stay as they are."""
+    """Clients use TLS; the connections between brokers do not."""
 
 
 _64_KIB = ("batch.size=65536", "linger.ms=5")
@@ -81,7 +84,7 @@ LOADS: Final = (
 
 
 def scaled(load: Load, by: float) -> Load:
-    """The same with fewer or more records (and backlog)."""
+    """The load with records and backlog multiplied by `by`."""
     work = load.work
     if isinstance(work, ProducePaced):
         work = replace(work, backlog_mib=int(work.backlog_mib * by))
@@ -89,5 +92,5 @@ def scaled(load: Load, by: float) -> Load:
 
 
 def chosen(only: tuple[str, ...]) -> list[Load]:
-    """The loads whose key or name contains one of the texts; all when there is none."""
+    """The loads whose key or name contains one of the texts; all loads without a text."""
     return [load for load in LOADS if not only or any(t in load.key or t in load.name for t in only)]

@@ -1,6 +1,6 @@
-"""Jars from Maven Central, kept outside the tree under the user's cache folder, and fetched once.
+"""Downloads jars from Maven Central once, into the user's cache folder.
 
-Called for what the benches measure and what the tests have as their judges. Needs Maven itself.
+Called by the benchmarks and by the tests that use Java programs as oracles. Needs Maven.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 CACHE: Final = Path("~/.cache/ottla").expanduser()
 _POM: Final = """\
 <project><modelVersion>4.0.0</modelVersion>
-<groupId>dev.ottla</groupId><artifactId>judges</artifactId><version>1</version>
+<groupId>dev.ottla</groupId><artifactId>oracles</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies></project>
 """
 _DEPENDENCY: Final = (
@@ -24,11 +24,11 @@ _DEPENDENCY: Final = (
 )
 _FETCH_TIMEOUT_S: Final = 600
 _TRIES: Final = 3
-"""What is far away may fail to answer."""
+"""Attempts of a download."""
 
 
 class JarsUnavailable(Exception):
-    """Maven is missing, or could not get the jars; the message says which."""
+    """Maven is missing, or could not download the jars; the message says which."""
 
 
 class Artifact(NamedTuple):
@@ -38,7 +38,7 @@ class Artifact(NamedTuple):
 
 
 def fetch_jars(folder_name: str, artifacts: Sequence[Artifact]) -> Path:
-    """The folder with these artifacts and all they depend on. Raises JarsUnavailable."""
+    """The folder with these artifacts and their dependencies. Raises JarsUnavailable."""
     folder = CACHE / folder_name
     done, pom = folder / ".complete", folder / "pom.xml"
     if not done.exists():
@@ -51,9 +51,9 @@ def fetch_jars(folder_name: str, artifacts: Sequence[Artifact]) -> Path:
 
 
 def run_maven(done: Path, *arguments: str) -> None:
-    """Run Maven unless `done` is there, and leave it there. Raises JarsUnavailable.
+    """Run Maven unless the file `done` exists, and create it. Raises JarsUnavailable.
 
-    One at a time: neither Maven's own cache nor ours bears two, and tests run side by side.
+    A lock admits one process at a time: neither Maven's cache nor this one supports two writers.
     """
     if done.exists():
         return
@@ -62,7 +62,7 @@ def run_maven(done: Path, *arguments: str) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "maven.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        said = ""
+        output = ""
         for _ in range(_TRIES):
             if done.exists():
                 return
@@ -74,11 +74,11 @@ def run_maven(done: Path, *arguments: str) -> None:
                     timeout=_FETCH_TIMEOUT_S,
                     check=False,
                 )
-            except subprocess.TimeoutExpired as late:
-                said = str(late)
+            except subprocess.TimeoutExpired as error:
+                output = str(error)
                 continue
             if ran.returncode == 0:
                 done.touch()
-            said = ran.stdout[-800:]
+            output = ran.stdout[-800:]
         if not done.exists():
-            raise JarsUnavailable(f"Maven could not get {done.parent.name}: {said}")
+            raise JarsUnavailable(f"Maven could not download {done.parent.name}: {output}")

@@ -1,14 +1,13 @@
-"""`python -m bench.pipeline_mirror`: how fast the mirror is, where its time goes, and how late records
-arrive.
+"""`python -m bench.pipeline_mirror`: throughput and lag of the mirror, and the shares of its time.
 
-Two clusters of ours, one broker each, and Spark, all on this machine: what is measured is the sum of all of
-them on its cores. `throughput` and `lag` are for others to call, with clusters of their own.
+Two Ottla clusters of one broker each and Spark share this machine's cores. `throughput` and `lag` can be
+called with other clusters.
 
-- Throughput: a topic is filled, and mirrored with `availableNow` by a session that has mirrored before. The
-  time is that of the batches; of the tasks' time in them it is told what went into reading (Spark's source
-  and Arrow), into the producer's queue, and into commits.
-- Lag: records are produced at a rate, each with its time; the mirror runs with its trigger; a read_committed
-  consumer on the target takes the time when each comes.
+- Throughput: a filled topic is mirrored with `availableNow`, in a session that has mirrored before. The time
+  is that of the batches. The shares are those of the tasks' time: reading (Spark's source and Arrow), the
+  producer's queue, and commits.
+- Lag: a producer sends records at a rate, each with its time; the mirror runs with its trigger; a
+  read_committed consumer on the target takes the time of each arrival.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ WARM_RECORDS = 20_000
 
 
 def fill(bootstrap: str, topic: str, partitions: int, records: int, record_bytes: int) -> None:
-    """A topic of its own, with keyed records of that size in turns on its partitions."""
+    """Create a topic and write keyed records to its partitions in turns."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(60)
@@ -74,8 +73,8 @@ def config_of(source: str, target: str, topic: str, folder: Path, **more: Any) -
     return validate(raw, MirrorConfig, "bench")
 
 
-class Reports(mirror.MirrorMetrics):
-    """Keeps what the tasks say of themselves."""
+class ReportRecorder(mirror.MirrorMetrics):
+    """Keeps the reports of the tasks."""
 
     def __init__(self, context: JobContext, kept: list[Any]) -> None:
         super().__init__(context)
@@ -88,12 +87,12 @@ class Reports(mirror.MirrorMetrics):
 def throughput(
     spark: SparkSession, source: str, target: str, topic: str, folder: Path, **more: Any
 ) -> dict[str, float]:
-    """Mirrors all that the topic has; figures of the tasks' reports."""
+    """Mirror all records of the topic; figures from the tasks' reports."""
     reports: list[Any] = []
     config = config_of(source, target, topic, folder, trigger={"availableNow": True}, **more)
     context = JobContext(spark, lambda _: None)
     began = time.monotonic()
-    for query in mirror.start(context, config, Reports(context, reports)):
+    for query in mirror.start(context, config, ReportRecorder(context, reports)):
         query.awaitTermination()
         took_s = time.monotonic() - began
         batch_s = sum(progress["durationMs"].get("addBatch", 0) for progress in query.recentProgress) / 1000
@@ -126,17 +125,15 @@ def lag(
     seconds: float,
     interval: str = "100 milliseconds",
 ) -> dict[str, float]:
-    """From the producer's `produce` to a reader of the target, of records at a rate, the first third left
-    out.
-    """
+    """The time from `produce` to a consumer of the target, without the first third of the records."""
     fill(source, topic, 2, 2, 100)
     config = config_of(source, target, topic, folder, trigger={"interval": interval})
     (query,) = mirror.start(JobContext(spark, lambda _: None), config)
     try:
         producer = Producer({"bootstrap.servers": source, "linger.ms": 5})
         expected = int(rate * seconds)
-        late: list[float] = []
-        with reading(target, f"east.{topic}", late, expected):
+        lags: list[float] = []
+        with reading(target, f"east.{topic}", lags, expected):
             began = time.time()
             for number in range(expected):
                 due = began + number / rate
@@ -146,20 +143,20 @@ def lag(
                 producer.produce(topic, b"%.6f" % now, None, number % 2)
                 producer.poll(0)
             producer.flush(60)
-        measured = sorted(late[len(late) // 3 :])
+        measured = sorted(lags[len(lags) // 3 :])
     finally:
         query.stop()
     return {
         "rate": rate,
-        "records": len(late),
+        "records": len(lags),
         "p50_ms": measured[len(measured) // 2] * 1000,
         "p99_ms": measured[len(measured) * 99 // 100] * 1000,
     }
 
 
 @contextmanager
-def reading(bootstrap: str, topic: str, late: list[float], expected: int) -> Iterator[None]:
-    """A reader beside what runs inside; at the end it is waited for. Seconds that each record took."""
+def reading(bootstrap: str, topic: str, lags: list[float], expected: int) -> Iterator[None]:
+    """A consumer in a thread appends the seconds that each record took to `lags`; the end waits for it."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -172,11 +169,11 @@ def reading(bootstrap: str, topic: str, late: list[float], expected: int) -> Ite
 
     def read() -> None:
         deadline = time.monotonic() + 300
-        while len(late) < expected and time.monotonic() < deadline:
+        while len(lags) < expected and time.monotonic() < deadline:
             for message in consumer.consume(500, timeout=0.05):
                 value = message.value() or b""
                 if message.error() is None and len(value) < 20:
-                    late.append(time.time() - float(value))
+                    lags.append(time.time() - float(value))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -193,8 +190,10 @@ def reading(bootstrap: str, topic: str, late: list[float], expected: int) -> Ite
 @click.option("--partitions", default=4, show_default=True)
 @click.option("--runs", default=2, show_default=True)
 @click.option("--master", "masters", multiple=True, default=("local[2]",), show_default=True)
-@click.option("--rate", default=500, show_default=True, help="Records a second, for the lag; 0: no lag.")
-@click.option("--max-records", default=20_000, show_default=True, help="Of a transaction.")
+@click.option(
+    "--rate", default=500, show_default=True, help="Records a second of the lag measurement; 0 skips it."
+)
+@click.option("--max-records", default=20_000, show_default=True, help="Records of a transaction.")
 def main(
     records: int,
     record_bytes: int,
@@ -204,7 +203,7 @@ def main(
     rate: int,
     max_records: int,
 ) -> None:
-    """Mirror's throughput and lag between two clusters of one broker each, as JSON lines."""
+    """Print the mirror's throughput and lag between two clusters of one broker each, as JSON lines."""
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         folder = Path(directory)
         with (
@@ -217,14 +216,14 @@ def main(
                 for run in range(runs + 1):
                     topic = f"m{number}-{run}"
                     fill(east.bootstrap, topic, partitions, records if run else WARM_RECORDS, record_bytes)
-                    found = throughput(
+                    result = throughput(
                         *ends, topic, folder / "checkpoints", transaction={"maxRecords": max_records}
                     )
                     if run:
-                        click.echo(json.dumps({"master": master, "partitions": partitions, **found}))
+                        click.echo(json.dumps({"master": master, "partitions": partitions, **result}))
                 if rate:
-                    late = lag(*ends, f"lag-{number}", folder / "checkpoints", rate=rate, seconds=30)
-                    click.echo(json.dumps({"master": master, **late}))
+                    lags = lag(*ends, f"lag-{number}", folder / "checkpoints", rate=rate, seconds=30)
+                    click.echo(json.dumps({"master": master, **lags}))
                 spark.stop()
 
 

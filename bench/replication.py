@@ -1,9 +1,9 @@
-"""`python -m bench.replication`: what an acks=all produce costs the leader and a follower, in CPU time.
+"""`python -m bench.replication`: CPU time of leader and follower for an acks=all produce.
 
-Three brokers on core 0, their ZooKeeper and this process on core 1, one partition with three replicas. The
-requests are made beforehand, five in flight, as in `bench.requests`; each broker's main thread's CPU time is
-read from /proc. With `--against CHECKOUT` a cluster of that code is measured in turns with this one, under
-the same noise.
+Three brokers run on core 0, their ZooKeeper and this process on core 1; one partition has three replicas. The
+requests are encoded beforehand, five are in flight, as in `bench.requests`. The CPU time of each broker's
+main thread comes from /proc. With `--against CHECKOUT` a cluster with that code is measured in turns with
+this one, so that other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.memory import touch_free_pages
-from bench.requests import IN_FLIGHT, TOPIC, Load, Peer, produce_frame
+from bench.page_cache import touch_free_pages
+from bench.requests import IN_FLIGHT, TOPIC, Load, RequestConnection, produce_frame
 from bench.sides import OttlaSide, python_path
 from bench.tools import CLIENT_CORE
 
@@ -32,7 +32,7 @@ SETTINGS = {"log.retention.bytes": str(1 << 30), "log.segment.bytes": str(256 <<
 
 
 class Cost(NamedTuple):
-    """CPU µs per request, and requests per second."""
+    """CPU µs per request of the leader and of each follower; requests per second."""
 
     leader: float
     follower: float
@@ -49,7 +49,7 @@ def loads() -> list[Load]:
 
 @contextmanager
 def cluster(checkout: Path, directory: Path) -> Iterator[OttlaSide]:
-    """Three brokers with the code of `checkout`, and the topic."""
+    """A cluster of three brokers with the code of `checkout`, and the topic."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = python_path(checkout)
     try:
@@ -71,24 +71,26 @@ def cpu_s(pid: int) -> float:
 
 def measure(side: OttlaSide, load: Load, in_flight: int) -> Cost:
     leader = side.ports.index(side.leader_port(TOPIC))
-    peer = Peer(side.ports[leader])
+    connection = RequestConnection(side.ports[leader])
     before = [cpu_s(pid) for pid in side.pids]
     began = time.monotonic()
-    peer.run(load.frame, load.requests, in_flight)
+    connection.run(load.frame, load.requests, in_flight)
     took = time.monotonic() - began
-    used = [(cpu_s(pid) - was) / load.requests * 1e6 for pid, was in zip(side.pids, before, strict=True)]
-    peer.close()
+    used = [(cpu_s(pid) - start) / load.requests * 1e6 for pid, start in zip(side.pids, before, strict=True)]
+    connection.close()
     own = used.pop(leader)
     return Cost(own, statistics.mean(used), load.requests / took)
 
 
 @click.command()
 @click.option(
-    "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
+    "--against",
+    type=click.Path(path_type=Path, exists=True, resolve_path=True),
+    help="Another checkout to measure in turns.",
 )
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", default="", help="Loads whose name has this text.")
-@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests at a time.")
+@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests in flight.")
 def main(against: Path | None, rounds: int, only: str, in_flight: int) -> None:
     """CPU time that the brokers' loops spend on one acks=all Produce."""
     os.sched_setaffinity(0, {CLIENT_CORE})
@@ -105,13 +107,13 @@ def main(against: Path | None, rounds: int, only: str, in_flight: int) -> None:
         for load in loads():
             if only not in load.name:
                 continue
-            taken: dict[str, list[Cost]] = {name: [] for name in sides}
+            samples: dict[str, list[Cost]] = {name: [] for name in sides}
             for number in range(rounds + 1):
                 for name in sides if number % 2 else reversed(sides):
                     cost = measure(sides[name], load, in_flight)
-                    if number:  # the first is for warming up
-                        taken[name].append(cost)
-            for name, costs in taken.items():
+                    if number:  # the first round warms up
+                        samples[name].append(cost)
+            for name, costs in samples.items():
                 medians = [statistics.median(column) for column in zip(*costs, strict=True)]
                 table.add_row(
                     load.name, name, *(f"{value:,.0f}" for value in medians), end_section=name == "now"

@@ -1,6 +1,6 @@
-"""What `make bench` shows in the end: one table, and the same as JSON with every run in it.
+"""The result of `make bench`: a table of medians, and JSON with every run.
 
-Called by `python -m bench`. Pure but for `machine`, which looks at what everything ran on.
+Called by `python -m bench`. Pure but for `machine`, which reads /proc.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Column, Table
 
 from bench.apache_kafka import KAFKA_VERSION
-from bench.figures import MEASURES, Figures, Taken, ratios
+from bench.figures import MEASURES, Figures, SideRuns, ratios
 from bench.loads import Load
 
 OURS, THEIRS = "Ottla", "Kafka"
@@ -25,18 +25,18 @@ OURS, THEIRS = "Ottla", "Kafka"
 @dataclass(frozen=True)
 class Result:
     load: Load
-    taken: Mapping[str, Taken]
-    """By the side's name."""
+    runs: Mapping[str, SideRuns]
+    """Runs by the name of the side."""
 
     @property
     def ratio(self) -> dict[str, float]:
-        return ratios(self.taken[OURS].median, self.taken[THEIRS].median)
+        return ratios(self.runs[OURS].median, self.runs[THEIRS].median)
 
 
-def table(results: list[Result]) -> Table:
-    """Medians of the measured runs, and our share of Kafka's."""
-    shown = [m for m in MEASURES if any(m.key in r.taken[OURS].median for r in results)]
-    made = Table(
+def results_table(results: list[Result]) -> Table:
+    """The table of medians of the measured runs, with Ottla's ratio to Kafka."""
+    shown = [m for m in MEASURES if any(m.key in r.runs[OURS].median for r in results)]
+    table = Table(
         Column("load", no_wrap=True),
         Column("broker", no_wrap=True),
         *(Column(measure.title, justify="right") for measure in shown),
@@ -45,19 +45,19 @@ def table(results: list[Result]) -> Table:
     )
     for result in results:
         name = result.load.name
-        for which, taken in result.taken.items():
-            cells = (_cell(taken.median, m.key, m.decimals) for m in shown)
-            made.add_row(name, which + ("" if taken.agreed else " *"), *cells)
+        for side, runs in result.runs.items():
+            cells = (_cell(runs.median, m.key, m.decimals) for m in shown)
+            table.add_row(name, side + ("" if runs.agreed else " *"), *cells)
             name = ""
         cells = (_cell(result.ratio, m.key, 2) for m in shown)
-        made.add_row("", "ratio", *cells, style="bold", end_section=True)
-    return made
+        table.add_row("", "ratio", *cells, style="bold", end_section=True)
+    return table
 
 
-def as_markdown(made: Table) -> Table:
-    """The same table as README.md takes it."""
-    made.box, made.title, made.caption = box.MARKDOWN, None, None
-    return made
+def as_markdown(table: Table) -> Table:
+    """The table in Markdown, for README.md."""
+    table.box, table.title, table.caption = box.MARKDOWN, None, None
+    return table
 
 
 def _cell(figures: Figures, key: str, decimals: int) -> str:
@@ -75,12 +75,12 @@ def as_json(results: list[Result], ran_on: Mapping[str, Any]) -> dict[str, Any]:
                 "records": result.load.records,
                 "sides": {
                     name: {
-                        "median": taken.median,
-                        "samples": list(taken.samples),
-                        "warm_runs": list(taken.warm),
-                        "warm_runs_agreed": taken.agreed,
+                        "median": runs.median,
+                        "samples": list(runs.samples),
+                        "warm_runs": list(runs.warm),
+                        "warm_runs_agreed": runs.agreed,
                     }
-                    for name, taken in result.taken.items()
+                    for name, runs in result.runs.items()
                 },
                 "ratio": result.ratio,
             }
@@ -90,7 +90,7 @@ def as_json(results: list[Result], ran_on: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures belong to, and how much else went on."""
+    """The machine of the figures, and its load average."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

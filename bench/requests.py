@@ -1,10 +1,11 @@
-"""`python -m bench.requests`: what one request costs the broker, in CPU time, without Java or ZooKeeper.
+"""`python -m bench.requests`: the broker's CPU time for one request, without Java or ZooKeeper.
 
-A broker over the in-memory store runs on core 0; this process, on core 1, sends it requests made beforehand,
-five in flight as Kafka's producer allows (its small ones mostly go one at a time: `--in-flight 1`), and reads
-the broker's main thread's CPU time from /proc. Repeated in turns with `--against CHECKOUT`, so that a change
-is measured beside its predecessor under the same noise. A response with an error code ends the benchmark: an
-error is cheap, and would pass for speed.
+A broker with the in-memory metadata store runs on core 0. This process, on core 1, sends it requests that
+were encoded beforehand, and reads the CPU time of the broker's main thread from /proc. Five requests are in
+flight, as Kafka's producer allows (it sends small ones mostly one at a time: `--in-flight 1`). With
+`--against CHECKOUT` the code of another checkout is measured in turns, so that other work on the machine
+affects both. A response with an error code ends the benchmark: an error costs little and would look like
+speed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.memory import touch_free_pages
+from bench.page_cache import touch_free_pages
 from bench.sides import python_path
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
@@ -50,7 +51,7 @@ RECORD_BYTES = 200
 PRODUCE_VERSION, FETCH_VERSION = 11, 12
 TOPIC = "t"
 FETCHED_TOPIC = "fetched"
-"""Holds what the fetches read: retention must not delete it, as it does in the topic of the produce loads."""
+"""The topic that the fetches read; retention deletes records in the topic of the produce loads."""
 FETCHED_BATCHES = 32
 SIZE = struct.Struct(">i")
 
@@ -108,7 +109,7 @@ def loads() -> list[Load]:
 
 
 def error_codes(response: Message) -> list[int]:
-    """Of a Produce or Fetch response: its own and its partitions'."""
+    """The error codes of a Produce or Fetch response and of its partitions."""
     if isinstance(response, ProduceResponse):
         return [row.error_code for topic in response.responses for row in topic.partition_responses]
     assert isinstance(response, FetchResponse), type(response)
@@ -116,8 +117,8 @@ def error_codes(response: Message) -> list[int]:
     return [response.error_code, *rows]
 
 
-class Peer:
-    """A connection that keeps requests in flight and reads of each response only its error codes."""
+class RequestConnection:
+    """A connection that keeps requests in flight and checks the error codes of the responses."""
 
     def __init__(self, port: int) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port))
@@ -132,7 +133,7 @@ class Peer:
             self._sock.sendall(frame)
         for _ in range(requests):
             response = self._receive()
-            if sent < requests:  # first, so that the broker does not wait for the check
+            if sent < requests:  # before the check, so that the broker does not wait for it
                 self._sock.sendall(frame)
                 sent += 1
             self._check(header, response)
@@ -149,22 +150,22 @@ class Peer:
         response = codec.decode(frames.RESPONSES[header.api_key], header.api_version, frame, body)
         for code in filter(None, error_codes(response)):
             name = type(response).__name__
-            raise click.ClickException(f"the broker answered with {ErrorCode.of(code).name} in {name}")
+            raise click.ClickException(f"{name} has error {ErrorCode.of(code).name}")
 
     def _read(self, count: int) -> None:
         filled = 0
         while filled < count:
-            got = self._sock.recv_into(self._buffer[filled:count])
-            if got == 0:
+            received = self._sock.recv_into(self._buffer[filled:count])
+            if received == 0:
                 raise click.ClickException("the broker closed the connection")
-            filled += got
+            filled += received
 
     def close(self) -> None:
         self._sock.close()
 
 
-class Subject(NamedTuple):
-    """A broker under measurement."""
+class MeasuredBroker(NamedTuple):
+    """A running broker, and its CPU times from /proc."""
 
     name: str
     pid: int
@@ -174,15 +175,15 @@ class Subject(NamedTuple):
         """CPU time of the main thread, where the event loop runs."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
-    def system_share(self) -> tuple[int, int]:
+    def cpu_ticks(self) -> tuple[int, int]:
         """(user, system) clock ticks of the process."""
         stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return int(stat[11]), int(stat[12])
 
 
 @contextmanager
-def subject(name: str, checkout: Path, directory: Path) -> Iterator[Subject]:
-    """A broker with the code of `checkout`, and the topics, of one partition each."""
+def measured_broker(name: str, checkout: Path, directory: Path) -> Iterator[MeasuredBroker]:
+    """A broker with the code of `checkout`, and the topics of one partition each."""
     ready = directory / "ready"
     command = [sys.executable, "-m", "bench.requests", "--serve", str(directory)]
     log = directory / "broker.log"
@@ -200,19 +201,19 @@ def subject(name: str, checkout: Path, directory: Path) -> Iterator[Subject]:
                 await client.create_topic(topic, partitions=1, replication_factor=1)
 
         run_admin([("127.0.0.1", port)], create)
-        peer = Peer(port)
-        peer.run(produce_frame(64 << 10, topic=FETCHED_TOPIC), FETCHED_BATCHES, IN_FLIGHT)
-        peer.close()
+        connection = RequestConnection(port)
+        connection.run(produce_frame(64 << 10, topic=FETCHED_TOPIC), FETCHED_BATCHES, IN_FLIGHT)
+        connection.close()
         subprocess.run(
             ["taskset", "-a", "-c", "-p", str(BROKER_CORE), str(broker.pid)], check=True, capture_output=True
         )
-        yield Subject(name, broker.pid, port)
+        yield MeasuredBroker(name, broker.pid, port)
     finally:
         broker.stop(timeout_s=20)
 
 
 async def serve(directory: Path) -> None:
-    """A broker until SIGTERM."""
+    """Run a broker until SIGTERM."""
     settings = {
         "broker.id": "0",
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -229,31 +230,33 @@ async def serve(directory: Path) -> None:
     await broker.stop()
 
 
-def measure(who: Subject, load: Load, in_flight: int) -> tuple[float, float]:
-    """(CPU µs per request, the system's share of it)."""
-    peer = Peer(who.port)
+def measure(broker: MeasuredBroker, load: Load, in_flight: int) -> tuple[float, float]:
+    """(CPU µs per request, the kernel's share of it)."""
+    connection = RequestConnection(broker.port)
     if load.name.startswith("fetch"):
         in_flight = 1
     if load.requests * len(load.frame) > TOUCH_FROM_BYTES:
         touch_free_pages()
-    before, (user_before, system_before) = who.cpu_s(), who.system_share()
-    peer.run(load.frame, load.requests, in_flight)
-    used, (user, system) = who.cpu_s() - before, who.system_share()
-    peer.close()
+    before, (user_before, system_before) = broker.cpu_s(), broker.cpu_ticks()
+    connection.run(load.frame, load.requests, in_flight)
+    used, (user, system) = broker.cpu_s() - before, broker.cpu_ticks()
+    connection.close()
     user, system = user - user_before, system - system_before
     return used / load.requests * 1e6, system / max(1, user + system)
 
 
 @click.command()
 @click.option(
-    "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
+    "--against",
+    type=click.Path(path_type=Path, exists=True, resolve_path=True),
+    help="Another checkout to measure in turns.",
 )
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", default="", help="Loads whose name has this text.")
-@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests at a time.")
+@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests in flight.")
 @click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
 def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in: Path | None) -> None:
-    """CPU time that the broker's loop spends on one request of each kind."""
+    """Measure the CPU time of the broker's event loop for one request of each kind."""
     if serve_in is not None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(serve_in))
@@ -264,21 +267,21 @@ def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in:
         column.justify = "right"
     here = Path(__file__).parent.parent
     with ExitStack() as stack:
-        subjects = []
+        brokers = []
         for name, checkout in (("before", against), ("now", here)):
             if checkout is not None:
                 directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-                subjects.append(stack.enter_context(subject(name, checkout, directory)))
+                brokers.append(stack.enter_context(measured_broker(name, checkout, directory)))
         for load in loads():
             if only not in load.name:
                 continue
-            taken: dict[str, list[tuple[float, float]]] = {who.name: [] for who in subjects}
+            samples_by_name: dict[str, list[tuple[float, float]]] = {broker.name: [] for broker in brokers}
             for number in range(rounds + 1):
-                for who in subjects if number % 2 else reversed(subjects):
-                    sample = measure(who, load, in_flight)
-                    if number:  # the first is for warming up
-                        taken[who.name].append(sample)
-            for name, samples in taken.items():
+                for broker in brokers if number % 2 else reversed(brokers):
+                    sample = measure(broker, load, in_flight)
+                    if number:  # the first round warms up
+                        samples_by_name[broker.name].append(sample)
+            for name, samples in samples_by_name.items():
                 costs = [cost for cost, _ in samples]
                 table.add_row(
                     load.name,

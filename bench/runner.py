@@ -1,7 +1,6 @@
 """Runs the loads on both sides: warm-up until three runs agree, then measured runs in turns.
 
-Called by `python -m bench`. What runs is the same for both: `_Trial` knows one load, and does one run of it
-on whichever side it is given.
+Called by `python -m bench`. `_LoadRunner` runs one load on either side by the same code.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.figures import AGREEING_RUNS, Figures, Taken, agree
+from bench.figures import AGREEING_RUNS, Figures, SideRuns, agree
 from bench.loads import RECORD_BYTES, Consume, Load, Produce, ProducePaced
-from bench.memory import touch_free_pages
-from bench.page_cache import make_cold, resident_share
+from bench.page_cache import make_cold, resident_share, touch_free_pages
 from bench.sides import Side
 from bench.tools import ToolFailed, consumed, consumer_command, pinned, produced, producer_command, run_client
 from bench.usage import usage_of
@@ -28,48 +26,50 @@ BACKLOG_RECORD_BYTES = 1000
 
 @dataclass(frozen=True)
 class Plan:
-    """How often each load is run."""
+    """The number of runs of each load."""
 
     runs: int
-    """Measured, after the warm-up."""
+    """Measured runs, after the warm-up."""
     warm_runs_max: int
-    """A side that never has three agreeing runs is measured after this many, and the report says so."""
+    """Maximum of warm-up runs; a side that never had three agreeing runs is marked in the report."""
     warm_runs_paced: int = 1
-    """For loads at a given rate, where rates agree anyhow."""
+    """Warm-up runs of loads at a given rate, whose rates always agree."""
 
 
-def run_load(load: Load, sides: Sequence[Side], plan: Plan, say: Callable[[str], None]) -> dict[str, Taken]:
-    """All runs of one load on all sides, by the side's name."""
-    trial = _Trial(load)
-    taken = {side.name: Taken() for side in sides}
+def run_load(
+    load: Load, sides: Sequence[Side], plan: Plan, log_progress: Callable[[str], None]
+) -> dict[str, SideRuns]:
+    """Run one load on all sides; the runs by the side's name."""
+    runner = _LoadRunner(load)
+    side_runs = {side.name: SideRuns() for side in sides}
     for side in sides:
-        trial.prepare(side)
-        warm_up(lambda side=side: trial.run(side), taken[side.name], load, plan)  # type: ignore[misc]
-        how = taken[side.name]
-        hopeless = plan.warm_runs_max < AGREEING_RUNS
-        note = "" if how.agreed or hopeless else "; three in a row never agreed within 10 %"
-        say(f"{load.name}: {side.name} warm after {len(how.warm)}{note}")
+        runner.prepare(side)
+        warm_up(lambda side=side: runner.run(side), side_runs[side.name], load, plan)  # type: ignore[misc]
+        runs = side_runs[side.name]
+        unreachable = plan.warm_runs_max < AGREEING_RUNS
+        note = "" if runs.agreed or unreachable else "; three in a row never agreed within 10 %"
+        log_progress(f"{load.name}: {side.name} warm after {len(runs.warm)}{note}")
     for number in range(plan.runs):
         for side in sides if number % 2 == 0 else list(reversed(sides)):
-            taken[side.name].samples.append(trial.run(side))
+            side_runs[side.name].samples.append(runner.run(side))
     for side in sides:
-        trial.clean_up(side)
-    return taken
+        runner.clean_up(side)
+    return side_runs
 
 
-def warm_up(run: Callable[[], Figures], taken: Taken, load: Load, plan: Plan) -> None:
-    """Run until three in a row agree, or until the plan's patience is at its end."""
+def warm_up(run: Callable[[], Figures], side_runs: SideRuns, load: Load, plan: Plan) -> None:
+    """Run until three runs in a row agree, at most `plan.warm_runs_max` times."""
     if isinstance(load.work, ProducePaced):
-        taken.warm.extend(run() for _ in range(plan.warm_runs_paced))
-        taken.agreed = True
+        side_runs.warm.extend(run() for _ in range(plan.warm_runs_paced))
+        side_runs.agreed = True
         return
-    while not taken.agreed and len(taken.warm) < plan.warm_runs_max:
-        taken.warm.append(run())
-        taken.agreed = agree([sample["records_per_s"] for sample in taken.warm])
+    while not side_runs.agreed and len(side_runs.warm) < plan.warm_runs_max:
+        side_runs.warm.append(run())
+        side_runs.agreed = agree([sample["records_per_s"] for sample in side_runs.warm])
 
 
-class _Trial:
-    """One load: its topics, and one run of it."""
+class _LoadRunner:
+    """Makes the topics of one load and runs it."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -102,12 +102,12 @@ class _Trial:
             return self._measured(side, lambda s: self._produce(s, work.settings, -1, work.transaction_ms))
         if not work.backlog_mib:
             return self._measured(side, lambda s: self._produce(s, work.settings, work.rate))
-        with _backlog_reader(side, self._backlog) as got:
+        with _backlog_reader(side, self._backlog) as throughput:
             sample = self._measured(side, lambda s: self._produce(s, work.settings, work.rate))
-        return {**sample, "reader_mib_s": got[0]}
+        return {**sample, "reader_mib_s": throughput[0]}
 
     def _measured(self, side: Side, run: Callable[[Side], dict[str, float]]) -> Figures:
-        """One run, and what the side's brokers used for it, idle threads and the reader's share included."""
+        """One run with the CPU time and memory of the side's brokers, the reader's share included."""
         touch_free_pages()
         before = usage_of(side.pids)
         figures = run(side)
@@ -161,18 +161,18 @@ class _Trial:
 
 @contextmanager
 def _backlog_reader(side: Side, topic: str) -> Iterator[list[float]]:
-    """Another consumer beside what runs inside; its MiB/s are in the list afterwards."""
+    """A second consumer while the block runs; its MiB/s are in the list afterwards."""
     files = [str(path) for path in side.segments(topic)]
     command = [sys.executable, "-m", "bench.backlog", str(side.leader_port(topic)), topic, *files]
     reader = subprocess.Popen(pinned(command), stdout=subprocess.PIPE, text=True)
-    got: list[float] = []
+    throughput: list[float] = []
     try:
-        yield got
+        yield throughput
         reader.send_signal(signal.SIGTERM)
         output, _ = reader.communicate(timeout=30)
         if reader.returncode or not output:
-            raise ToolFailed(f"the reader of the backlog ended with {reader.returncode}")
-        got.append(float(output))
+            raise ToolFailed(f"the backlog reader ended with {reader.returncode}")
+        throughput.append(float(output))
     finally:
         if reader.poll() is None:
             reader.kill()

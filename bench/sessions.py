@@ -1,9 +1,9 @@
-"""`python -m bench.sessions`: what a fetch of many idle partitions costs the broker, whole and by session.
+"""`python -m bench.sessions`: the broker's CPU time for a fetch of many idle partitions, full and by session.
 
-As bench.requests: a broker over the in-memory store on core 0, this process on core 1, the CPU time of the
-broker's main thread from /proc. *whole*: every request names every partition (what every request cost before
-there were sessions). *idle*: an incremental request, and nothing has happened. *one of them*: a record has
-been produced to one partition since the last one (the Produce request is part of the figure).
+As in bench.requests, a broker with the in-memory store runs on core 0, this process on core 1, and the CPU
+time of the broker's main thread comes from /proc. *whole*: every request names every partition, without a
+session. *idle*: an incremental request without changes. *one of them*: an incremental request after a record
+was produced to one partition (the Produce request is part of the figure).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import CLIENT_CORE, Peer, Subject, subject
+from bench.requests import CLIENT_CORE, MeasuredBroker, RequestConnection, measured_broker
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.protocol import frames
@@ -32,7 +32,7 @@ AT_SESSION_ID = 4 + 1 + 4 + 2  # after correlation id, tagged fields, throttle t
 
 
 def fetch(topics: dict[str, int], session_id: int, epoch: int) -> bytes:
-    """A consumer's Fetch at the end of each partition, which does not wait."""
+    """A consumer's Fetch at the end of each partition, without a wait."""
     message = FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -60,76 +60,76 @@ def produce(topic: str) -> bytes:
     return frames.encode_request(ProduceRequest(acks=1, timeout_ms=9000, topic_data=[row]), 11, 1, "bench")
 
 
-class Sessions(Peer):
-    """A connection that can begin a session."""
+class SessionConnection(RequestConnection):
+    """A connection that opens a fetch session."""
 
-    def begin(self, topics: dict[str, int]) -> int:
-        """The id of a session of all partitions."""
+    def open_session(self, topics: dict[str, int]) -> int:
+        """Open a session of all partitions; its id."""
         self._sock.sendall(fetch(topics, 0, 0))
         (session_id,) = SESSION_ID.unpack_from(self._receive(), AT_SESSION_ID)
         assert session_id > 0
         return int(session_id)
 
 
-def spent(who: Subject, requests: int, ask: Callable[[], None]) -> float:
-    """CPU µs of the broker for each call of `ask`."""
-    before = who.cpu_s()
+def cpu_us(broker: MeasuredBroker, requests: int, send: Callable[[], None]) -> float:
+    """CPU µs of the broker for each call of `send`."""
+    before = broker.cpu_s()
     for _ in range(requests):
-        ask()
-    return (who.cpu_s() - before) / requests * 1e6
+        send()
+    return (broker.cpu_s() - before) / requests * 1e6
 
 
-def figures(who: Subject, partitions: int, rounds: int) -> Iterator[tuple[str, float]]:
-    # In several topics: one of 5000 partitions takes longer to make than a client waits.
+def figures(broker: MeasuredBroker, partitions: int, rounds: int) -> Iterator[tuple[str, float]]:
+    # In several topics: the creation of one with 5,000 partitions exceeds the client's time-out.
     topics = {f"t{partitions}-{n}": min(partitions, 500) for n in range(max(1, partitions // 500))}
 
     async def create(client: AdminClient) -> None:
         for topic, count in topics.items():
             await client.create_topic(topic, partitions=count, replication_factor=1)
 
-    run_admin([("127.0.0.1", who.port)], create)
-    peer = Sessions(who.port)
-    session_id = peer.begin(topics)
+    run_admin([("127.0.0.1", broker.port)], create)
+    connection = SessionConnection(broker.port)
+    session_id = connection.open_session(topics)
     epoch = 0
 
     def whole() -> None:
-        peer.run(fetch_all, 1, 1)
+        connection.run(fetch_all, 1, 1)
 
     def idle() -> None:
         nonlocal epoch
         epoch += 1
-        peer.run(fetch({}, session_id, epoch), 1, 1)
+        connection.run(fetch({}, session_id, epoch), 1, 1)
 
     def one_of_them() -> None:
-        peer.run(one, 1, 1)
+        connection.run(one, 1, 1)
         idle()
 
     fetch_all, one = fetch(topics, 0, -1), produce(next(iter(topics)))
     few = max(20, 20_000 // partitions)
-    for name, requests, ask in (
+    for name, requests, send in (
         ("whole", few, whole),
         ("idle", 2000, idle),
         ("one of them", 500, one_of_them),
     ):
-        spent(who, max(10, requests // 5), ask)
-        yield name, statistics.median(spent(who, requests, ask) for _ in range(rounds))
-    peer.close()
+        cpu_us(broker, max(10, requests // 5), send)
+        yield name, statistics.median(cpu_us(broker, requests, send) for _ in range(rounds))
+    connection.close()
 
 
 @click.command()
 @click.option("--rounds", default=5, show_default=True)
 def main(rounds: int) -> None:
-    """CPU time that the broker's loop spends on a fetch of many partitions."""
+    """Measure the CPU time of the broker's event loop for a fetch of many partitions."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     table = Table("partitions", "fetch", "CPU µs / request")
     table.columns[2].justify = "right"
     here = Path(__file__).parent.parent
     with (
         tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory,
-        subject("broker", here, Path(directory)) as who,
+        measured_broker("broker", here, Path(directory)) as broker,
     ):
         for partitions in (1, 100, 1000, 5000):
-            for name, cost in figures(who, partitions, rounds):
+            for name, cost in figures(broker, partitions, rounds):
                 table.add_row(str(partitions), name, f"{cost:.0f}")
     Console().print(table)
 

@@ -1,10 +1,11 @@
-"""The two sides of the bench: a cluster of Ottla's brokers, and one of Apache Kafka's.
+"""The two sides of a benchmark: a cluster of Ottla brokers and a cluster of Apache Kafka brokers.
 
-Called by the runner. Each side has a ZooKeeper and a folder of its own. Brokers run on the broker's core from
-their first instruction (so a JVM sizes itself for one core, as it would in a pod with one), ZooKeeper beside
-the client. Brokers have their default settings but for what one machine needs: replicas of internal topics as
-many as there are brokers, no wait for further members of a group, and files of deleted topics gone after a
-second instead of a minute, lest a load pays for its predecessor's. Clients may come over TLS (`keys`).
+Called by the runner and by most benchmarks. Each side has a ZooKeeper and a folder of its own. Brokers run on
+the broker's core from their first instruction, so that a JVM sizes itself for one core; ZooKeeper runs on the
+client's core. Brokers have their default settings, with three exceptions: internal topics have as many
+replicas as there are brokers, a group does not wait for further members, and files of deleted topics are
+removed after a second instead of a minute, so that they do not affect the next load. Clients can use TLS
+(`keys`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from bench.apache_kafka import STOCK_BROKER_JVM, KafkaBroker
-from bench.keys import Keys
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
@@ -26,6 +26,7 @@ from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from tests.certificates import Authority
 
 T = TypeVar("T")
 READY_TIMEOUT_S = 400
@@ -33,7 +34,7 @@ READY_TIMEOUT_S = 400
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started inside runs on that core alone, with all its threads."""
+    """Processes that are started in the block run on that core only, with all threads."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -42,18 +43,47 @@ def on_core(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+class TlsKeys:
+    """An authority of one run, one key for all brokers of a side, and the clients' settings (PEM files).
+
+    The brokers among themselves use the plaintext listener; clients have no certificate.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        authority = Authority()
+        trusted = authority.write(directory / "authority.pem")
+        self._key_store = authority.sign("broker").write_pem(directory / "broker.pem")
+        self.client_settings = (
+            "security.protocol=SSL",
+            "ssl.truststore.type=PEM",
+            f"ssl.truststore.location={trusted}",
+        )
+        self.client_properties = directory / "client.properties"
+        self.client_properties.write_text("\n".join(self.client_settings) + "\n")
+
+    def broker_settings(self, port: int, tls_port: int) -> dict[str, str]:
+        """The settings of a broker that listens on these ports."""
+        return {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._key_store),
+        }
+
+
 class Side(ABC):
-    """A cluster under measurement; a context manager that leaves no process behind."""
+    """A cluster under measurement; a context manager that stops all its processes."""
 
     name: str
+    _brokers: Sequence[BrokerProcess | KafkaBroker] = ()
 
     def __init__(
         self, directory: Path, brokers: int, settings: Mapping[str, str] | None = None, *, tls: bool = False
     ) -> None:
-        """With `tls` the brokers have a second listener, and there are `keys`."""
+        """With `tls` the brokers have a second listener, and `keys` is set."""
         self.directory = directory
         self.size = brokers
-        self.keys = Keys(directory / "keys") if tls else None
+        self.keys = TlsKeys(directory / "keys") if tls else None
         self._ports = [free_port() for _ in range(brokers)]
         self._tls_ports = [free_port() for _ in range(brokers)] if tls else []
         self.settings = {
@@ -90,35 +120,40 @@ class Side(ABC):
         self._zookeeper.stop()
 
     @abstractmethod
-    def _start(self, zookeeper_connect: str) -> None: ...
+    def _start(self, zookeeper_connect: str) -> None:
+        """Make `_brokers` and start them."""
 
     @abstractmethod
-    def _stop(self) -> None: ...
+    def _stop(self) -> None:
+        """Stop the brokers that run."""
 
     @abstractmethod
-    def _start_again(self) -> None:
-        """Start brokers that were stopped, where they were."""
+    def _restart(self, broker: int) -> None:
+        """Start a broker that was stopped."""
 
     @property
     def ports(self) -> list[int]:
         return self._ports
 
     @property
-    @abstractmethod
-    def pids(self) -> list[int]: ...
+    def pids(self) -> list[int]:
+        """The process ids of the brokers that run."""
+        return [broker.pid for broker in self._brokers if broker.pid is not None]
 
     def stop_brokers(self) -> None:
-        """In order, one after the other."""
+        """Stop all brokers."""
         self._stop()
 
     def start_brokers(self) -> None:
-        """Start them again; returns when they accept connections."""
-        with on_core(BROKER_CORE):
-            self._start_again()
+        """Start all brokers again; returns when they accept connections."""
+        for broker in range(self.size):
+            self.start_broker(broker)
 
-    @abstractmethod
     def pid(self, broker: int) -> int:
-        """That of a broker which runs."""
+        """The process id of a broker that runs."""
+        pid = self._brokers[broker].pid
+        assert pid is not None, f"broker {broker} does not run"
+        return pid
 
     @property
     def zookeeper_connect(self) -> str:
@@ -135,28 +170,25 @@ class Side(ABC):
     def _settings_of(self, broker: int) -> Mapping[str, str]:
         if self.keys is None:
             return self.settings
-        return {**self.settings, **self.keys.settings(self._ports[broker], self._tls_ports[broker])}
+        return {**self.settings, **self.keys.broker_settings(self._ports[broker], self._tls_ports[broker])}
 
     def kill_broker(self, broker: int) -> None:
-        """SIGKILL, as a crash would."""
-        self._members[broker].kill()
+        """Kill a broker with SIGKILL."""
+        self._brokers[broker].kill()
 
     def stop_broker(self, broker: int) -> None:
-        self._members[broker].stop()
+        self._brokers[broker].stop()
 
-    @abstractmethod
     def start_broker(self, broker: int) -> None:
-        """Start one that was stopped; returns when it accepts connections."""
-
-    @property
-    @abstractmethod
-    def _members(self) -> Sequence[BrokerProcess | KafkaBroker]: ...
+        """Start a broker that was stopped; returns when it accepts connections."""
+        with on_core(BROKER_CORE):
+            self._restart(broker)
 
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         return run_admin([("127.0.0.1", port) for port in self.ports], use)
 
     def create_topic(self, topic: str) -> None:
-        """One partition, replicated to every broker; returns once all of them are in sync."""
+        """A topic of one partition with a replica on every broker; returns when all are in sync."""
         self.admin(lambda c: c.create_topic(topic, partitions=1, replication_factor=self.size))
 
         def ready() -> bool:
@@ -168,24 +200,24 @@ class Side(ABC):
         self._wait(ready, f"{topic} to be in sync")
 
     def delete_topic(self, topic: str) -> None:
-        """Returns once the files are gone, so that the next load does not pay for them."""
+        """Delete a topic; returns when its files are removed, so that they do not affect the next load."""
         self.admin(lambda c: c.delete_topic(topic))
         self._wait(lambda: not list(self._topic_folders(topic)), f"the files of {topic} to go")
 
     def segments(self, topic: str) -> list[Path]:
-        """The log files of the topic, of all brokers."""
+        """The log files of the topic on all brokers."""
         return [file for folder in self._topic_folders(topic) for file in folder.glob("*.log")]
 
     def leader_port(self, topic: str) -> int:
-        """Where partition 0 is led."""
+        """The port of the leader of partition 0."""
         leader = self.admin(lambda c: c.describe_topics([topic]))[topic].partitions[0].leader
         return self.ports[leader]
 
     def _topic_folders(self, topic: str) -> Iterator[Path]:
-        # `topic-0`, and `topic-0.<uuid>-delete` while it waits for its end
+        # `topic-0`, and `topic-0.<uuid>-delete` until its deletion
         return self.directory.glob(f"*/data/{topic}-0*")
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], description: str) -> None:
         def holds() -> bool:
             try:
                 return condition()
@@ -193,11 +225,14 @@ class Side(ABC):
                 return False
 
         if not wait_until(holds, timeout_s=READY_TIMEOUT_S, poll_s=0.1):
-            raise StartFailed(f"{self.name}: waited {READY_TIMEOUT_S} s for {what}")
+            raise StartFailed(f"{self.name}: waited {READY_TIMEOUT_S} s for {description}")
 
 
 class OttlaSide(Side):
+    """A cluster of Ottla brokers."""
+
     name = "Ottla"
+    _brokers: Sequence[BrokerProcess] = ()
 
     def _start(self, zookeeper_connect: str) -> None:
         self._brokers = [
@@ -207,37 +242,21 @@ class OttlaSide(Side):
             broker.write_properties(zookeeper_connect, self._settings_of(broker.broker_id))
             broker.start_and_wait()
 
-    def _start_again(self) -> None:
-        for broker in self._brokers:
-            broker.start_and_wait(READY_TIMEOUT_S)
-
-    def start_broker(self, broker: int) -> None:
-        with on_core(BROKER_CORE):
-            self._brokers[broker].start_and_wait(READY_TIMEOUT_S)
-
-    @property
-    def _members(self) -> Sequence[BrokerProcess]:
-        return self._brokers
+    def _restart(self, broker: int) -> None:
+        self._brokers[broker].start_and_wait(READY_TIMEOUT_S)
 
     def _stop(self) -> None:
-        brokers = getattr(self, "_brokers", [])
-        for broker in brokers:
+        for broker in self._brokers:
             broker.terminate()
-        for broker in brokers:
+        for broker in self._brokers:
             broker.stop()
-
-    @property
-    def pids(self) -> list[int]:
-        return [broker.pid for broker in self._brokers if broker.pid is not None]
-
-    def pid(self, broker: int) -> int:
-        pid = self._brokers[broker].pid
-        assert pid is not None, f"broker {broker} does not run"
-        return pid
 
 
 class KafkaSide(Side):
+    """A cluster of Apache Kafka brokers, with the JVM options of kafka-server-start.sh."""
+
     name = "Kafka"
+    _brokers: Sequence[KafkaBroker] = ()
 
     def _start(self, zookeeper_connect: str) -> None:
         self._brokers = [
@@ -254,30 +273,12 @@ class KafkaSide(Side):
         for broker in self._brokers:
             broker.start()
 
-    def _start_again(self) -> None:
-        for broker in self._brokers:
-            broker.start(timeout_s=READY_TIMEOUT_S)
-
-    def start_broker(self, broker: int) -> None:
-        with on_core(BROKER_CORE):
-            self._brokers[broker].start(timeout_s=READY_TIMEOUT_S)
-
-    @property
-    def _members(self) -> Sequence[KafkaBroker]:
-        return self._brokers
+    def _restart(self, broker: int) -> None:
+        self._brokers[broker].start(timeout_s=READY_TIMEOUT_S)
 
     def _stop(self) -> None:
-        for broker in getattr(self, "_brokers", []):
+        for broker in self._brokers:
             broker.stop()
-
-    @property
-    def pids(self) -> list[int]:
-        return [broker.pid for broker in self._brokers if broker.pid is not None]
-
-    def pid(self, broker: int) -> int:
-        pid = self._brokers[broker].pid
-        assert pid is not None, f"broker {broker} does not run"
-        return pid
 
 
 def _addresses(ports: Sequence[int]) -> str:
@@ -287,6 +288,6 @@ def _addresses(ports: Sequence[int]) -> str:
 def python_path(checkout: Path) -> str:
     """PYTHONPATH for processes that run the code of another checkout of this repository, and its benchmarks.
 
-    A checkout from before client/ was a folder of its own has everything in broker/.
+    A checkout without the folder client/ has the whole package in broker/.
     """
     return os.pathsep.join(str(checkout / folder) for folder in ("client", "broker", "."))

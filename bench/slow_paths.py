@@ -1,8 +1,8 @@
-"""`python -m bench.slow_paths`: what the named slow paths cost in CPU time, beside the fast path.
+"""`python -m bench.slow_paths`: CPU time of the slow paths of an append, compared with the fast path.
 
-Appends run against a log in a temporary folder, conversions for old clients against what such a log holds, in
-this process: no network, so that what is measured is the path. Batches are of 16 KiB, 80 records of 200 bytes
-that compress to less than half. All paths are run in turns; shown are the medians of the rounds' CPU times.
+Appends to a log in a temporary folder and conversions for old clients run in this process, without a network.
+Batches have 16 KiB: 80 records of 200 bytes that compress to less than half. The paths run in turns; the
+table has the medians of the rounds' CPU times.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.down_conversion import down_converted
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.records import MAGIC_V2, Record, TimestampType, build_batch
-from ottla.storage.batch_rules import SlowPath, slow_paths
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_validator import SlowPath, slow_paths
 
 RECORDS = 80
 RECORD_BYTES = 190
@@ -36,7 +36,7 @@ _WORDS = [f"{word:06x}" for word in random.Random(7).choices(range(1 << 24), k=4
 
 
 class Case(NamedTuple):
-    """One way that a batch goes; `paths` is asserted to be the way it takes."""
+    """A batch and the slow paths that it must take; the benchmark asserts them."""
 
     name: str
     paths: SlowPath
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     data: bytes
 
 
-def some_records() -> list[Record]:
+def sample_records() -> list[Record]:
     rng = random.Random(7)
     return [
         Record(at, NOW_MS + at, b"key-%04d" % at, " ".join(rng.choices(_WORDS, k=RECORD_BYTES // 7)).encode())
@@ -53,7 +53,7 @@ def some_records() -> list[Record]:
 
 
 def cases() -> list[Case]:
-    records = some_records()
+    records = sample_records()
     plain, gzip, zstd = (build_batch(records, codec=codec) for codec in (Codec.NONE, Codec.GZIP, Codec.ZSTD))
     marked = build_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
     default = LogConfig(segment_bytes=SEGMENT_BYTES)
@@ -100,10 +100,10 @@ def cases() -> list[Case]:
 
 
 def conversions() -> list[tuple[str, Callable[[], object]]]:
-    """What Fetch 0 to 3 does to a batch."""
+    """The conversions of a batch for Fetch 0 to 3."""
     found: list[tuple[str, Callable[[], object]]] = []
     for codec in (Codec.NONE, Codec.GZIP, Codec.LZ4):
-        data = build_batch(some_records(), codec=codec)
+        data = build_batch(sample_records(), codec=codec)
         suffix = "" if codec is Codec.NONE else f", {codec.name.lower()}"
         found += [(f"to format {magic}{suffix}", _conversion(data, magic)) for magic in (0, 1)]
     return found
@@ -131,7 +131,7 @@ def cpu_us(run: Callable[[], object], times: int) -> float:
 
 
 def measured(runs: list[tuple[str, Callable[[], object]]], rounds: int, times: int) -> dict[str, float]:
-    """The median CPU time of each, in microseconds; the first round is for warming up."""
+    """The median CPU time of each, in microseconds; the first round warms up."""
     samples: dict[str, list[float]] = {name: [] for name, _ in runs}
     for number in range(rounds + 1):
         for name, run in runs:
@@ -143,7 +143,7 @@ def measured(runs: list[tuple[str, Callable[[], object]]], rounds: int, times: i
 
 @click.command()
 @click.option("--rounds", default=7, show_default=True)
-@click.option("--times", default=40, show_default=True, help="Batches a round.")
+@click.option("--times", default=40, show_default=True, help="Batches of a round.")
 def main(rounds: int, times: int) -> None:
     """CPU time of the slow paths of appending and fetching, per batch of 16 KiB and per record."""
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:

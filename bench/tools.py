@@ -1,7 +1,6 @@
-"""Kafka's own measuring tools: their command lines, and what they print.
+"""Kafka's performance tools: their command lines, and parsers of their output.
 
-Called by the side-by-side bench and by the paper's experiment. `run_client` is the one place where a client
-is started, pinned to the client's core.
+Called by `make bench` and by the paper's experiment. `run_client` starts every client, on the client's core.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PRODUCED: Final = re.compile(
 
 
 class ToolFailed(Exception):
-    """A measuring tool ended with an error, or said nothing that could be understood."""
+    """A performance tool ended with an error, or its output could not be parsed."""
 
 
 def producer_command(
@@ -37,7 +36,7 @@ def producer_command(
     rate: int = -1,
     transaction_ms: int = 0,
 ) -> list[str]:
-    """ProducerPerformance; `rate` is in records a second, -1: as fast as it goes; 0 ms: no transactions."""
+    """ProducerPerformance; `rate` in records a second, -1: no limit; `transaction_ms` 0: no transactions."""
     transactions = ("--transactional-id", topic, "--transaction-duration-ms", str(transaction_ms))
     return java_command(
         "org.apache.kafka.tools.ProducerPerformance",
@@ -57,7 +56,7 @@ def consumer_command(bootstrap: str, topic: str, *, records: int, config: Path |
 
 
 def produced(output: str, records: int) -> dict[str, float]:
-    """Rate and latencies of the last line, the one over the whole run. Raises ToolFailed."""
+    """Rate and latencies of the last line, which covers the whole run. Raises ToolFailed."""
     lines = list(_PRODUCED.finditer(output))
     if not lines or int(lines[-1]["sent"]) != records:
         raise ToolFailed(f"ProducerPerformance did not send {records} records:\n{output[-500:]}")
@@ -71,7 +70,7 @@ def produced(output: str, records: int) -> dict[str, float]:
 
 
 def consumed(output: str, records: int) -> dict[str, float]:
-    """fetch.nMsg.sec: the rate without the time that the group took to form. Raises ToolFailed."""
+    """fetch.nMsg.sec: the rate without the time of the group's rebalance. Raises ToolFailed."""
     rows = [line.split(", ") for line in output.strip().splitlines()]
     header = next((row for row in rows if "fetch.nMsg.sec" in row), None)
     last = rows[-1] if rows else []
@@ -89,7 +88,7 @@ def pinned(command: Sequence[str], core: int = CLIENT_CORE) -> list[str]:
 
 
 def run_client(command: Sequence[str], timeout_s: float = 300) -> str:
-    """Run a client on its core; returns what it printed. Raises ToolFailed."""
+    """Run a client on its core; its standard output. Raises ToolFailed."""
     try:
         ran = subprocess.run(pinned(command), capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:

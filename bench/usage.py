@@ -1,6 +1,6 @@
-"""What processes used: CPU seconds and memory, from /proc.
+"""CPU seconds and memory of processes, from /proc.
 
-Called by the benches before and after a run, with all the brokers of a side.
+Called by the benchmarks before and after a run, with all brokers of a side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Usage(NamedTuple):
     """User and system time of the whole processes so far."""
     rss_mib: float
     pss_mib: float
-    """RSS with each shared page counted by its share: three brokers have the interpreter's code once."""
+    """RSS with each shared page divided by its users: three brokers count the interpreter's code once."""
 
 
 def usage_of(pids: Iterable[int]) -> Usage:
@@ -31,7 +31,7 @@ def usage_of(pids: Iterable[int]) -> Usage:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU time of all its threads, by the kernel's ticks. Raises FileNotFoundError when it has ended."""
+    """CPU time of all threads, by the kernel's ticks. Raises FileNotFoundError after the process ended."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 

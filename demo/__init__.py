@@ -1,1 +1,1 @@
-"""The main job, `make run`: real events through a real cluster that loses a broker, into a lake, audited."""
+"""The main job, `make run`: events through a cluster that loses a broker, into a lake, with an audit."""

@@ -1,8 +1,8 @@
-"""A consumer group of two processes that reads along, and the sum of what it saw.
+"""A consumer group of two processes, and the ids that it has read.
 
-Called by `demo.run`. A group delivers at least once: when its coordinator or a leader goes, a member may read
-again what it had read but not yet committed. So the group must see every id; ids seen again are counted on
-their own and are no error. A member commits only what it has handed on.
+Called by `demo.run`. A group delivers at least once: after a change of its coordinator or of a leader, a
+member may read uncommitted records read_again. So the group must read every id; repeated ids are counted
+separately and are no error. A member commits records only after it has sent their ids to the parent process.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def settings(bootstrap: str, group: str) -> dict[str, Any]:
 
 
 def member(bootstrap: str, group: str, topics: Sequence[str], out: Connection, stop: Flag) -> None:
-    """One member, in a process of its own: sends lists of ids until told to stop, then leaves the group.
+    """One member, in a process: sends lists of ids to `out` until `stop` is set, then leaves the group.
 
-    Between them it sends the number of partitions that it was assigned, whenever it was assigned some.
+    After each assignment it sends the number of its partitions.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and sets `stop`
     consumer = Consumer(settings(bootstrap, group))
     consumer.subscribe(list(topics), on_assign=lambda _, partitions: out.send(len(partitions)))
     try:
@@ -60,14 +60,14 @@ def member(bootstrap: str, group: str, topics: Sequence[str], out: Connection, s
                 out.send(ids)
                 store(consumer, ends)
     except BrokenPipeError:
-        pass  # the parent has gone
+        pass  # the parent process has ended
     finally:
         consumer.close()
         out.close()
 
 
 def store(consumer: Consumer, ends: dict[tuple[str, int], int]) -> None:
-    """Marks offsets for the next commit, where the partition is still ours."""
+    """Store offsets for the next commit, unless the partition was revoked."""
     for (topic, partition), end in ends.items():
         try:
             consumer.store_offsets(offsets=[TopicPartition(topic, partition, end)])
@@ -77,14 +77,14 @@ def store(consumer: Consumer, ends: dict[tuple[str, int], int]) -> None:
 
 
 class Readers:
-    """The group, seen from the parent. A context manager: its processes end with it."""
+    """The processes of the group, in the parent process. A context manager that stops them."""
 
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str]) -> None:
         self.ids: set[str] = set()
         self.read = 0
         self._lock = threading.Lock()
         self._joined: set[int] = set()
-        self._arrived_s = time.monotonic()
+        self._last_received_s = time.monotonic()
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._members: list[BaseProcess] = []
@@ -94,7 +94,7 @@ class Readers:
             arguments = (bootstrap, group, tuple(topics), sending, self._stop)
             process = context.Process(target=member, args=arguments, name=f"reader-{number}", daemon=True)
             process.start()
-            sending.close()  # the child has its own: ours would keep the pipe open after its end
+            sending.close()  # the child has a copy; this one would keep the pipe open after the child's end
             thread = threading.Thread(target=self._gather, args=(number, receiving), daemon=True)
             thread.start()
             self._members.append(process)
@@ -111,17 +111,17 @@ class Readers:
     def _gather(self, number: int, pipe: Connection) -> None:
         while True:
             try:
-                told: int | list[str] = pipe.recv()
+                received: int | list[str] = pipe.recv()
             except (EOFError, OSError):
                 return
             with self._lock:
-                if isinstance(told, int):
+                if isinstance(received, int):
                     self._joined.add(number)
                     continue
-                ids = told
+                ids = received
                 self.read += len(ids)
                 self.ids.update(ids)
-                self._arrived_s = time.monotonic()
+                self._last_received_s = time.monotonic()
 
     @property
     def unique(self) -> int:
@@ -129,32 +129,32 @@ class Readers:
             return len(self.ids)
 
     @property
-    def again(self) -> int:
-        """Events read more than once."""
+    def read_again(self) -> int:
+        """The number of events that were read again."""
         with self._lock:
             return self.read - len(self.ids)
 
     def wait_joined(self) -> bool:
-        """Until each member was assigned partitions; False when that takes too long."""
+        """Wait until each member has partitions; False after JOIN_S."""
         deadline_s = time.monotonic() + JOIN_S
         while len(self._joined) < MEMBERS and time.monotonic() < deadline_s:
             time.sleep(0.05)
         return len(self._joined) == MEMBERS
 
     def wait_for(self, count: int, progress: Callable[[int], None]) -> bool:
-        """Until that many ids were seen; False when nothing new came for long, or no member is left."""
-        self._arrived_s = time.monotonic()
+        """Wait for `count` unique ids; False without progress for STALLED_S, or without a running member."""
+        self._last_received_s = time.monotonic()
         while self.unique < count:
             progress(self.unique)
             alive = any(process.is_alive() for process in self._members)
-            if not alive or time.monotonic() - self._arrived_s > STALLED_S:
+            if not alive or time.monotonic() - self._last_received_s > STALLED_S:
                 return self.unique >= count
             time.sleep(0.1)
         progress(self.unique)
         return True
 
     def close(self) -> None:
-        """The members leave the group and end."""
+        """Stop the members: they leave the group and end."""
         self._stop.set()
         for process in self._members:
             process.join(LEAVE_S)

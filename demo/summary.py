@@ -1,6 +1,6 @@
-"""What people see of the demo: progress while it runs, and a summary that says whether it went well.
+"""The output of the demo: its progress, and a summary of the results.
 
-Called by `demo.run`. On a terminal there are bars; elsewhere plain lines, one every two seconds.
+Called by `demo.run`. Progress is shown as bars on a terminal, else as a line every two seconds.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOG_WIDTH = 120
 
 
 class Show:
-    """Lines with the seconds since the start, and the counts of events produced and consumed."""
+    """Prints lines with the seconds since the start, and the counts of produced and consumed events."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         self.console = console or Console()
         if not self.console.is_terminal:
             self.console.width = LOG_WIDTH
         self.total = total
-        self._began_s = time.monotonic()
-        self._said_s = 0.0
+        self._started_s = time.monotonic()
+        self._last_line_s = 0.0
         self._produced = 0
         self._consumed = 0
         self._bars: Progress | None = None
@@ -48,14 +48,14 @@ class Show:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
     def say(self, line: str) -> None:
         self.console.print(f"{self.elapsed_s:6.1f} s  {line}", highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def busy(self, line: str) -> Iterator[None]:
-        """Says what is being done, and on a terminal shows that it goes on."""
+        """Print the current step, with a spinner on a terminal."""
         self.say(line)
         with self.console.status(line) if self.console.is_terminal else nullcontext():
             yield
@@ -73,8 +73,8 @@ class Show:
         if self._bars is not None:
             for task, done in zip(self._tasks, (self._produced, self._consumed), strict=True):
                 self._bars.update(task, completed=done)
-        elif time.monotonic() - self._said_s >= LINE_EVERY_S:
-            self._said_s = time.monotonic()
+        elif time.monotonic() - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = time.monotonic()
             self.say(f"produced {self._produced:,}, consumed {self._consumed:,} of {self.total:,}")
 
     def end_counts(self) -> None:
@@ -85,7 +85,7 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that the summary tells. `audit` is the audit's report (JSON); `failover` None if none was tried."""
+    """The results of the demo. `audit` is the audit's report (JSON); `failover` is None without a kill."""
 
     produced: int
     produce_s: float
@@ -100,7 +100,7 @@ class Outcome:
     elapsed_s: float
 
     def problems(self) -> list[str]:
-        """Why the demo did not go well; empty if it did."""
+        """The reasons of a failure; empty after success."""
         found: list[str] = []
         if self.audit["total"]["produced"] != self.produced:
             found.append(f"the audit knows {self.audit['total']['produced']:,} events of {self.produced:,}")
@@ -114,7 +114,7 @@ class Outcome:
 
 
 def table(outcome: Outcome) -> Table:
-    """The summary's rows."""
+    """The table of the summary."""
     rows = Table(show_header=False, box=None, pad_edge=False)
     rows.add_column(style="bold")
     rows.add_column()

@@ -1,7 +1,7 @@
 """The cluster of the demo: `ottla up` as a child process.
 
-Called by `demo.run`. The child is in a session of its own, so that Ctrl-C reaches the demo alone, which stops
-it in order; should the demo die, the child goes with it.
+Called by `demo.run`. The child is in a session of its own, so that Ctrl-C reaches the demo only, which stops
+the child. If the demo dies, the child ends, too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STOP_S = 45.0
 
 
 class UpFailed(Exception):
-    """`ottla up` ended, or was not ready in time; the message has the end of its log."""
+    """`ottla up` ended or was not ready in time; the message has the end of its log."""
 
 
 def choose_port(wanted: int | None, default: int = 9092, in_use: Callable[[int], bool] = port_in_use) -> int:
-    """The first of consecutive free ports for all brokers: the one asked for, or the next that fits."""
+    """The first of consecutive ports for all brokers: `wanted`, or the next free ones from `default` on."""
     if wanted is not None:
         return wanted
     port = default
@@ -41,7 +41,7 @@ def choose_port(wanted: int | None, default: int = 9092, in_use: Callable[[int],
 
 
 class Up:
-    """A running `ottla up`; `bootstrap` is set once it is ready."""
+    """The process of `ottla up`; `bootstrap` is set when it is ready."""
 
     def __init__(self, data: Path, port: int, log: Path) -> None:
         self.bootstrap = ""

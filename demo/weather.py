@@ -1,9 +1,9 @@
-"""The hourly weather at New York's airports in 2013, beside the departures: for the windows job's samples.
+"""Produces departures and hourly weather of New York's airports in 2013, for the samples of the windows job.
 
     python -m demo.weather HOST:PORT [LIMIT]
 
-makes the topics `flights.ewr`, `flights.jfk`, `flights.lga` and `weather` where they are missing, and sends
-the first LIMIT departures (all without one) and the weather until the last of them, in the order of time.
+It creates the topics `flights.ewr`, `flights.jfk`, `flights.lga` and `weather` if they are missing, and sends
+the first LIMIT departures (default: all) and the weather until the last of them, in the order of time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def readings() -> Iterator[events.Event]:
 
 
 def send(bootstrap: str, limit: int | None = None) -> tuple[int, int]:
-    """Sends both; how many departures, and how many hours of weather. Raises KafkaException."""
+    """Send both; (number of departures, number of weather records). Raises KafkaException."""
     departures = events.load(limit=limit)
-    hours = [one for one in readings() if one.time <= departures[-1].time]
+    hours = [event for event in readings() if event.time <= departures[-1].time]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(t, 3) for t in (*events.topics("flights"), TOPIC)]).values():
         try:
@@ -48,10 +48,10 @@ def send(bootstrap: str, limit: int | None = None) -> tuple[int, int]:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
-    for one in (*departures, *hours):
+    for event in (*departures, *hours):
         while True:
             try:
-                producer.produce(one.topic, one.value, one.key)
+                producer.produce(event.topic, event.value, event.key)
                 break
             except BufferError:
                 producer.poll(0.1)

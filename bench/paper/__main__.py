@@ -1,8 +1,8 @@
-"""`python -m bench.paper`: the Kafka paper's experiment, with Ottla among its systems.
+"""`python -m bench.paper`: the experiment of the Kafka paper, with Ottla as one of the systems.
 
-One producer of 200-byte messages with batches of 1 and of 50, then one consumer, each system in turn with its
-broker on core 0 and its client on core 1. Printed beside what the paper measured in 2011 on two machines of
-eight cores, where a broker had a machine and a gigabit network to itself: compare the ratios, not the rates.
+One producer of 200-byte messages with batches of 1 and of 50, then one consumer, for each system in turn,
+with its broker on core 0 and its client on core 1. The table has the paper's figures of 2011, too, from two
+machines of eight cores with a gigabit network: compare the ratios, not the rates.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from bench.maven import JarsUnavailable
-from bench.memory import touch_free_pages
+from bench.page_cache import touch_free_pages
 from bench.paper.activemq import ActiveMq
 from bench.paper.rabbitmq import RabbitMq
-from bench.paper.systems import KafkaLike, System, Unavailable
+from bench.paper.systems import KafkaSystem, System, Unavailable
 from bench.report import as_markdown, machine
 from bench.sides import KafkaSide, OttlaSide
 from bench.tools import ToolFailed
@@ -33,8 +33,8 @@ from bench.usage import usage_of
 from ottla.local.processes import StartFailed
 
 SYSTEMS: Final[dict[str, Callable[[Path], System]]] = {
-    "Ottla": lambda directory: KafkaLike(OttlaSide, directory),
-    "Kafka": lambda directory: KafkaLike(KafkaSide, directory),
+    "Ottla": lambda directory: KafkaSystem(OttlaSide, directory),
+    "Kafka": lambda directory: KafkaSystem(KafkaSide, directory),
     "RabbitMQ": RabbitMq,
     "ActiveMQ": ActiveMq,
 }
@@ -42,17 +42,17 @@ SYSTEMS: Final[dict[str, Callable[[Path], System]]] = {
 
 @dataclass(frozen=True)
 class Work:
-    """One column of the experiment."""
+    """A measurement of the experiment."""
 
     name: str
     run: Callable[[System, str, int], float | None]
     logs: int
-    """Messages of a run, for the systems that keep a log."""
+    """Messages of a run, for systems with a log."""
     queues: int
-    """The same for those that keep queues, which are slower."""
+    """Messages of a run, for systems with queues, which are slower."""
     papers: dict[str, str]
-    """The paper's figure, by system."""
-    of_messages_there: bool = False
+    """The paper's messages/s, by system."""
+    needs_messages: bool = False
 
 
 _LESS_THAN_HALF, _ORDERS_LESS, _LESS_THAN_A_QUARTER = "< 25,000", "« 50,000", "< 5,500"
@@ -84,14 +84,14 @@ WORKS: Final = (
         2_000_000,
         100_000,
         {"Kafka": "22,000", "RabbitMQ": _LESS_THAN_A_QUARTER, "ActiveMQ": _LESS_THAN_A_QUARTER},
-        of_messages_there=True,
+        needs_messages=True,
     ),
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a system did at a work: medians of the measured runs."""
+    """A system's medians of one measurement."""
 
     system: str
     work: str
@@ -103,13 +103,13 @@ class Figure:
 @click.command()
 @click.option("--system", "names", multiple=True, type=click.Choice(list(SYSTEMS)), help="Only these.")
 @click.option("--runs", default=3, show_default=True, help="Measured runs of each, after one to warm up.")
-@click.option("--quick", is_flag=True, help="A twentieth of the messages, one run: whether it works.")
-@click.option("--markdown", is_flag=True, help="The table as README.md takes it.")
+@click.option("--quick", is_flag=True, help="A twentieth of the messages, one run: shows whether it works.")
+@click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_file: Path | None) -> None:
     """Measure Ottla, Apache Kafka, RabbitMQ and ActiveMQ as the Kafka paper did."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped then, too
-    said, console = Console(stderr=True, soft_wrap=True), Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the brokers, too
+    progress, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:
         console.width = 120
     figures: list[Figure] = []
@@ -121,7 +121,7 @@ def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_fi
             try:
                 with system:
                     for work in WORKS:
-                        said.print(f"{name}: {work.name}")
+                        progress.print(f"{name}: {work.name}")
                         try:
                             figure = measure(system, work, 1 if quick else runs, 0.05 if quick else 1.0)
                         except ToolFailed as error:
@@ -131,7 +131,7 @@ def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_fi
                             figures.append(figure)
             except (Unavailable, JarsUnavailable, StartFailed) as error:
                 notes.append(f"{name} is missing from the table: {error}")
-    console.print(as_markdown(table(figures)) if markdown else table(figures))
+    console.print(as_markdown(results_table(figures)) if markdown else results_table(figures))
     for note in notes:
         console.print(note)
     if json_file is not None:
@@ -140,13 +140,13 @@ def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_fi
 
 
 def measure(system: System, work: Work, runs: int, scale: float) -> Figure | None:
-    """One run to warm up, then the medians of the others; None when the system has no such thing."""
-    count = int((work.logs if isinstance(system, KafkaLike) else work.queues) * scale)
+    """A warm-up run, then the medians of the others; None if the system does not support the work."""
+    count = int((work.logs if isinstance(system, KafkaSystem) else work.queues) * scale)
     rates, cpu_s, memory = [], [], []
     for number in range(runs + 1):
         queue = f"paper-{WORKS.index(work)}-{number}"
         system.make_queue(queue)
-        if work.of_messages_there and system.produce_batches(queue, count) is None:
+        if work.needs_messages and system.produce_batches(queue, count) is None:
             system.produce_singly(queue, count)
         touch_free_pages()
         before = usage_of(system.pids)
@@ -162,8 +162,8 @@ def measure(system: System, work: Work, runs: int, scale: float) -> Figure | Non
     return Figure(system.name, work.name, *medians)
 
 
-def table(figures: list[Figure]) -> Table:
-    made = Table(
+def results_table(figures: list[Figure]) -> Table:
+    table = Table(
         Column("work", no_wrap=True),
         "system",
         *(
@@ -183,7 +183,7 @@ def table(figures: list[Figure]) -> Table:
         kafka = taken.get("Kafka")
         name = work.name
         for system, figure in taken.items():
-            made.add_row(
+            table.add_row(
                 name,
                 system,
                 f"{figure.messages_per_s:,.0f}",
@@ -193,8 +193,8 @@ def table(figures: list[Figure]) -> Table:
                 work.papers.get(system, ""),
             )
             name = ""
-        made.add_section()
-    return made
+        table.add_section()
+    return table
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """ActiveMQ classic from Maven Central, with the launcher beside this file (ActiveMq.java).
 
 The journal (KahaDB, as in the paper) is flushed once a second instead of with every message: the paper had
-all brokers flush asynchronously. JMS has no batches but transactions; a transaction's commit is answered.
+all brokers flush asynchronously. JMS has no batches, but transactions whose commit is confirmed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ActiveMq(System):
         return [self._broker.pid] if self._broker.pid is not None else []
 
     def make_queue(self, queue: str) -> None:
-        """The broker makes it when it is first used."""
+        """Nothing: the broker creates the queue on first use."""
 
     def produce_singly(self, queue: str, count: int) -> float:
         return self._run("produce", queue, str(count), str(MESSAGE_BYTES), _ASYNCHRONOUS)

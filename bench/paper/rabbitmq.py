@@ -1,9 +1,9 @@
 """RabbitMQ from Debian's package, as a private node under the current user.
 
-Nothing of the system's own RabbitMQ is touched: node name, cookie, data, logs and the port mapper (epmd) are
-this run's own, on loopback. The client is RabbitMQ's own PerfTest. There are no batches in AMQP; what comes
-closest is a publisher that lets at most 50 messages be unconfirmed. A confirm of a persistent message means
-that it is on disk: RabbitMQ has no setting for less.
+The system's RabbitMQ service is not affected: node name, cookie, data, logs and the port mapper (epmd) belong
+to this run, on loopback. The client is RabbitMQ's PerfTest. AMQP has no batches; the closest equivalent is a
+publisher with at most 50 unconfirmed messages. RabbitMQ confirms a persistent message after it is on disk,
+and has no setting for less.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class RabbitMq(System):
             (folder / name).mkdir(parents=True)
         (folder / "rabbitmq.conf").write_text(_CONF.format(port=self._port))
         (folder / "plugins").write_text("[].\n")
-        # A port mapper of our own, as a child: else the node leaves one behind that outlives it.
+        # A port mapper as a child process: the node would start one that outlives it.
         self._port_mapper = ChildProcess(
             "epmd", ["epmd", "-address", "127.0.0.1", "-port", str(mapper_port)], log=folder / "epmd.log"
         )
         self._port_mapper.start()
         wait_until(lambda: port_in_use(mapper_port), timeout_s=10)
         settings = {
-            "HOME": folder / "home",  # the cookie's place
+            "HOME": folder / "home",  # place of the cookie
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": mapper_port,
             "RABBITMQ_NODENAME": "ottla-bench@localhost",
@@ -84,7 +84,7 @@ class RabbitMq(System):
             "RABBITMQ_CONFIG_FILE": folder / "rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": folder / "no-such-file",
             "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
-            "RUNNING_UNDER_SYSTEMD": "1",  # no shell in between: our child is the Erlang machine itself
+            "RUNNING_UNDER_SYSTEMD": "1",  # no shell in between: the child is the Erlang machine
         }
         command = ["/usr/bin/env", *(f"{name}={value}" for name, value in settings.items()), str(_SERVER)]
         self._server = server = ChildProcess("RabbitMQ", command, log=folder / "rabbitmq.log")
@@ -99,7 +99,7 @@ class RabbitMq(System):
         return [self._server.pid] if self._server.pid is not None else []
 
     def make_queue(self, queue: str) -> None:
-        """The client declares it."""
+        """Nothing: the client declares the queue."""
 
     def produce_singly(self, queue: str, count: int) -> float:
         return self._produce(queue, count)
@@ -130,5 +130,5 @@ def average_rate(output: str, which: str) -> float:
     """PerfTest's average over the run; `which` is "sending" or "receiving". Raises ToolFailed."""
     rates = [float(rate) for what, rate in _RATE.findall(output) if what == which]
     if not rates or not rates[-1]:
-        raise ToolFailed(f"PerfTest told no {which} rate:\n{output[-500:]}")
+        raise ToolFailed(f"PerfTest printed no {which} rate:\n{output[-500:]}")
     return rates[-1]

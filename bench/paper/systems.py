@@ -1,8 +1,8 @@
-"""What the experiment asks of a system under test, and the two that speak Kafka's protocol.
+"""The interface of a messaging system in the experiment, and its implementation for Ottla and Kafka.
 
 Called by `python -m bench.paper`; `rabbitmq.py` and `activemq.py` have the others. A system is a context
-manager, on the broker's core from its first instruction, with a folder of its own. Its messages are
-persistent, and its broker writes them to disk when it likes, as in the paper ("asynchronously flush").
+manager. Its broker runs on the broker's core from its first instruction, in a folder of its own. Messages are
+persistent, and the broker flushes them asynchronously, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ BATCH: Final = 50
 _RECORD_BYTES_MAX: Final = MESSAGE_BYTES + 10
 _BATCH_HEADER_BYTES: Final = 61
 BATCH_SIZE: Final = _BATCH_HEADER_BYTES + BATCH * _RECORD_BYTES_MAX
-"""batch.size at which the Java producer's batches have exactly 50 records: no room for one more."""
+"""batch.size for batches of exactly 50 records in the Java producer."""
 CLIENT_TIMEOUT_S: Final = 300
 
 
 class Unavailable(Exception):
-    """The system cannot be had on this machine; the message says how to get it."""
+    """The system is not installed; the message says how to install it."""
 
 
 class System(ABC):
-    """One messaging system. Rates are in messages a second, as its client measured them."""
+    """A messaging system. Rates are in messages a second, measured by its client."""
 
     name: str
     settings: str
-    """What the figures mean: in a line, for the report."""
+    """The settings, in one line for the report."""
 
     @abstractmethod
     def __enter__(self) -> Self:
@@ -51,27 +51,27 @@ class System(ABC):
 
     @abstractmethod
     def make_queue(self, queue: str) -> None:
-        """An empty topic or queue."""
+        """Create an empty topic or queue."""
 
     @abstractmethod
     def produce_singly(self, queue: str, count: int) -> float:
-        """One message at a time, and nobody waits for an answer."""
+        """Send single messages without acknowledgements; the rate."""
 
     @abstractmethod
     def produce_batches(self, queue: str, count: int) -> float | None:
-        """50 at a time, and nobody waits. None: there is no such thing."""
+        """Send batches of 50 without acknowledgements; the rate, None if not supported."""
 
     @abstractmethod
     def produce_confirmed(self, queue: str, count: int) -> float:
-        """50 at a time, each 50 answered for by the broker."""
+        """Send batches of 50 that the broker acknowledges; the rate."""
 
     @abstractmethod
     def consume(self, queue: str, count: int) -> float:
-        """One consumer, acknowledging automatically, of what was produced before."""
+        """Read the produced messages with one consumer and automatic acknowledgements; the rate."""
 
 
-class KafkaLike(System):
-    """Ottla or Apache Kafka, under Kafka's own tools."""
+class KafkaSystem(System):
+    """Ottla or Apache Kafka, with Kafka's own tools as clients."""
 
     settings = "one partition; batches of 1 and 50 with acks=0, confirmed: acks=1, five requests in flight"
 

@@ -1,9 +1,9 @@
-"""How the processes of this project write their logs: one line for each record, whatever values it has.
+"""Log configuration of all processes: one line for each record, with unprintable characters escaped.
 
-Called first by commands that run until they are stopped. Clients choose many of the values that are logged,
-some of them before they are authenticated: SASL mechanisms, client ids, names of topics and groups. So
-unprintable characters of a record are written as escapes, and the lines of a traceback, which an exception's
-message may continue, are indented: a client can neither forge a record nor control a terminal.
+Called first by long-running commands. Clients choose many of the logged values, some of them before
+authentication: SASL mechanisms, client ids, names of topics and groups. Unprintable characters of a record
+are written as escapes, and lines of a traceback are indented, so that a client can neither forge a record nor
+control a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ExceptionInfo: TypeAlias = (
 
 
 def configure(level: int | str = logging.INFO, *, filename: Path | None = None) -> None:
-    """Write records from this level on to the standard error, or to the end of this file."""
+    """Log records of this level and above to standard error, or append them to a file."""
     handler = logging.StreamHandler() if filename is None else logging.FileHandler(filename, encoding="utf-8")
     handler.setFormatter(LineFormatter(LINE))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,12 +1,12 @@
-"""A pytest plugin: a real broker as a fixture. `pip install ottla` brings it, by the entry point pytest11.
+"""The pytest plugin: fixtures with a broker. `pip install 'ottla[testing]'` installs its dependencies.
 
     def test_orders_are_written(ottla_broker, ottla_topic):
         my_producer(ottla_broker.bootstrap).send(ottla_topic, b"one")
         (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
         assert record.value == b"one"
 
-Loaded by pytest in every run where Ottla is installed, so it imports nothing until a fixture is asked for,
-and adds no hook that runs for each test before then. docs/testing.md has the rest.
+pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing and
+adds no hook for tests until a fixture is used. docs/testing.md describes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
-    """One broker for all tests of this process. After each test it is healed: faults end, and it runs."""
+    """One broker for all tests of this process. After each test, faults are removed and the broker is
+    running."""
     from ottla.testing import DevBroker
 
     with DevBroker(_settings(request.config)) as broker:
@@ -57,7 +58,7 @@ def ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
 
 @pytest.fixture
 def fresh_ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
-    """A broker for this test alone: half a second; for tests that break it, or need settings of their own."""
+    """A broker for one test, started in half a second; for tests that break it or need their own settings."""
     from ottla.testing import DevBroker
 
     with DevBroker({**_settings(request.config), **_marked(request).get("settings", {})}) as broker:
@@ -66,7 +67,7 @@ def fresh_ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
 
 @pytest.fixture
 def ottla_topic(ottla_broker: DevBroker, request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test has, on the shared broker: named after the test."""
+    """The name of a new topic on the shared broker, derived from the test's name."""
     marked = _marked(request)
     tail = f"-{uuid4().hex[:8]}"
     legal = re.sub(r"[^a-zA-Z0-9._-]", "_", request.node.name)
@@ -76,12 +77,12 @@ def ottla_topic(ottla_broker: DevBroker, request: pytest.FixtureRequest) -> str:
 
 
 class _Healer:
-    """What a test made go wrong does not meet the next one. Registered with the shared broker."""
+    """A plugin that removes faults of the shared broker after each test."""
 
     def __init__(self, broker: DevBroker) -> None:
         self._broker = broker
 
-    @pytest.hookimpl(tryfirst=True)  # so that what fixtures do at their end succeeds
+    @pytest.hookimpl(tryfirst=True)  # before the finalizers of fixtures
     def pytest_runtest_teardown(self) -> None:
         self._broker.heal()
 

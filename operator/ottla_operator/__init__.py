@@ -6,3 +6,7 @@ outside and their implementations over local processes and the Admin API), `step
 reconciliation), and on top of it `kubernetes` (`ottla operator`), `up` (`ottla up`) and `kubectl` (the
 plugin).
 """
+
+from ottla.extras import require
+
+require("operator")

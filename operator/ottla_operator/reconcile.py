@@ -85,24 +85,24 @@ class Reconciler:
                     await self._executor.finish(planned, [], result)
             return result
         cluster = clusters[0]
-        members = [r for r in resources if not isinstance(r, BrokerCluster)]
-        ours = [r for r in members if r.spec.cluster_ref.name == cluster.metadata.name]
-        observed = await self._observe(cluster, ours)
+        non_clusters = [r for r in resources if not isinstance(r, BrokerCluster)]
+        members = [r for r in non_clusters if r.spec.cluster_ref.name == cluster.metadata.name]
+        observed = await self._observe(cluster, members)
         result.observed = observed
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
         target = target_revision(cluster.spec, traits, upgrade.version)
-        elsewhere = quota_owns_default_client(r for r in ours if isinstance(r, Quota))
+        elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
         plan = plan_cluster(cluster, observed, target, upgrade, quota_owns_default_client=elsewhere)
         if cluster.metadata.deleting:
-            planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster, drivers)]
+            planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:
-            audits = Audits.of((r for r in ours if isinstance(r, Pipeline)), drivers)
-            planned_all = self._of_members(cluster, ours, observed, plan, target, audits)
-            planned_all += self._of_pipelines(cluster, ours, drivers, plan.placement.usable)
+            audits = Audits.of((r for r in members if isinstance(r, Pipeline)), drivers)
+            planned_all = self._of_members(cluster, members, observed, plan, target, audits)
+            planned_all += self._of_pipelines(cluster, members, drivers, plan.placement.usable)
         others = {c.metadata.name for c in clusters[1:]}
-        strangers = [r for r in members if r.spec.cluster_ref.name != cluster.metadata.name]
-        planned_all += self._without_cluster(strangers, None, drivers, others)
+        orphans = [r for r in non_clusters if r.spec.cluster_ref.name != cluster.metadata.name]
+        planned_all += self._without_cluster(orphans, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._executor.ensure_children(cluster, target, observed, result)
         await self._executor.execute(planned_all[0], cluster, target, result, kept)
@@ -130,11 +130,11 @@ class Reconciler:
 
     # ---- observing
 
-    async def _observe(self, cluster: BrokerCluster, ours: Sequence[AnyResource]) -> Observed:
+    async def _observe(self, cluster: BrokerCluster, members: Sequence[AnyResource]) -> Observed:
         zookeeper, brokers = await self._platform.observe(cluster)
         answering = [broker for broker, instance in brokers.items() if instance.ready]
-        groups = {r.group_id: query_of(r) for r in ours if isinstance(r, ConsumerGroup)}
-        users = [r for r in ours if isinstance(r, User)]
+        groups = {r.group_id: query_of(r) for r in members if isinstance(r, ConsumerGroup)}
+        users = [r for r in members if isinstance(r, User)]
         addresses = self._platform.addresses(cluster, answering)
         kafka = await self._kafka.observe(addresses, groups, access=bool(users))
         secrets = await self._secrets.read(secrets_of(users, cluster)) if users else {}
@@ -160,7 +160,7 @@ class Reconciler:
     def _of_members(
         self,
         cluster: BrokerCluster,
-        ours: Sequence[AnyResource],
+        members: Sequence[AnyResource],
         observed: Observed,
         plan: ClusterPlan,
         target: Revision,
@@ -169,17 +169,17 @@ class Reconciler:
         """The plans of the cluster and of the resources that refer to it, without its Pipelines."""
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
-        topics = [r for r in ours if isinstance(r, Topic)]
+        topics = [r for r in members if isinstance(r, Topic)]
         topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
-        quotas = [r for r in ours if isinstance(r, Quota)]
+        quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
-        users = [r for r in ours if isinstance(r, User)]
+        users = [r for r in members if isinstance(r, User)]
         user_plans = plan_users(users, observed, placement.usable, cluster)
         acted_upon = (t.key for t in topics if t.metadata.acted_upon)
         moves = {key: to for topic in acted_upon for key, to in topic_plans[topic].moves.items()}
         throttling = plan_throttle(cluster, observed, {**moves, **plan.moves})
         planned = []
-        for resource in ours:
+        for resource in members:
             if isinstance(resource, Topic):
                 t = with_audit(topic_plans[resource.key], resource, audits)
                 steps = throttling.let_through(t.steps)
@@ -226,13 +226,13 @@ class Reconciler:
     def _of_pipelines(
         self,
         cluster: BrokerCluster,
-        ours: Sequence[AnyResource],
+        members: Sequence[AnyResource],
         drivers: Mapping[str, DriverInstance],
         usable: bool,
     ) -> list[ResourcePlan]:
-        users = {r.metadata.name: r for r in ours if isinstance(r, User)}
+        users = {r.metadata.name: r for r in members if isinstance(r, User)}
         view = ClusterView(cluster, "", usable, self._platform.bootstrap(cluster), users)
-        return [self._of_pipeline(r, drivers, view) for r in ours if isinstance(r, Pipeline)]
+        return [self._of_pipeline(r, drivers, view) for r in members if isinstance(r, Pipeline)]
 
     def _of_pipeline(
         self, pipeline: Pipeline, drivers: Mapping[str, DriverInstance], view: ClusterView

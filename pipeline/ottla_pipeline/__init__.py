@@ -1,2 +1,5 @@
-"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit that every record
-arrived."""
+"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit that every record arrived."""
+
+from ottla.extras import require
+
+require("pipeline")

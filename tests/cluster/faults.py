@@ -14,7 +14,7 @@ from ottla.client.admin_types import PartitionDescription, TopicPartition
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster, run_admin
 from ottla.metadata import znodes
-from ottla.metadata.former_session import FILE_NAME
+from ottla.metadata.unclean_restart import FILE_NAME
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",

@@ -130,13 +130,13 @@ def test_a_policy_that_the_brokers_have_not_got_is_refused(up: UpSession) -> Non
         error = refusal(up, "size,os:abort", topic)
         assert error.code() == KafkaError.INVALID_CONFIG
         assert error.str() == (
-            f"Invalid value size,os:abort for configuration {SETTING}: the brokers have no policy os:abort; "
+            f"Invalid value size,os:abort for configuration {SETTING}: unknown policy os:abort; "
             f"ottla.log.deletion.policy.classes allows size, time, {BUSINESS}, {BROKEN}"
         )
         assert refusal(up, "size,,time", topic).code() == KafkaError.INVALID_CONFIG
     write_topic(up, "orders", ottla_deletion_policies="weekly")
     up.wait_until(
-        lambda: "the brokers have no policy weekly" in str(up.resource("Topic/orders")),
+        lambda: "unknown policy weekly" in str(up.resource("Topic/orders")),
         "the resource to say so",
     )
     write_topic(up, "orders", ottla_deletion_policies=f"time,{BUSINESS}")

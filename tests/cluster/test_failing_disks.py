@@ -206,6 +206,6 @@ def test_a_broker_stops_when_its_last_directory_fails(tmp_path: Path, zookeeper:
                 )
         assert wait_until(lambda: not broker.running, timeout_s=WAIT_S)
         assert broker.exit_code == 1
-        assert "no log directory is left" in broker.log_tail(1000)
+        assert "all log dirs have failed" in broker.log_tail(1000)
     finally:
         broker.stop()

@@ -185,7 +185,7 @@ def test_a_folder_without_resources_is_refused(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     refused = run(session)
     assert refused.returncode == 1
-    assert "holds no resource of ours" in refused.stderr
+    assert "has no resource of ottla.dev" in refused.stderr
 
 
 def test_ctrl_c_works_while_everything_is_still_starting(tmp_path: Path) -> None:

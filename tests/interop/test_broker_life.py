@@ -27,7 +27,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.protocol.records import Record, build_batch, decode_records
-from ottla.replication.fetcher import LeaderFetcher
+from ottla.replication.fetcher import ReplicaFetcher
 from ottla.server.assembly.broker import Broker, StartupError, new_event_loop
 from ottla.wire.connection import BrokerConnection
 
@@ -154,13 +154,13 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_pat
         broker = make(MemoryTree(), tmp_path)
         async with running(broker) as connection:
             await create(connection, "before")
-            epoch, term = broker.broker_epoch, broker.parts.controller.epoch
+            epoch, term = broker.broker_epoch, broker.replication.controller.epoch
             store = broker.store
             assert isinstance(store, MemoryStore)
             store.expire()
 
             async def rejoined() -> bool:
-                return broker.broker_epoch > epoch and broker.parts.controller.epoch > term
+                return broker.broker_epoch > epoch and broker.replication.controller.epoch > term
 
             await until(rejoined)
             assert await produce(connection, "before", b"still here") == 0
@@ -175,7 +175,7 @@ def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_to
         tree = MemoryTree()
         broker = make(tree, tmp_path)
         async with running(broker):
-            store, stand = broker.store, broker.parts.controller.start
+            store, stand = broker.store, broker.replication.controller.start
             assert isinstance(store, MemoryStore)
             epochs: list[int] = []
 
@@ -185,7 +185,7 @@ def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_to
                     store.expire()
                 await stand(broker_epoch)
 
-            broker.parts.controller.start = lose_it_again  # type: ignore[method-assign]
+            broker.replication.controller.start = lose_it_again  # type: ignore[method-assign]
             store.expire()
 
             async def registered_at_last() -> bool:
@@ -213,7 +213,7 @@ def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
                     raise OSError(28, "no space left")
 
             monkeypatch.setattr("ottla.server.assembly.broker.REJOIN_RETRY_S", 0.01)
-            broker.parts.controller.start = fails_once  # type: ignore[method-assign]
+            broker.replication.controller.start = fails_once  # type: ignore[method-assign]
             store.expire()
 
             async def rejoined() -> bool:
@@ -250,12 +250,12 @@ def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:
-            follower = second if one.parts.controller.is_active else first
+            follower = second if one.replication.controller.is_active else first
             response = await follower.request(
                 CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1)])
             )
             assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
-            leader = first if one.parts.controller.is_active else second
+            leader = first if one.replication.controller.is_active else second
             await create(leader, "t")
 
             async def known_to_both() -> bool:
@@ -284,13 +284,13 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        gate, fetch_once = asyncio.Event(), LeaderFetcher._fetch_once
+        gate, fetch_once = asyncio.Event(), ReplicaFetcher._fetch_once
 
-        async def gated(fetcher: LeaderFetcher) -> None:
+        async def gated(fetcher: ReplicaFetcher) -> None:
             await gate.wait()
             await fetch_once(fetcher)
 
-        monkeypatch.setattr(LeaderFetcher, "_fetch_once", gated)
+        monkeypatch.setattr(ReplicaFetcher, "_fetch_once", gated)
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:
@@ -299,7 +299,7 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
                 return len((await first.request(MetadataRequest(topics=[]))).brokers) == 2
 
             await until(both_there)
-            await create(first if one.parts.controller.is_active else second, "t", replicas=2)
+            await create(first if one.replication.controller.is_active else second, "t", replicas=2)
             where = (await metadata(first, "t")).partitions[0].leader_id
             leader, connection = (one, first) if where == 1 else (two, second)
             assert await produce(connection, "t", b"x" * 100, acks=1) == 0
@@ -312,7 +312,7 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
             )
 
             async def waits() -> bool:
-                return ("t", 0) in leader.parts.purgatory._consumers
+                return ("t", 0) in leader.replication.purgatory._consumers
 
             await until(waits)
             gate.set()
@@ -400,7 +400,7 @@ def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) 
                 return len((await first.request(MetadataRequest(topics=[]))).brokers) == 2
 
             await until(both_there)
-            leader = first if one.parts.controller.is_active else second
+            leader = first if one.replication.controller.is_active else second
             row = CreateTopicsRequest.CreatableTopic(
                 name="t",
                 assignments=[
@@ -414,19 +414,19 @@ def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) 
             assert created.topics[0].error_code == 0
 
             async def leads() -> bool:
-                found = one.parts.replicas.find("t", 0)
+                found = one.replication.replicas.find("t", 0)
                 return found is not None and found.is_leader and len(found.isr) == 2
 
             await until(leads)
             assert await produce(first, "t", b"replicated") == 0
-            log = two.parts.replicas.find("t", 0)
+            log = two.replication.replicas.find("t", 0)
             assert log is not None
             assert log.log.log_end_offset == 1, "acknowledged: the follower has it"
             second.close()
             await two.stop()
 
             async def shrunk() -> bool:
-                found = one.parts.replicas.find("t", 0)
+                found = one.replication.replicas.find("t", 0)
                 return found is not None and len(found.isr) == 1
 
             await until(shrunk)

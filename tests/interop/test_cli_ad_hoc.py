@@ -145,7 +145,7 @@ def test_filters_formats_and_several_topics(broker: OneBroker, topic: str, ottla
     (row,) = csv.DictReader(io.StringIO(ottla("consume", other, *EVERYTHING, "--format", "csv").stdout))
     assert (row["topic"], row["value"], row["timestamp"]) == (other, "plain, text", "2000000")
     assert ottla("consume", other, *EVERYTHING, "--format", "raw").stdout_bytes == b"plain, text"
-    assert "no topic fits" in ottla("consume", "--pattern", "no-such.*", code=1).output
+    assert "no topic matches" in ottla("consume", "--pattern", "no-such.*", code=1).output
     assert "is no comparison" in ottla("consume", topic, "--where", "a b", code=2).output
 
 

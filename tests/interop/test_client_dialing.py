@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.client import Producer, errors
-from ottla.client.dialing import Buffers, dial
+from ottla.client.node_connections import Buffers, connect_socket
 from ottla.testing import DevBroker
 
 pytestmark = pytest.mark.timeout(180)
@@ -78,7 +78,7 @@ def test_an_address_that_did_not_answer_is_not_the_first_again(asked: list[str])
         reached = []
         async with server:
             for first in range(3):
-                with await dial("kafka", port, Buffers(), first=first) as sock:
+                with await connect_socket("kafka", port, Buffers(), first=first) as sock:
                     reached.append(sock.getpeername()[0])
         return reached
 
@@ -89,7 +89,7 @@ def test_sockets_get_the_buffers_that_are_asked_for() -> None:
     async def run(buffers: Buffers) -> tuple[int, int]:
         server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
         async with server:
-            with await dial("127.0.0.1", server.sockets[0].getsockname()[1], buffers) as sock:
+            with await connect_socket("127.0.0.1", server.sockets[0].getsockname()[1], buffers) as sock:
                 option = sock.getsockopt
                 return (
                     option(socket.SOL_SOCKET, socket.SO_SNDBUF),

@@ -415,7 +415,7 @@ def test_two_members_share_alike(told: Tell, strategy: str) -> None:
 
 
 def test_static_members_come_back_to_their_places_alike(told: Tell) -> None:
-    def statics(stage: Stage) -> None:
+    def static_members(stage: Stage) -> None:
         topic = stage.topic(partitions=4)
 
         def member(name: str) -> Reading:
@@ -434,7 +434,7 @@ def test_static_members_come_back_to_their_places_alike(told: Tell) -> None:
         stage.notes["what the other heard meanwhile"] = first.told[len(heard) :]
         stage.notes["what it was told"] = list(second.told)
 
-    noted = told(statics)
+    noted = told(static_members)
     assert noted == {
         "the same share": [2, 3],
         "what the other heard meanwhile": [],

@@ -293,7 +293,7 @@ def test_kafkas_controller_gives_our_broker_its_producer_ids(mixed: Mixed) -> No
 
 
 def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mixed) -> None:
-    """The offsets' partition goes to and fro; each broker loads what the other has written and compacted."""
+    """The offsets' partition moves back and forth; each broker loads what the other wrote and compacted."""
     mixed.create("read", [[OURS]])
     group, rounds = "moving", 60
     internal, index = "__consumer_offsets", partition_for("moving", 50)

@@ -27,7 +27,7 @@ from ottla.testing import DevBroker, RecordsMissing
 
 WAIT_S = 60
 START_CPU_S_MAX = 5.0
-"""Far more than it takes (docs/decisions.md); of the processor, whatever else the machine does meanwhile."""
+"""CPU time, so that other work on the machine does not count; far more than a start takes (docs/adr/0061)."""
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from judges import java, needs_kafka_jars
 from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
 from ottla.metadata.config import BrokerConfig
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
 
 NOT_SERVED = frozenset(
     (
@@ -76,7 +76,7 @@ def test_each_setting_is_taken_or_refused_as_kafka_does_alone_and_for_a_listener
         try:
             settings.check({name: value}, per_broker=level == "broker")
             ours = ""
-        except Refused as refusal:
+        except ConfigRejected as refusal:
             ours = str(refusal)
         if ours != theirs:
             differing.append((level, name, value, ours, theirs))

@@ -77,12 +77,12 @@ def test_a_consumer_reads_on_by_session_and_survives_its_loss(
         await admin.close()
         sent: list[str] = []
         reading = asyncio.create_task(asyncio.to_thread(consume, bootstrap))
-        cache = broker.parts.purgatory.sessions
+        cache = broker.replication.purgatory.sessions
         for number in range(ROUNDS):
             for index in range(PARTITIONS):
                 sent.append(f"{number}-{index}")
                 batch = build_batch([Record(0, 1000, None, sent[-1].encode())])
-                broker.parts.replicas.partition("t", index).append_as_leader(
+                broker.replication.replicas.partition("t", index).append_as_leader(
                     batch, required_acks=1, now_ms=1000
                 )
 

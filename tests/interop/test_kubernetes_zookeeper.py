@@ -24,8 +24,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ottla.local.java import JavaUnusable, find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper

@@ -239,8 +239,9 @@ def lines(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Lines:
     def made(source: str | None = None) -> Line:
         """A line of its own; its input may be that of another."""
         name = f"{tmp_path.parent.name}-{next(NUMBERS)}"
-        whats = ("out", "dead") if source else ("in", "in2", "out", "dead")
-        for future in admin.create_topics([NewTopic(f"{name}.{what}", 2, 1) for what in whats]).values():
+        suffixes = ("out", "dead") if source else ("in", "in2", "out", "dead")
+        topics = [NewTopic(f"{name}.{suffix}", 2, 1) for suffix in suffixes]
+        for future in admin.create_topics(topics).values():
             future.result(60)
         return Line(spark, bootstrap, tmp_path / name, name, source or name)
 

@@ -16,11 +16,11 @@ from judges import java, needs_kafka_jars
 from bench.apache_kafka import kafka_classpath
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.clients import ClientQuotas, RequestQuotas
-from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
-from ottla.quotas.mutations import MutationQuotas, TokenBucket
+from ottla.quotas.mutations import ControllerMutationQuotas, TokenBucket
 from ottla.quotas.rates import SimpleRate, Windows
-from ottla.quotas.replication import EVERY_PARTITION, ReplicationQuota, throttled_partitions
+from ottla.quotas.replication import ALL_PARTITIONS, ReplicationQuota, throttled_partitions
 
 py4j_gateway = pytest.importorskip("py4j.java_gateway")
 py4j_protocol = pytest.importorskip("py4j.protocol")
@@ -105,11 +105,11 @@ class KafkaQuotas:
         )
         return int(found)
 
-    def most_at_once(self, user: str, client_id: str) -> float:
+    def max_burst(self, user: str, client_id: str) -> float:
         return float(self._manager.getMaxValueInQuotaWindow(self._sessions[user], client_id))
 
 
-class Strict(MutationQuotas):
+class Strict(ControllerMutationQuotas):
     """Our token buckets, asked as Kafka's manager is."""
 
     def record(self, user: str, client_id: str, amount: float, now_ms: int) -> int:
@@ -122,7 +122,7 @@ class Strict(MutationQuotas):
             return quota.throttle_ms(now_ms)
         return 0
 
-    def most_at_once(self, user: str, client_id: str) -> int | None:
+    def max_burst(self, user: str, client_id: str) -> int | None:
         raise NotImplementedError
 
 
@@ -147,9 +147,9 @@ def both(
                 theirs.append(max(0, kafka.record(*arguments)) if ours.enabled else 0)
                 mine.append(ours.record(*arguments) if ours.enabled else 0)
             else:
-                most = kafka.most_at_once(*arguments)
+                most = kafka.max_burst(*arguments)
                 theirs.append(None if most > 1e300 else max(0, min(int(most), 2**31 - 1)))
-                mine.append(ours.most_at_once(*arguments))
+                mine.append(ours.max_burst(*arguments))
     finally:
         kafka.close()
     return theirs, mine
@@ -267,8 +267,8 @@ def test_connections_that_come_too_fast_wait_as_long_as_in_kafka(jvm: Any) -> No
             return 0
 
     listener, address = Sensor("listener", 3), Sensor("address", 2)
-    ours = ConnectionRates(Windows())
-    ours.limit_address("10.0.0.1", 2)
+    ours = ConnectionQuotas(Windows())
+    ours.set_address_limit("10.0.0.1", 2)
     now_ms = START_MS
     theirs, mine = [], []
     for _ in range(400):
@@ -280,8 +280,8 @@ def test_connections_that_come_too_fast_wait_as_long_as_in_kafka(jvm: Any) -> No
                 address.sensor.record(-1.0, now_ms, False)
                 listener.sensor.record(-1.0, now_ms, False)
             theirs.append(refused_ms)
-            mine.append(ours.from_address("10.0.0.1", "L", now_ms, of_broker=False))
-        assert ours.from_address("10.0.0.2", "L", now_ms, of_broker=False) == 0
+            mine.append(ours.record_address("10.0.0.1", "L", now_ms, of_broker=False))
+        assert ours.record_address("10.0.0.2", "L", now_ms, of_broker=False) == 0
         now_ms += rng.choice((0, 1, 30, 250, 400, 1000, 5000))
     assert len(set(theirs)) > 5
     assert mine == theirs
@@ -351,7 +351,7 @@ def test_throttled_replicas_are_read_as_kafka_reads_them(jvm: Any, setting: str)
     assert throttled_partitions(setting, 1) == theirs
     quota = ReplicationQuota(Windows())
     quota.throttle("t", throttled_partitions(setting, 1))
-    everything = theirs == set(EVERY_PARTITION)
+    everything = theirs == set(ALL_PARTITIONS)
     assert [p for p in range(8) if quota.is_throttled("t", p)] == (
         list(range(8)) if everything else sorted(theirs)
     )

@@ -38,7 +38,7 @@ CYCLES = 2
 RUN_S = (CYCLES + 1) * WINDOWS
 MOST = 1 + 1 / (CYCLES * WINDOWS)
 """Of the limit: cycles that a late client does not begin with hold a window's worth more, in Kafka too
-(docs/decisions.md). What each answer says is compared with Kafka's own classes elsewhere."""
+(docs/adr/0015). What each answer says is compared with Kafka's own classes elsewhere."""
 
 
 @pytest.fixture(scope="module")

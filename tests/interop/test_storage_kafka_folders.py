@@ -34,11 +34,11 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
-from ottla.storage.index_checks import check_timestamps
+from ottla.storage.index_recovery import verify_max_timestamp
 from ottla.storage.log import Log
 from ottla.storage.log_dir_checks import check_log_dirs
-from ottla.storage.manager import LogManager
-from ottla.storage.snapshots import decode, encode
+from ottla.storage.log_manager import LogManager
+from ottla.storage.producer_snapshots import decode, encode
 from ottla.wire.connection import BrokerConnection
 
 STAYS_OPEN_MS = 600_000
@@ -448,7 +448,7 @@ def readable(log: Log, records: Found) -> Found:
     kept = []
     producers = {
         offset: header.producer_id
-        for segment in log._segments
+        for segment in log.segments
         for _, header in segment.headers()
         for offset in range(header.base_offset, header.next_offset)
     }
@@ -475,7 +475,7 @@ def test_we_find_what_kafka_says_is_there(
     for topic, facts in getattr(story, f"{station}_says").items():
         log = logs.get(topic, 0)
         assert log is not None
-        assert log.segment_count > 1
+        assert len(log.segments) > 1
         assert (log.log_start_offset, log.log_end_offset) == (facts.low, facts.high), topic
         records = records_of(log)
         if topic != "compacted":  # Kafka may have compacted more since
@@ -486,10 +486,10 @@ def test_we_find_what_kafka_says_is_there(
         # The log confirms what Kafka's indexes say, with their entries for several batches at once.
         log.max_timestamp()
         for segment in log.segments:
-            check_timestamps(segment)
+            verify_max_timestamp(segment)
             log.offset_for_timestamp(segment.max_timestamp)
         assert not any(segment.index_is_suspect for segment in log.segments)
-    assert station == "killed_kafka" or "rebuil" not in caplog.text
+    assert station == "killed_kafka" or "rebuil" not in caplog.text  # codespell:ignore rebuil
     assert {path: path.read_bytes() for path in checkpoints} == checkpoints
     assert logs.get(OFFSETS, 0) is not None
     logs.close(int(time.time() * 1000))

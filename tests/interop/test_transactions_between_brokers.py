@@ -14,7 +14,7 @@ from ottla.coordinators.transactions.interfaces import Marker
 from ottla.metadata.memory import MemoryTree
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest
-from ottla.server.coordination.transaction_verification import Question
+from ottla.server.coordination.transaction_verification import VerificationRequest
 from ottla.wire.connection import BrokerConnection
 
 ASKING, ASKED, STUCK = 1, 2, 3
@@ -54,19 +54,21 @@ def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Pat
             connections = [await stack.enter_async_context(running(each)) for each in brokers.values()]
             await create(connections, "__transaction_state", ASKED)
             await create(connections, "slow", ASKED, STUCK)
-            await brokers[STUCK].parts.replicas.stop()
+            await brokers[STUCK].replication.replicas.stop()
             marker = Marker(7, 0, 0, True, frozenset({("slow", 0)}))
-            brokers[ASKING].parts.transactions.markers.send(marker, lambda marked: None, lambda: True)
-            leader = brokers[ASKED].parts.replicas.partition("slow", 0)
+            brokers[ASKING].coordinators.transactions.markers.send(marker, lambda marked: None, lambda: True)
+            leader = brokers[ASKED].replication.replicas.partition("slow", 0)
 
             async def appended() -> bool:
                 return leader.log.log_end_offset == 1
 
             await until(appended)
-            question = Question("id", 8, 0, frozenset({("slow", 0)}), True)
+            verification = VerificationRequest("id", 8, 0, frozenset({("slow", 0)}), True)
             async with asyncio.timeout(60):
-                verdicts = await brokers[ASKING].parts.transactions.verifier.ask(question)
-            assert verdicts == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+                errors = await brokers[ASKING].coordinators.transactions.add_partitions_manager.verify(
+                    verification
+                )
+            assert errors == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
             assert leader.high_watermark == 0, "the marker waits still"
 
     run(story())

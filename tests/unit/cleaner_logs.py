@@ -16,16 +16,15 @@ from ottla.protocol.records import (
     decode_batch,
     iter_batches,
 )
-from ottla.storage.cleaner import rewrite
-from ottla.storage.cleaner.filtering import Counts
-from ottla.storage.cleaner.job import Job
+from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.batch_filter import Counts
+from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.policy import Dirt
-from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.loading import open_cleaned
+from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import Rename
 
 NOW_MS = 1_700_000_000_000
@@ -97,13 +96,13 @@ def end_transaction(log: Log, producer: tuple[int, int], *, commit: bool) -> int
 
 def job_for(
     log: Log, *, now_ms: int = NOW_MS, map_entries: int = 1000, upper_bound: int | None = None
-) -> tuple[Job, list[Segment]]:
+) -> tuple[Job, list[LogSegment]]:
     """All that is sealed, up to `upper_bound`, where a segment must begin; all of it dirty if none is."""
     end = log.segments[-1].base_offset if upper_bound is None else upper_bound
     first = log.segments[0].base_offset
     dirty = first if log.first_dirty_offset is None else log.first_dirty_offset
-    limits = Limits(24 * map_entries, load_factor=0.9, buffer_bytes=1024)
-    return prepare(log, Dirt(dirty if dirty < end else first, end, 0, 0, 0), limits, now_ms)
+    limits = WorkerLimits(24 * map_entries, load_factor=0.9, buffer_bytes=1024)
+    return plan_job(log, LogToClean(dirty if dirty < end else first, end, 0, 0, 0), limits, now_ms)
 
 
 def clean(
@@ -118,7 +117,7 @@ def clean(
     """One cleaning, as the worker and the broker do it together."""
     job, segments = job_for(log, now_ms=now_ms, map_entries=map_entries, upper_bound=upper_bound)
     offsets = OffsetMap(job.map_bytes)
-    indexed = rewrite.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(job, offsets, lambda size: None)
 
     def swap(bases: list[int], size: int) -> None:
         finished(bases)
@@ -127,7 +126,7 @@ def clean(
         old = [segment for segment in segments if segment.base_offset in bases]
         assert log.replace_segments(old, new, job.upper_bound, rename)
 
-    counts = rewrite.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
+    counts = cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
     log.first_dirty_offset = indexed.end_offset
     return counts
 

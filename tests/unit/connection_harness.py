@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ottla.server.logs.cold_reads import ColdReads, Disk
+from ottla.server.logs.page_cache_reader import PageCache, PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.listener import SocketServer
 from ottla.storage import page_cache
@@ -19,20 +19,20 @@ class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
     def __init__(
-        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: Disk = page_cache
+        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: PageCache = page_cache
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
-        self.cold_reads = ColdReads(self.loop, disk)
+        self.page_cache_reader = PageCacheReader(self.loop, disk)
         self.server = SocketServer(
             loop=self.loop,
             on_frame=self.on_frame,
             max_request_bytes=1_000_000,
             idle_max_ms=60_000,
             queued_max_bytes=queued_max_bytes,
-            cold_reads=self.cold_reads,
+            page_cache_reader=self.page_cache_reader,
         )
         ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)

@@ -11,10 +11,9 @@ import random
 from collections import defaultdict, deque
 from typing import Any
 
-from ottla.client.core.accumulator import Accumulator
+from ottla.client.core.accumulator import Accumulator, Outcome
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.queues import Outcome
 from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Transactions
 from ottla.client.core.types import ANY_NODE, Outgoing, TopicPartition

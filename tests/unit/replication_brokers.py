@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from replication_cluster import Heard, as_answer, batch
+from replication_cluster import RecordingListener, as_answer, batch
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, topic_defaults
@@ -35,7 +35,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient
 
 TOPIC = "flights"
@@ -65,7 +65,7 @@ class Broker:
                 **settings,
             }
         )
-        self.heard = Heard()
+        self.heard = RecordingListener()
         self.cache = MetadataCache()
         self.logs = LogManager(config.log_dirs, broker_id, "cluster", topic_defaults(config))
         self.logs.load(brokers.now_ms)

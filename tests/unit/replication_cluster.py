@@ -19,7 +19,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.reads import PartitionRead
 from ottla.replication.reads import read as read_replica
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 
 TOPIC = "flights"
@@ -47,7 +47,7 @@ def as_answer(read: PartitionRead) -> FetchResponse.PartitionData:
     return answer
 
 
-class Heard:
+class RecordingListener:
     """A listener that writes down what it hears."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Cluster:
         self.now_ms = 1_000_000
         self.replicas = list(range(1, replicas + 1))
         self.alive: set[int] = set(self.replicas)
-        self.heard: dict[int, Heard] = {}
+        self.heard: dict[int, RecordingListener] = {}
         self.proposals: list[tuple[Partition, IsrChange]] = []
         self.nodes: dict[int, Partition] = {}
         self.fetches: dict[int, FollowerFetch] = {}
@@ -100,7 +100,7 @@ class Cluster:
     def start(self, broker: int, *, high_watermark: int = 0) -> Partition:
         """Open a broker's log (whatever the last run left) with a checkpointed high watermark."""
         self.alive.add(broker)
-        self.heard[broker] = Heard()
+        self.heard[broker] = RecordingListener()
         log = Log.open(self.path / f"{broker}" / f"{TOPIC}-0", self.config, now_ms=self.now_ms)
         partition = self.nodes[broker] = Partition(
             TOPIC,
@@ -167,15 +167,15 @@ class Cluster:
         for partition, change in proposals:
             if change.leader_epoch != self.leader_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
                 continue
             if change.partition_epoch != self.partition_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
                 continue
             if not change.proposed <= self.alive:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
                 continue
             self.isr = sorted(change.proposed)
             self.partition_epoch += 1
@@ -190,7 +190,7 @@ class Cluster:
 
     # --- producers, followers, consumers ------------------------------------------------------------
 
-    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> AppendInfo:
+    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> LogAppendInfo:
         node = self.leader if to is None else self.nodes[to]
         return node.append_as_leader(batch(*values), required_acks=acks, now_ms=self.now_ms)
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from bench import clients
 from bench.backlog import next_offset
-from bench.figures import Taken, agree, medians, ratios, spread
+from bench.figures import SideRuns, agree, medians, ratios, spread
 from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
 from bench.page_cache import make_cold, resident_share
-from bench.report import Result, as_json, as_markdown, machine, table
+from bench.report import Result, as_json, as_markdown, machine, results_table
 from bench.runner import Plan, warm_up
 from bench.tools import ToolFailed, consumed, produced
 from bench.usage import parse_rollup, usage_of
@@ -42,12 +42,12 @@ def test_three_runs_within_a_tenth_of_the_slowest_agree() -> None:
 
 def test_warming_up_ends_when_three_agree_or_patience_is_over() -> None:
     plan = Plan(runs=1, warm_runs_max=6)
-    settling, taken = iter([10.0, 50.0, 90.0, 95.0, 98.0, 99.0]), Taken()
-    warm_up(lambda: {"records_per_s": next(settling)}, taken, LOADS[0], plan)
-    assert (len(taken.warm), taken.agreed) == (5, True)
-    restless, taken = iter(float(2**n) for n in range(20)), Taken()
-    warm_up(lambda: {"records_per_s": next(restless)}, taken, LOADS[0], plan)
-    assert (len(taken.warm), taken.agreed) == (6, False)
+    settling, runs = iter([10.0, 50.0, 90.0, 95.0, 98.0, 99.0]), SideRuns()
+    warm_up(lambda: {"records_per_s": next(settling)}, runs, LOADS[0], plan)
+    assert (len(runs.warm), runs.agreed) == (5, True)
+    restless, runs = iter(float(2**n) for n in range(20)), SideRuns()
+    warm_up(lambda: {"records_per_s": next(restless)}, runs, LOADS[0], plan)
+    assert (len(runs.warm), runs.agreed) == (6, False)
 
 
 def test_medians_spread_and_ratios() -> None:
@@ -92,12 +92,14 @@ def test_every_load_has_a_key_of_its_own_and_can_be_chosen() -> None:
 
 
 def test_the_report_has_a_row_for_each_side_and_the_ratio() -> None:
-    ours = Taken(agreed=True, samples=[{"records_per_s": 3000.0, "cpu_s_per_million": 1.5, "rss_mib": 40.0}])
-    theirs = Taken(samples=[{"records_per_s": 2000.0, "cpu_s_per_million": 3.0, "rss_mib": 400.0}])
+    ours = SideRuns(
+        agreed=True, samples=[{"records_per_s": 3000.0, "cpu_s_per_million": 1.5, "rss_mib": 40.0}]
+    )
+    theirs = SideRuns(samples=[{"records_per_s": 2000.0, "cpu_s_per_million": 3.0, "rss_mib": 400.0}])
     results = [Result(LOADS[0], {"Ottla": ours, "Kafka": theirs})]
     console = Console(width=150)
     with console.capture() as capture:
-        console.print(table(results))
+        console.print(results_table(results))
     rows = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
     assert cells == [
@@ -149,10 +151,10 @@ def test_the_backlogs_reader_goes_on_after_the_last_whole_batch() -> None:
 
 
 def test_the_report_can_be_pasted_into_the_readme() -> None:
-    taken = Taken(agreed=True, samples=[{"records_per_s": 3000.0}])
+    runs = SideRuns(agreed=True, samples=[{"records_per_s": 3000.0}])
     console = Console(width=150)
     with console.capture() as capture:
-        console.print(as_markdown(table([Result(LOADS[0], {"Ottla": taken, "Kafka": taken})])))
+        console.print(as_markdown(results_table([Result(LOADS[0], {"Ottla": runs, "Kafka": runs})])))
     head, rule, first, *_ = (line for line in capture.get().splitlines() if line.strip())
     assert [cell.strip() for cell in head.split("|")[1:-1]] == ["load", "broker", "records/s"]
     assert set(rule) <= set("|-: ")
@@ -160,7 +162,7 @@ def test_the_report_can_be_pasted_into_the_readme() -> None:
 
 
 def test_clients_are_measured_beside_ours_and_its_predecessor(tmp_path: Path) -> None:
-    chosen = clients.subjects("produce", ("ottla", "aiokafka"), tmp_path)
+    chosen = clients.clients_to_measure("produce", ("ottla", "aiokafka"), tmp_path)
     assert [who.title for who in chosen] == [
         *("ottla (before)", "ottla", "ottla send_nowait (before)", "ottla send_nowait"),
         *("ottla blocking (before)", "ottla blocking", "aiokafka"),
@@ -173,5 +175,5 @@ def test_clients_are_measured_beside_ours_and_its_predecessor(tmp_path: Path) ->
     assert (ours["records_per_s"], ours["cpu_s_per_million"], ours["rss_mib"]) == (500_000, 1.0, 30.0)
     assert (theirs["ours_times_as_fast"], theirs["ours_of_its_cpu"]) == (3.0, 0.25)
     console = Console(record=True, width=110, file=io.StringIO())
-    console.print(clients.table([ours, theirs]))
+    console.print(clients.results_table([ours, theirs]))
     assert "3.00 ×" in console.export_text()

@@ -7,7 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
-from bench.paper.__main__ import WORKS, Figure, table
+from bench.paper.__main__ import WORKS, Figure, results_table
 from bench.paper.rabbitmq import average_rate
 from bench.paper.systems import BATCH, BATCH_SIZE, MESSAGE_BYTES
 from bench.tools import ToolFailed
@@ -40,7 +40,7 @@ def test_the_table_has_kafkas_share_and_the_papers_figures() -> None:
     figures = [Figure("Ottla", work, 30_000.0, 20.0, 40.0), Figure("Kafka", work, 20_000.0, 40.0, 400.0)]
     console = Console(width=150)
     with console.capture() as capture:
-        console.print(table(figures))
+        console.print(results_table(figures))
     rows = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row[1:-1]] for row in rows] == [
         [work, "Ottla", "30,000", "1.50", "20.00", "40", ""],

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from bench import hostile
-from bench.requests import FETCH_VERSION, PRODUCE_VERSION, Peer, fetch_frame, produce_frame
+from bench.requests import FETCH_VERSION, PRODUCE_VERSION, RequestConnection, fetch_frame, produce_frame
 from ottla.protocol import frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse, ProduceResponse
@@ -58,18 +58,18 @@ def broker_with(responses: list[tuple[Message, int]]) -> Iterator[int]:
 
 def run(frame: bytes, responses: list[tuple[Message, int]], in_flight: int = 5) -> None:
     with broker_with(responses) as port:
-        peer = Peer(port)
+        connection = RequestConnection(port)
         try:
-            peer.run(frame, len(responses), in_flight)
+            connection.run(frame, len(responses), in_flight)
         finally:
-            peer.close()
+            connection.close()
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
 def test_a_produce_error_fails_the_benchmark_also_if_it_is_the_last_response(in_flight: int) -> None:
     good = [(produced(0), PRODUCE_VERSION)] * 7
     run(produce_frame(1), [*good, good[0]], in_flight)
-    with pytest.raises(click.ClickException, match="NOT_LEADER_OR_FOLLOWER in ProduceResponse"):
+    with pytest.raises(click.ClickException, match="ProduceResponse has error NOT_LEADER_OR_FOLLOWER"):
         run(
             produce_frame(1),
             [*good, (produced(ErrorCode.NOT_LEADER_OR_FOLLOWER), PRODUCE_VERSION)],
@@ -87,7 +87,7 @@ def test_an_error_of_any_partition_counts() -> None:
 )
 def test_a_fetch_error_fails_the_benchmark(response: FetchResponse) -> None:
     run(fetch_frame(), [(fetched(0), FETCH_VERSION)])
-    with pytest.raises(click.ClickException, match="OFFSET_OUT_OF_RANGE in FetchResponse"):
+    with pytest.raises(click.ClickException, match="FetchResponse has error OFFSET_OUT_OF_RANGE"):
         run(fetch_frame(), [(response, FETCH_VERSION)])
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import ControlType, decode_batch, iter_batches, parse_control_record
-from ottla.storage.cleaner.preparation import dirt_of
+from ottla.storage.cleaner.planning import log_to_clean
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 
@@ -113,7 +113,7 @@ class Compaction(RuleBasedStateMachine):
 
     def clean(self, map_entries: int) -> None:
         log = self.log
-        dirt = dirt_of(log, log.last_stable_offset(log.log_end_offset), self.now_ms)
+        dirt = log_to_clean(log, log.last_stable_offset(log.log_end_offset), self.now_ms)
         if not dirt.cleanable_bytes:
             return
         end_offset = log.log_end_offset

@@ -1,4 +1,4 @@
-"""Which log is cleaned, how far, and in which groups."""
+"""Which log is cleaned, how far, and in which group_segments."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from pathlib import Path
 import pytest
 from cleaner_logs import NOW_MS, end_transaction, open_log, put, seal
 
-from ottla.storage.cleaner.policy import Dirt, Piece, Source, first_dirty_offset, groups, measure
-from ottla.storage.cleaner.preparation import dirt_of
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.planning import (
+    CleanableSegment,
+    LogToClean,
+    SourceSegment,
+    first_dirty_offset,
+    group_segments,
+    log_to_clean,
+    measure_log,
+)
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log_config import LogConfig
 
 HOUR_MS = 3600 * 1000
 COMPACT = LogConfig(cleanup_policy="compact")
 
 
-def pieces(*sizes: int, age_ms: int = HOUR_MS) -> list[Piece]:
+def pieces(*sizes: int, age_ms: int = HOUR_MS) -> list[CleanableSegment]:
     """Segments of ten offsets each, the older the sooner."""
     count = len(sizes)
     return [
-        Piece(at * 10, size, NOW_MS - (count - 1 - at) * age_ms, NOW_MS - (count - at) * age_ms)
+        CleanableSegment(at * 10, size, NOW_MS - (count - 1 - at) * age_ms, NOW_MS - (count - at) * age_ms)
         for at, size in enumerate(sizes)
     ]
 
 
 def dirt(
-    found: list[Piece], config: LogConfig = COMPACT, *, first_dirty: int = 0, stable: int = 1000
-) -> Dirt:
-    return measure(found, config, first_dirty=first_dirty, last_stable_offset=stable, now_ms=NOW_MS)
+    found: list[CleanableSegment], config: LogConfig = COMPACT, *, first_dirty: int = 0, stable: int = 1000
+) -> LogToClean:
+    return measure_log(found, config, first_dirty=first_dirty, last_stable_offset=stable, now_ms=NOW_MS)
 
 
 def test_all_but_the_active_segment_may_be_cleaned() -> None:
-    assert dirt(pieces(100, 100, 100)) == Dirt(0, 20, 0, 200, 0)
+    assert dirt(pieces(100, 100, 100)) == LogToClean(0, 20, 0, 200, 0)
     assert dirt(pieces(100)).cleanable_bytes == 0
 
 
@@ -80,12 +87,12 @@ def test_a_checkpoint_outside_of_the_log_counts_for_nothing(checkpoint: int | No
 
 
 class TestGroups:
-    def sources(self, *sizes: int) -> list[Source]:
-        return [Source(at * 10, size, 8, 12) for at, size in enumerate(sizes)]
+    def sources(self, *sizes: int) -> list[SourceSegment]:
+        return [SourceSegment(at * 10, size, 8, 12) for at, size in enumerate(sizes)]
 
-    def grouped(self, found: list[Source], **limits: int) -> list[list[int]]:
+    def grouped(self, found: list[SourceSegment], **limits: int) -> list[list[int]]:
         defaults = {"segment_bytes": 100, "index_bytes": 1000, "end_offset": 10 * len(found)}
-        made = groups(found, **{**defaults, **limits})
+        made = group_segments(found, **{**defaults, **limits})
         assert [each for group in made for each in group] == found
         return [[source.size for source in group] for group in made]
 
@@ -99,7 +106,7 @@ class TestGroups:
         assert self.grouped(self.sources(1, 1, 1, 1), index_bytes=24) == [[1, 1], [1, 1]]
 
     def test_offsets_stay_within_reach_of_the_first(self) -> None:
-        far = [Source(0, 1, 8, 12), Source(10, 1, 8, 12), Source(2**31, 1, 8, 12)]
+        far = [SourceSegment(0, 1, 8, 12), SourceSegment(10, 1, 8, 12), SourceSegment(2**31, 1, 8, 12)]
         assert self.grouped(far, end_offset=2**31 + 1) == [[1, 1], [1]]
         assert self.grouped(far[:2], end_offset=2**31 + 1) == [[1], [1]]
         assert self.grouped(far[:2], end_offset=2**31) == [[1, 1]]
@@ -114,9 +121,9 @@ class TestOfALog:
         seal(log)
         put(log, ("a", "3"))
         seal(log)
-        assert dirt_of(log, log.last_stable_offset(3), NOW_MS).first_uncleanable == 1
+        assert log_to_clean(log, log.last_stable_offset(3), NOW_MS).first_uncleanable == 1
         end_transaction(log, (5, 0), commit=True)
-        assert dirt_of(log, log.last_stable_offset(4), NOW_MS).first_uncleanable == 3
+        assert log_to_clean(log, log.last_stable_offset(4), NOW_MS).first_uncleanable == 3
 
     def test_it_knows_the_age_of_its_segments_after_a_restart(self, tmp_path: Path) -> None:
         config = LogConfig(
@@ -132,13 +139,13 @@ class TestOfALog:
         seal(log)
         log.close(NOW_MS)
         log = open_log(tmp_path, config)
-        found = dirt_of(log, 2, NOW_MS)
+        found = log_to_clean(log, 2, NOW_MS)
         assert found.delay_ms == HOUR_MS
         assert found.first_uncleanable == 1
 
 
 def test_a_throttle_waits_until_its_rate_is_met() -> None:
-    throttle = Throttle.make(1000.0, 0.0)
+    throttle = Throttler.make(1000.0, 0.0)
     assert throttle.delay_s(100, 0.01) == 0  # so little is let through
     assert throttle.delay_s(400, 0.02) == pytest.approx(0.48)
     assert throttle.delay_s(0, 0.4) == pytest.approx(0.1)
@@ -151,8 +158,8 @@ def test_a_throttle_waits_until_its_rate_is_met() -> None:
 
 
 def test_all_who_share_a_throttle_have_its_rate_together() -> None:
-    first = Throttle.make(1000.0, 0.0)
-    second = Throttle(os.dup(first.fd))
+    first = Throttler.make(1000.0, 0.0)
+    second = Throttler(os.dup(first.fd))
     assert first.delay_s(400, 0.1) == pytest.approx(0.3)
     assert second.delay_s(400, 0.1) == pytest.approx(0.7)
     assert first.delay_s(0, 0.4) == pytest.approx(0.4), "the other's count as well"

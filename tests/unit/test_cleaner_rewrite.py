@@ -21,7 +21,7 @@ from cleaner_logs import (
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import DELETE_HORIZON_FLAG, BatchHeader, decode_batch, parse_batch_header
-from ottla.storage.cleaner.rewrite import Uncleanable
+from ottla.storage.cleaner.cleaner import LogCleaningError
 from ottla.storage.log import Log
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -47,7 +47,7 @@ def test_the_last_record_of_each_key_stays_where_it_was(in_memory: Path, codec: 
         put(log, *((f"key-{(number * 7 + at) % 11}", f"{number}.{at}") for at in range(3)), codec=codec)
     seal(log)
     written = records(log)
-    assert log.segment_count > 5
+    assert len(log.segments) > 5
     clean(log)
     assert records(log) == survivors(written, log.log_end_offset)
     assert len(records(log)) == 11
@@ -89,7 +89,7 @@ def test_small_segments_become_one(in_memory: Path) -> None:
     # The first pass merges what fits together at its old size, later ones what is left of it.
     for _ in range(10):
         clean(log)
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     assert [segment.base_offset for segment in log.segments] == [0, 100]
 
 
@@ -303,14 +303,14 @@ def test_a_flipped_bit_makes_a_log_uncleanable(in_memory: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 4
     path.write_bytes(data)
-    with pytest.raises(Uncleanable, match="checksum"):
+    with pytest.raises(LogCleaningError, match="checksum"):
         clean(log)
 
 
 @pytest.mark.parametrize("entry", [b"\x00\x00\x00\x09", b"\x80\x00\x00\x00", b"\x7f\x00\x00\x00"])
 def test_an_index_that_points_nowhere_makes_none_uncleanable(in_memory: Path, entry: bytes) -> None:
     log = open_log(in_memory)
-    while log.segment_count < 3:
+    while len(log.segments) < 3:
         put(log, ("a", "x"))
     seal(log)
     first = log.segments[1]

@@ -25,11 +25,11 @@ from cleaner_logs import (
 )
 
 from ottla.protocol.records import parse_batch_header
-from ottla.storage.cleaner import rewrite
+from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_loader import open_cleaned
 
 DAY_MS = 24 * 60 * 60 * 1000
 MERGING = LogConfig(cleanup_policy="compact", segment_bytes=1200, index_interval_bytes=100)
@@ -45,7 +45,8 @@ class Crash(BaseException):
 
 
 def filled(directory: Path) -> tuple[Log, list[Found]]:
-    """A log of several groups of several segments each, with transactions; closed as after a crash."""
+    """A log of several groups of several segments each, with transactions; closed as after a
+    crash."""
     log = open_log(directory, CONFIG)
     for number in range(60):
         put(
@@ -132,7 +133,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
     end_offset = log.log_end_offset
     job, _ = job_for(log)
     offsets = OffsetMap(job.map_bytes)
-    indexed = rewrite.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(job, offsets, lambda size: None)
     left = 9
 
     def moved(size: int) -> None:
@@ -142,7 +143,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
             raise Crash
 
     with pytest.raises(Crash):
-        rewrite.clean(job, offsets, indexed.end_offset, moved, lambda bases, size: None)
+        cleaner.clean(job, offsets, indexed.end_offset, moved, lambda bases, size: None)
     assert any(name.endswith(".cleaned") for name in strays(log))
     again = open_log(in_memory, MERGING, clean=False)
     assert strays(again) == []
@@ -159,12 +160,12 @@ class Ready:
         self.end_offset = job.upper_bound
         self.bases: list[int] = []
         offsets = OffsetMap(job.map_bytes)
-        indexed = rewrite.build_map(job, offsets, lambda size: None)
+        indexed = cleaner.build_map(job, offsets, lambda size: None)
 
         def finished(bases: list[int], size: int) -> None:
             self.bases = self.bases or bases
 
-        rewrite.clean(job, offsets, indexed.end_offset, lambda size: None, finished)
+        cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, finished)
         assert len(self.bases) > 2
 
     def swap(self) -> bool:
@@ -190,7 +191,7 @@ class TestWhatHappensMeanwhile:
         assert not ready.swap()
         assert records(ready.log) == [each for each in ready.written if each[0] < 16]
         assert ready.log.first_dirty_offset == ready.log.segments[-1].base_offset <= 16
-        ready.log.was_cleaned(ready.end_offset)
+        ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset <= 16
 
     def test_a_truncation_behind(self, in_memory: Path) -> None:
@@ -199,7 +200,7 @@ class TestWhatHappensMeanwhile:
         put(ready.log, ("new", "2"))
         ready.log.truncate_to(ready.log.log_end_offset - 1)
         assert ready.swap()
-        ready.log.was_cleaned(ready.end_offset)
+        ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset == ready.end_offset
 
     def test_a_truncation_to_elsewhere(self, in_memory: Path) -> None:
@@ -229,7 +230,7 @@ class TestWhatHappensMeanwhile:
     def test_the_topic_deleted_and_made_again(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         directory = ready.log.directory
-        ready.log.retire()
+        ready.log.rename_for_deletion()
         fresh = Log.open(directory, MERGING, clean_shutdown=True, now_ms=NOW_MS)
         put(fresh, ("new", "1"))
         before = sorted(path.name for path in directory.iterdir())

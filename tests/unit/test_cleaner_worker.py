@@ -18,8 +18,8 @@ import pytest
 from cleaner_logs import Found, in_memory_place, job_for, open_log, put, records, seal, survivors
 
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
-from ottla.storage.cleaner.filtering import Counts
-from ottla.storage.cleaner.job import (
+from ottla.storage.cleaner.batch_filter import Counts
+from ottla.storage.cleaner.messages import (
     Abort,
     Aborted,
     Answer,
@@ -31,10 +31,10 @@ from ottla.storage.cleaner.job import (
     decode,
     encode,
 )
-from ottla.storage.cleaner.throttle import Throttle
-from ottla.storage.loading import open_cleaned
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import LogSegment
 
 WAIT_S = 60.0
 
@@ -45,14 +45,14 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def throttle() -> Iterator[Throttle]:
-    made = Throttle.make(float("inf"), time.monotonic())
+def throttle() -> Iterator[Throttler]:
+    made = Throttler.make(float("inf"), time.monotonic())
     yield made
     made.close()
 
 
 @pytest.fixture
-def process(throttle: Throttle) -> Iterator[CleanerProcess]:
+def process(throttle: Throttler) -> Iterator[CleanerProcess]:
     made = CleanerProcess(throttle)
     yield made
     made.stop()
@@ -67,12 +67,12 @@ def filled(place: Path) -> tuple[Log, list[Found]]:
 
 
 def answer(process: CleanerProcess) -> Answer:
-    found = process.answer(WAIT_S)
+    found = process.receive(WAIT_S)
     assert found is not None
     return found
 
 
-def swap(log: Log, segments: list[Segment], cleaned: Cleaned, end_offset: int) -> None:
+def swap(log: Log, segments: list[LogSegment], cleaned: Cleaned, end_offset: int) -> None:
     new = open_cleaned(log.directory, cleaned.bases[0], log.config)
     assert new.size == cleaned.size
     old = [segment for segment in segments if segment.base_offset in cleaned.bases]
@@ -149,7 +149,7 @@ def test_a_job_that_is_given_up_is_followed_by_another(place: Path, process: Cle
 
 
 def test_a_slow_job_hears_that_it_is_given_up_or_may_go_faster(
-    place: Path, process: CleanerProcess, throttle: Throttle
+    place: Path, process: CleanerProcess, throttle: Throttler
 ) -> None:
     log, _ = filled(place)
     job, _ = job_for(log)
@@ -163,7 +163,7 @@ def test_a_slow_job_hears_that_it_is_given_up_or_may_go_faster(
 
 
 def test_processes_that_clean_at_once_share_one_rate(
-    place: Path, process: CleanerProcess, throttle: Throttle
+    place: Path, process: CleanerProcess, throttle: Throttler
 ) -> None:
     """As in Kafka, what is read to learn the keys counts, what is read to be written anew, what is kept."""
     logs = [filled(place / name)[0] for name in ("one", "other")]
@@ -220,7 +220,7 @@ def test_one_that_was_killed_is_told_of_and_another_takes_its_place(
     assert process.pid is not None
     os.kill(process.pid, 9)
     with pytest.raises(ProcessDied, match="-9"):
-        process.answer(WAIT_S)
+        process.receive(WAIT_S)
     do(process, log)
 
 
@@ -243,8 +243,8 @@ def test_none_is_started_after_the_end(place: Path, process: CleanerProcess) -> 
     log, _ = filled(place)
     job, _ = job_for(log)
     process.send(job)
-    process.end()
-    with pytest.raises(ProcessDied, match="ended"):
+    process.shut_down()
+    with pytest.raises(ProcessDied, match="shut down"):
         process.send(job)
 
 
@@ -262,8 +262,8 @@ def test_it_goes_with_the_broker_however_that_ends() -> None:
     with read_end() as (reading, writing):
         script = (
             "import os, subprocess, sys, time\n"
-            "from ottla.storage.cleaner.throttle import Throttle\n"
-            "fd = Throttle.make(1.0, 0.0).fd\n"
+            "from ottla.storage.cleaner.throttler import Throttler\n"
+            "fd = Throttler.make(1.0, 0.0).fd\n"
             "command = [sys.executable, '-m', 'ottla.storage.cleaner.worker', str(os.getpid()), str(fd)]\n"
             "worker = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd],"
             f" stdout={writing}, stderr=subprocess.DEVNULL)\n"

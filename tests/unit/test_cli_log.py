@@ -71,7 +71,7 @@ def test_files_that_name_logs_are_read(tmp_path: Path) -> None:
         ("00000000000000000005.index", b"abc", 1, "5.index: 3 bytes are not whole entries of 8"),
         ("00000000000000000005.txnindex", b"abc", 1, "5.txnindex: 3 bytes are not whole entries of 34"),
         ("partition.metadata", b"version: 7\n", 1, "partition.metadata is malformed"),
-        ("notes.txt", b"", 2, "notes.txt is no file that a broker writes: *.log, *.index"),
+        ("notes.txt", b"", 2, "notes.txt is not a file of a broker: *.log, *.index"),
         ("five.index", b"", 1, "five.index does not begin with an offset"),
     ],
 )
@@ -104,7 +104,10 @@ def test_keys_and_values_are_decoded_by_name_or_by_a_function(tmp_path: Path) ->
     assert [("key" in record, record["key_size"]) for record in batch["batch"]] == [(False, 8), (False, 2)]
     result = CliRunner().invoke(main, ["log", "dump", str(segment), "--key-decoder-class", "float"])
     assert result.exit_code == 2
-    assert "float is none of string, integer, long, default, and no module:function" in result.output
+    assert (
+        "float is not a decoder: must be one of string, integer, long, default, or module:function"
+        in result.output
+    )
 
 
 def test_records_of_no_coordinator_do_not_end_a_dump(tmp_path: Path) -> None:

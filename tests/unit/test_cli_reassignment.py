@@ -48,7 +48,7 @@ def test_a_plan_is_what_kafkas_tool_writes() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"topics": [{"topic": "t"}, {"topic": "t"}]}', "one is there twice"),
+        ('{"topics": [{"topic": "t"}, {"topic": "t"}]}', "a topic is given twice"),
         ('{"topics": [{}]}', "each needs topic"),
         ('{"topics": {}}', 'a list "topics"'),
     ],

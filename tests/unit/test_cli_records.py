@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.cli import record_filters
-from ottla.cli.produce import _Problem, _records, _Shape
+from ottla.cli.produce import _Problem, _RecordBuilder, _records
 from ottla.cli.rates import Latencies, Throughput, due_s
 from ottla.cli.record_filters import BadFilter
 from ottla.cli.record_formats import Shown, head, printer
@@ -132,13 +132,13 @@ def test_values_of_javas_serializers() -> None:
     }
 
 
-def shape(**changes: Any) -> _Shape:
+def shape(**changes: Any) -> _RecordBuilder:
     settings: dict[str, Any] = {
         "topic": "t", "partition": None, "headers": [("all", b"1")], "null": None, "separator": None,
         "encode_key": lambda data: data, "encode_value": lambda data: data, "json_keys": False,
         "json_values": False, "last": 2,
     }  # fmt: skip
-    return _Shape(**{**settings, **changes})
+    return _RecordBuilder(**{**settings, **changes})
 
 
 def read(text: bytes, form: str, **changes: Any) -> list[Any]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli import state_file as module
-from ottla.cli.state_file import state_file
+from ottla.cli import broker as module
+from ottla.cli.broker import state_file
 
 
 def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_INTERVAL_S", 0.001)
+    monkeypatch.setattr(module, "_STATE_INTERVAL_S", 0.001)
     path, phases = tmp_path / "run" / "state", ["recovering"]
 
     async def says(line: str) -> None:

@@ -12,16 +12,16 @@ import pytest
 
 from ottla.client import blocking, errors
 from ottla.client.admin import AdminClient, QuotaEntity, Results
-from ottla.client.admin.fan_out import COORDINATOR, Patience, fan_out
+from ottla.client.admin.fan_out import COORDINATOR, RetryPolicy, fan_out
 from ottla.client.core.types import Node
 from ottla.client.errors import ClientError, ConfigError
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
 
 HERE, THERE = Node(1, "h", 1), Node(2, "h", 2)
-PATIENT = Patience(
+RETRY_POLICY = RetryPolicy(
     timeout_s=60, retries=1000, backoff_ms=1, backoff_max_ms=1, uniform=lambda least, most: least
 )
-HASTY = replace(PATIENT, timeout_s=1, retries=1_000_000)
+HASTY = replace(RETRY_POLICY, timeout_s=1, retries=1_000_000)
 
 
 def test_results_are_what_went_well_and_errors_the_rest() -> None:
@@ -55,7 +55,7 @@ def test_every_broker_is_asked_once_for_its_share_and_all_at_a_time() -> None:
             await both.wait()
             return {key: key * 2 for key in keys}
 
-        return await fan_out("abXaY", everybody, ask, COORDINATOR, PATIENT)
+        return await fan_out("abXaY", everybody, ask, COORDINATOR, RETRY_POLICY)
 
     assert list(asyncio.run(run()).items()) == [("a", "aa"), ("b", "bb"), ("X", "XX"), ("Y", "YY")]
     assert sorted(asked) == [(1, ["a", "b"]), (2, ["X", "Y"])]
@@ -81,7 +81,7 @@ def test_what_has_moved_is_asked_for_again_and_nothing_else() -> None:
         }
         return {key: answers[key] for key in keys}
 
-    results = asyncio.run(fan_out(["fine", "refused", "moved", "late"], find, ask, COORDINATOR, PATIENT))
+    results = asyncio.run(fan_out(["fine", "refused", "moved", "late"], find, ask, COORDINATOR, RETRY_POLICY))
     assert dict(results) == {"fine": "fine", "moved": "there", "late": "at last"}
     assert [error.name for error in results.errors.values()] == ["GROUP_AUTHORIZATION_FAILED"]
     assert asked == {"fine": 1, "refused": 1, "moved": 3, "late": 1}
@@ -123,7 +123,7 @@ def test_what_time_does_not_mend_is_not_tried_again(problem: Exception, error: t
         attempts += 1
         raise problem
 
-    results = asyncio.run(fan_out("ab", everybody, ask, COORDINATOR, PATIENT))
+    results = asyncio.run(fan_out("ab", everybody, ask, COORDINATOR, RETRY_POLICY))
     assert [type(each) for each in results.errors.values()] == [error, error]
     assert attempts == 1
 
@@ -136,7 +136,7 @@ def test_retries_bound_the_attempts() -> None:
         attempts += 1
         return dict.fromkeys(keys, errors.NotCoordinatorError("moved"))
 
-    twice = Patience(60, 2, 1, 1, lambda least, most: least)
+    twice = RetryPolicy(60, 2, 1, 1, lambda least, most: least)
     results = asyncio.run(fan_out("a", everybody, ask, COORDINATOR, twice))
     assert (attempts, results.errors["a"].name) == (3, "NOT_COORDINATOR")
 

@@ -26,17 +26,17 @@ from ottla.protocol.types import Message
 from ottla.security.mechanisms import SaslFailed
 from ottla.wire.connection_state import (
     RENEW_AFTER,
-    Answer,
-    Connection,
+    ConnectionState,
     Event,
+    InFlightRequest,
     Lost,
+    Phase,
     Ready,
     Send,
-    State,
     UnsupportedApi,
 )
 from ottla.wire.framing import READ_BUFFER_BYTES_MAX, ConnectionLost
-from ottla.wire.handshake import Login, Prove
+from ottla.wire.handshake import Login, SaslStep
 
 Key = ApiVersionsResponse.ApiVersion
 VERSIONS = ApiVersionsResponse(
@@ -65,7 +65,7 @@ def reply(header: frames.RequestHeader, message: Message, version: int | None = 
     )
 
 
-def feed(connection: Connection, data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
+def feed(connection: ConnectionState, data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
     """Bytes as they come, in reads that end at `cuts`. Answers that are borrowed are read at once."""
     events = []
     ends = sorted({cut % (len(data) + 1) for cut in cuts} | {len(data)})
@@ -76,7 +76,7 @@ def feed(connection: Connection, data: bytes, cuts: Sequence[int] = ()) -> list[
         end = min(next(end for end in ends if end > at), at + len(buffer))
         buffer[: end - at] = data[at:end]
         for event in connection.received(end - at):
-            if isinstance(event, Answer) and isinstance(event.response, FetchResponse):
+            if isinstance(event, InFlightRequest) and isinstance(event.response, FetchResponse):
                 (part,) = event.response.responses[0].partitions
                 if not event.keeps:
                     part.records = bytes(part.records or b"")
@@ -92,8 +92,8 @@ def send_of(events: Sequence[Event]) -> frames.RequestHeader:
     return header
 
 
-def opened(login: Login | None = None, limits: dict[int, int] | None = None) -> Connection:
-    connection = Connection("broker:9092", "tests", login=login, limits=limits)
+def opened(login: Login | None = None, limits: dict[int, int] | None = None) -> ConnectionState:
+    connection = ConnectionState("broker:9092", "tests", login=login, limits=limits)
     events = feed(connection, reply(send_of(connection.begin(0.0, 10)), VERSIONS))
     if login is None:
         assert events == [Ready()]
@@ -129,7 +129,7 @@ def test_answers_come_whole_and_in_order_however_the_stream_is_cut(
     for number, (size, keeps) in enumerate(sizes):
         (header,) = asked(connection.request(FetchRequest(), 11, 1.0, 30, number, keeps=keeps))
         stream += reply(header, fetched(number, size))
-    answers = [event for event in feed(connection, stream, cuts) if isinstance(event, Answer)]
+    answers = [event for event in feed(connection, stream, cuts) if isinstance(event, InFlightRequest)]
     parts = [answer.response.responses[0].partitions[0] for answer in answers]
     assert [answer.tag for answer in answers] == list(range(len(sizes)))
     assert [bytes(part.records or b"") for part in parts] == [
@@ -144,7 +144,7 @@ def test_single_bytes_will_do() -> None:
         for n in range(3)
     )
     events = feed(connection, stream, range(len(stream)))
-    assert [(e.tag, e.response.controller_id) for e in events if isinstance(e, Answer)] == [
+    assert [(e.tag, e.response.controller_id) for e in events if isinstance(e, InFlightRequest)] == [
         (n, n) for n in range(3)
     ]
 
@@ -158,7 +158,7 @@ def test_an_answer_out_of_order_ends_the_connection() -> None:
     assert isinstance(lost, Lost)
     assert str(lost.problem) == "broker:9092 answered request 2, where request 1 was next"
     answers = connection.ended(None)
-    assert [(e.tag, type(e.response)) for e in answers if isinstance(e, Answer)] == [
+    assert [(e.tag, type(e.response)) for e in answers if isinstance(e, InFlightRequest)] == [
         ("a", ConnectionLost),
         ("b", ConnectionLost),
     ]
@@ -171,7 +171,7 @@ def test_what_nobody_asked_for_ends_the_connection(data: bytes) -> None:
     connection = opened()
     (lost,) = feed(connection, data)
     assert isinstance(lost, Lost)
-    assert connection.state is State.LOST
+    assert connection.phase is Phase.LOST
     assert connection.ended(None) == []
 
 
@@ -180,9 +180,9 @@ def test_what_cannot_be_decoded_is_its_requests_answer_alone() -> None:
     headers = [asked(connection.request(MetadataRequest(), 9, 1.0, 30, n, keeps=True))[0] for n in range(2)]
     nonsense = struct.pack(">iib", 5, headers[0].correlation_id, 0)
     first, second = feed(connection, nonsense + reply(headers[1], metadata(1)))
-    assert isinstance(first, Answer)
+    assert isinstance(first, InFlightRequest)
     assert isinstance(first.response, MalformedMessage)
-    assert isinstance(second, Answer)
+    assert isinstance(second, InFlightRequest)
     assert second.response.controller_id == 1
 
 
@@ -194,11 +194,11 @@ def test_a_late_answer_is_no_ones_and_the_next_one_finds_its_request() -> None:
     )
     assert connection.next_time == 2.0
     (expired,) = connection.expire(2.0)
-    assert isinstance(expired, Answer)
+    assert isinstance(expired, InFlightRequest)
     assert (expired.tag, type(expired.response)) == ("short", TimeoutError)
     assert connection.next_time == 10.0
     (answer,) = feed(connection, reply(early, metadata(1)) + reply(late, metadata(2)))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, InFlightRequest)
     assert (answer.tag, answer.response.controller_id) == ("long", 2)
     assert connection.expire(10.0) == []
 
@@ -209,7 +209,7 @@ def test_every_request_gets_one_answer_whatever_happens(data: st.DataObject) -> 
     stream, sent, answers, now = b"", 0, Counter[int](), 1.0
 
     def count(events: Sequence[Event]) -> None:
-        answers.update(event.tag for event in events if isinstance(event, Answer))
+        answers.update(event.tag for event in events if isinstance(event, InFlightRequest))
 
     for step in data.draw(st.lists(st.sampled_from("rrrffft"), max_size=30)):
         if step == "r":
@@ -242,7 +242,7 @@ def test_the_highest_version_that_both_speak_and_may_is_chosen() -> None:
 
 
 def test_a_broker_that_is_older_than_our_question_is_asked_again() -> None:
-    connection = Connection("broker:9092", "tests")
+    connection = ConnectionState("broker:9092", "tests")
     first = send_of(connection.begin(0.0, 10))
     assert first.api_version == 3
     refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -252,18 +252,18 @@ def test_a_broker_that_is_older_than_our_question_is_asked_again() -> None:
 
 
 def test_requests_made_before_it_is_open_follow_it() -> None:
-    connection = Connection("broker:9092", "tests")
+    connection = ConnectionState("broker:9092", "tests")
     first = send_of(connection.begin(0.0, 10))
     assert connection.request(MetadataRequest(), 9, 0.0, 30, "early", keeps=True) == b""
     ready, send = feed(connection, reply(first, VERSIONS))
     assert ready == Ready()
     (answer,) = feed(connection, reply(send_of([send]), metadata(1)))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, InFlightRequest)
     assert answer.tag == "early"
 
 
 def test_a_broker_that_is_silent_does_not_let_us_in() -> None:
-    connection = Connection("broker:9092", "tests")
+    connection = ConnectionState("broker:9092", "tests")
     connection.begin(0.0, 10)
     assert connection.next_time == 10
     (lost,) = connection.expire(10)
@@ -286,7 +286,7 @@ LOGIN = Login("PLAIN", exchange)
 
 def proved(events: Sequence[Event]) -> bytes | Exception | None:
     (event,) = events
-    assert isinstance(event, Prove)
+    assert isinstance(event, SaslStep)
     try:
         return event.work()
     except Exception as problem:
@@ -297,16 +297,16 @@ def token(challenge: bytes, lifetime_ms: int = 0) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=lifetime_ms)
 
 
-def log_in(connection: Connection, shake: frames.RequestHeader, lifetime_ms: int) -> list[Event]:
+def log_in(connection: ConnectionState, shake: frames.RequestHeader, lifetime_ms: int) -> list[Event]:
     """The broker's side of a whole login."""
     assert shake.api_key == 17
     first = send_of(feed(connection, reply(shake, SaslHandshakeResponse(mechanisms=["PLAIN"]))))
-    second = send_of(connection.proved(proved(feed(connection, reply(first, token(b"prove it"))))))
-    return connection.proved(proved(feed(connection, reply(second, token(b"", lifetime_ms)))))
+    second = send_of(connection.sasl_step_done(proved(feed(connection, reply(first, token(b"prove it"))))))
+    return connection.sasl_step_done(proved(feed(connection, reply(second, token(b"", lifetime_ms)))))
 
 
-def begun() -> tuple[Connection, frames.RequestHeader]:
-    connection = Connection("broker:9092", "tests", login=LOGIN)
+def begun() -> tuple[ConnectionState, frames.RequestHeader]:
+    connection = ConnectionState("broker:9092", "tests", login=LOGIN)
     return connection, send_of(feed(connection, reply(send_of(connection.begin(0.0, 10)), VERSIONS)))
 
 
@@ -327,7 +327,7 @@ def test_a_login_fails_for_what_the_broker_says_or_for_what_it_cannot_prove() ->
     refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["GSSAPI"])
     problem: Any = problem_of(feed(connection, reply(shake, refusal)))
     assert isinstance(problem, KafkaError)
-    assert "sasl.mechanism=PLAIN; served: GSSAPI" in str(problem)
+    assert "sasl.mechanism=PLAIN; the broker has enabled: GSSAPI" in str(problem)
 
     connection, shake = begun()
     first = send_of(feed(connection, reply(shake, SaslHandshakeResponse())))
@@ -339,12 +339,14 @@ def test_a_login_fails_for_what_the_broker_says_or_for_what_it_cannot_prove() ->
 
     connection, shake = begun()
     first = send_of(feed(connection, reply(shake, SaslHandshakeResponse())))
-    problem = problem_of(connection.proved(proved(feed(connection, reply(first, token(b"nonsense"))))))
+    problem = problem_of(
+        connection.sasl_step_done(proved(feed(connection, reply(first, token(b"nonsense")))))
+    )
     assert problem.code is ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "that is no challenge" in str(problem)
 
 
-def ready_until(lifetime_ms: int) -> tuple[Connection, float]:
+def ready_until(lifetime_ms: int) -> tuple[ConnectionState, float]:
     connection, shake = begun()
     assert log_in(connection, shake, lifetime_ms) == [Ready()]
     return connection, RENEW_AFTER * lifetime_ms / 1000
@@ -354,19 +356,19 @@ def test_before_a_session_ends_the_login_is_renewed_and_requests_wait_in_their_o
     connection, until = ready_until(10_000)
     before = asked(connection.request(MetadataRequest(), 9, until - 0.1, 30, "before", keeps=True))
     (shake,) = asked(connection.request(MetadataRequest(), 9, until, 30, "a", keeps=True))
-    assert connection.state is State.RENEWING
+    assert connection.phase is Phase.RENEWING
     assert connection.request(MetadataRequest(), 9, until, 0.5, "impatient", keeps=True) == b""
     assert connection.request(MetadataRequest(), 9, until, 30, "b", keeps=True) == b""
     (answer,) = feed(connection, reply(before[0], metadata(0)))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, InFlightRequest)
     assert answer.tag == "before"
     (late,) = connection.expire(until + 0.5)
-    assert isinstance(late, Answer)
+    assert isinstance(late, InFlightRequest)
     assert (late.tag, type(late.response)) == ("impatient", TimeoutError)
     sends = log_in(connection, shake, 10_000)
     headers = [send_of([send]) for send in sends]
     answers = feed(connection, b"".join(reply(header, metadata(1)) for header in headers))
-    assert [event.tag for event in answers if isinstance(event, Answer)] == ["a", "b"]
+    assert [event.tag for event in answers if isinstance(event, InFlightRequest)] == ["a", "b"]
     again = until + RENEW_AFTER * 10
     assert asked(connection.request(MetadataRequest(), 9, again - 0.1, 30, "c", keeps=True))[0].api_key == 3
     assert asked(connection.request(MetadataRequest(), 9, again, 30, "d", keeps=True))[0].api_key == 17
@@ -378,6 +380,6 @@ def test_who_cannot_log_in_anew_loses_the_connection_and_what_waited() -> None:
     refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     problem_of(feed(connection, reply(shake, refusal)))
     (answer,) = connection.ended(None)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, InFlightRequest)
     assert (answer.tag, type(answer.response)) == ("held", ConnectionLost)
-    assert connection.proved(b"too late") == []
+    assert connection.sasl_step_done(b"too late") == []

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from ottla.client.consumer_records import Unread, deserializing
+from ottla.client.consumer_records import PrefetchedRecords, deserializing
 from ottla.client.core.assigned import Assigned, OffsetAndMetadata
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.decoding import PartitionData
@@ -27,33 +27,33 @@ def rows(tp: TopicPartition, *offsets: int) -> list[ConsumerRecord]:
 
 
 def test_a_commit_covers_what_was_reached_of_a_batch() -> None:
-    unread = Unread()
-    unread.add({ONE: rows(ONE, 10, 11, 12), OTHER: rows(OTHER, 5, 7)})
+    prefetched = PrefetchedRecords()
+    prefetched.add({ONE: rows(ONE, 10, 11, 12), OTHER: rows(OTHER, 5, 7)})
     consumed = {ONE: OffsetAndMetadata(13), OTHER: OffsetAndMetadata(8)}
 
     def offsets(*, finished: bool = True) -> list[int]:
-        return [each.offset for each in unread.before(consumed, finished=finished).values()]
+        return [each.offset for each in prefetched.before(consumed, finished=finished).values()]
 
     assert offsets() == [10, 5]
-    assert [record.offset for record in (unread.next(), unread.next()) if record] == [10, 11]
+    assert [record.offset for record in (prefetched.next(), prefetched.next()) if record] == [10, 11]
     assert offsets() == [12, 5]
     assert offsets(finished=False) == [11, 5]
-    assert unread.next() is not None
+    assert prefetched.next() is not None
     assert offsets() == [13, 5]
     assert offsets(finished=False) == [12, 5]
-    assert [record.offset for record in unread.take()[OTHER]] == [5, 7]
+    assert [record.offset for record in prefetched.take()[OTHER]] == [5, 7]
     assert offsets() == [13, 8]
 
 
 def test_an_iteration_ends_where_the_user_seeks_elsewhere() -> None:
-    unread = Unread()
-    unread.add({ONE: rows(ONE, 1, 2, 3), OTHER: rows(OTHER, 8)})
+    prefetched = PrefetchedRecords()
+    prefetched.add({ONE: rows(ONE, 1, 2, 3), OTHER: rows(OTHER, 8)})
     seen = []
-    for rest in unread.each():
+    for rest in prefetched.each():
         for record in rest:
             seen.append((record.partition, record.offset))
             if record.offset == 1:
-                unread.drop(ONE)
+                prefetched.drop(ONE)
     assert seen == [(0, 1), (1, 8)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from ottla.client.core.accumulator import Outcome
 from ottla.client.core.batches import Batch
-from ottla.client.core.queues import Outcome
 from ottla.client.core.types import RecordMetadata, TopicPartition
 from ottla.client.deliveries import settle
 from ottla.client.errors import CorruptMessageError

@@ -46,7 +46,7 @@ from ottla.client.legacy.group_nodes import (
 )
 from ottla.client.legacy.handlers import keyed_messages
 from ottla.client.legacy.partitioners import DefaultPartitioner, java_hash
-from ottla.client.legacy.sharing import ThreadId, of_consumer, ranges, share
+from ottla.client.legacy.range_assignor import ThreadId, of_consumer, ranges, share
 from ottla.client.legacy.streams import Progress
 
 # --- who reads what ---

@@ -19,8 +19,7 @@ from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import GROUP, Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import Coordinator
-from ottla.client.core.member_state import State
-from ottla.client.core.membership import GroupMember
+from ottla.client.core.membership import GroupMember, State
 from ottla.client.core.offsets import Membership
 from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import Outgoing, TopicPartition

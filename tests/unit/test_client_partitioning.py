@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as theirs
 
-from ottla.client.partitioning import murmur2, partition_for_key
+from ottla.client.core.partitioners import murmur2, partition_for_key
 
 
 @given(st.binary(max_size=64))

@@ -12,10 +12,9 @@ from producer_world import TOPIC, World, offsets_committed, partitions_added
 from ottla.client import errors
 from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, TOPIC_FULL
 from ottla.client.core.batches import Batch
-from ottla.client.core.partitioners import BY_NAME, fnv1a
-from ottla.client.core.transaction_state import State
+from ottla.client.core.partitioners import BY_NAME, fnv1a, partition_for_key
+from ottla.client.core.transactions import State
 from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartition
-from ottla.client.partitioning import partition_for_key
 from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from controller_world import broker
+from simulated_controller import broker
 
 from ottla.controller.channels import BrokerChannel
 from ottla.protocol.messages import UpdateMetadataRequest, UpdateMetadataResponse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_world import T0, World, broker
+from simulated_controller import T0, SimulatedController, broker
 
 from ottla.controller import broker_changes, topic_deletion
 from ottla.controller.context import ControllerContext, TopicDeletion
@@ -17,16 +17,18 @@ from ottla.protocol.messages import UpdateMetadataRequest
 ALL = (True, EPOCH_DURING_DELETE)
 
 
-def ask(world: World) -> None:
+def ask(world: SimulatedController) -> None:
     world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
 
 
-def confirm(world: World, broker_id: int, error: ErrorCode = ErrorCode.NONE, tp: TopicPartition = T0) -> None:
+def confirm(
+    world: SimulatedController, broker_id: int, error: ErrorCode = ErrorCode.NONE, tp: TopicPartition = T0
+) -> None:
     world.decide(lambda s, e: topic_deletion.replicas_stopped(s, e, broker_id, {tp: error}))
 
 
 def test_a_deletion_stops_every_replica_and_ends_when_all_have_confirmed() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     assert world.tree.find(znodes.delete_topic_path("t")) is not None, "a new controller would find it"
@@ -41,7 +43,7 @@ def test_a_deletion_stops_every_replica_and_ends_when_all_have_confirmed() -> No
 
 
 def test_brokers_hear_that_the_topic_is_going() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     for messages in build_requests(world.context, world.effects, "PLAINTEXT").values():
@@ -52,7 +54,7 @@ def test_brokers_hear_that_the_topic_is_going() -> None:
 
 
 def test_a_topic_with_a_replica_on_a_dead_broker_waits_for_it() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     world.alive(1, 3)
     ask(world)
@@ -64,7 +66,7 @@ def test_a_topic_with_a_replica_on_a_dead_broker_waits_for_it() -> None:
 
 
 def test_a_broker_that_restarts_in_the_middle_is_asked_again() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     confirm(world, 1)
@@ -77,7 +79,7 @@ def test_a_broker_that_restarts_in_the_middle_is_asked_again() -> None:
 
 
 def test_a_broker_that_dies_after_confirming_is_not_waited_for() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     confirm(world, 1)
@@ -87,7 +89,7 @@ def test_a_broker_that_dies_after_confirming_is_not_waited_for() -> None:
 
 
 def test_a_failed_deletion_is_tried_again_later() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1,)})
     ask(world)
     confirm(world, 1, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -99,7 +101,7 @@ def test_a_failed_deletion_is_tried_again_later() -> None:
 
 
 def test_a_topic_being_deleted_is_left_alone_by_elections() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     before = world.lead()
@@ -108,7 +110,7 @@ def test_a_topic_being_deleted_is_left_alone_by_elections() -> None:
 
 
 def test_a_new_controller_asks_everybody_again() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     ask(world)
     confirm(world, 1)
@@ -125,7 +127,7 @@ def test_a_new_controller_asks_everybody_again() -> None:
 
 
 def test_unknown_topics_and_repeated_requests_change_nothing() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     world.decide(lambda s, e: topic_deletion.request(s, e, ["none"]))
     assert world.effects.empty

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from controller_world import CONTROLLER_EPOCH, T0, World
+from simulated_controller import CONTROLLER_EPOCH, T0, SimulatedController
 
 from ottla.controller import isr, topic_deletion
 from ottla.controller.effects import Effects
@@ -14,8 +14,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 
 
-def three() -> World:
-    world = World()
+def three() -> SimulatedController:
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     return world
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from controller_world import T0, World
+from simulated_controller import T0, SimulatedController
 
 from ottla.controller import broker_changes, leadership
 from ottla.controller.context import RECOVERED, RECOVERING
@@ -11,7 +11,7 @@ from ottla.metadata.znodes import NO_LEADER, TopicPartition
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica_with_all_live_ones_in_sync() -> None:
-    world = World(brokers=(2, 3))
+    world = SimulatedController(brokers=(2, 3))
     world.create({0: (1, 2, 3)})
     assert (world.lead().leader, world.lead().isr) == (2, (2, 3))
     assert (world.lead().leader_epoch, world.lead().partition_epoch) == (0, 0)
@@ -20,7 +20,7 @@ def test_a_new_partition_is_led_by_its_first_live_replica_with_all_live_ones_in_
 
 
 def test_a_new_partition_without_a_live_replica_waits_for_one() -> None:
-    world = World(brokers=(3,))
+    world = SimulatedController(brokers=(3,))
     world.create({0: (1, 2)})
     assert T0 not in world.context.leaders
     world.alive(2, 3)
@@ -29,7 +29,7 @@ def test_a_new_partition_without_a_live_replica_waits_for_one() -> None:
 
 
 def test_when_a_leader_dies_the_next_in_sync_replica_in_assignment_order_leads() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1, 3])
     world.alive(2, 3)
@@ -38,7 +38,7 @@ def test_when_a_leader_dies_the_next_in_sync_replica_in_assignment_order_leads()
 
 
 def test_when_a_follower_dies_it_leaves_the_isr_under_a_new_leader_epoch() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.alive(1, 2)
     assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (1, (1, 2), 1)
@@ -46,7 +46,7 @@ def test_when_a_follower_dies_it_leaves_the_isr_under_a_new_leader_epoch() -> No
 
 
 def test_a_partition_whose_isr_is_dead_has_no_leader_and_keeps_its_isr() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1])
     world.alive(2, 3)
@@ -58,7 +58,7 @@ def test_a_partition_whose_isr_is_dead_has_no_leader_and_keeps_its_isr() -> None
 
 
 def test_of_an_isr_that_died_together_the_first_to_come_back_leads() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1, 2])
     world.alive(3)
@@ -68,7 +68,7 @@ def test_of_an_isr_that_died_together_the_first_to_come_back_leads() -> None:
 
 
 def test_an_unclean_election_needs_permission_and_marks_the_partition_recovering() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1])
     world.context.unclean_topics = {"t"}
@@ -80,7 +80,7 @@ def test_an_unclean_election_needs_permission_and_marks_the_partition_recovering
 
 
 def test_a_clean_leader_is_preferred_where_unclean_election_is_allowed() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1, 3])
     world.context.unclean_topics = {"t"}
@@ -89,7 +89,7 @@ def test_a_clean_leader_is_preferred_where_unclean_election_is_allowed() -> None
 
 
 def test_only_topics_with_no_live_in_sync_replica_need_their_settings_looked_up() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     assert leadership.topics_without_live_isr(world.context) == set()
     world.ask_isr([1])
@@ -98,7 +98,7 @@ def test_only_topics_with_no_live_in_sync_replica_need_their_settings_looked_up(
 
 
 def test_a_broker_that_appears_is_told_everything_it_has() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2), 1: (2, 3), 2: (1, 3)})
     world.alive(2, 3)
     world.alive(1, 2, 3)
@@ -109,7 +109,7 @@ def test_a_broker_that_appears_is_told_everything_it_has() -> None:
 
 
 def test_a_broker_that_bounced_unseen_has_left_the_isrs() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,)})
     world.alive(1, 2, 3, bounced=[1])
     led, followed, alone = (world.lead(TopicPartition("t", p)) for p in range(3))
@@ -130,7 +130,7 @@ def test_a_broker_that_bounced_unseen_has_left_the_isrs() -> None:
 def test_the_preferred_replica_is_elected_if_alive_and_in_sync(
     isr: list[int], alive: tuple[int, ...], leads: bool
 ) -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.alive(2, 3)
     world.alive(1, 2, 3)
@@ -143,7 +143,7 @@ def test_the_preferred_replica_is_elected_if_alive_and_in_sync(
 
 
 def test_preferred_leaders_are_given_back_beyond_the_allowed_imbalance_only() -> None:
-    world = World()
+    world = SimulatedController()
     world.create(dict.fromkeys(range(10), (1, 2, 3)))
     away = TopicPartition("t", 4)
 
@@ -159,7 +159,7 @@ def test_preferred_leaders_are_given_back_beyond_the_allowed_imbalance_only() ->
 
 
 def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_goes() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,), 3: (1, 2)})
     only = TopicPartition("t", 3)
     world.ask_isr([1], tp=only)
@@ -181,7 +181,7 @@ def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_go
 
 
 def test_a_broker_in_controlled_shutdown_gets_no_leaders_unless_nobody_else_is_in_sync() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3), 1: (1, 2, 3)})
     alone = TopicPartition("t", 1)
     world.ask_isr([1, 2], tp=alone)

@@ -1,8 +1,8 @@
 """Random stories: whatever brokers, leaders and administrators do, the safety rules hold.
 
-`World.decide` checks after every step that state and store agree, that leaders are in the ISR and that epochs
-only grow. What is added here is who may be in sync and lead: a replica that was in sync before the step (and
-so has every committed record), or one that the leader has let in during it.
+`SimulatedController.decide` checks after every step that state and store agree, that leaders are in the ISR
+and that epochs only grow. What is added here is who may be in sync and lead: a replica that was in sync
+before the step (and so has every committed record), or one that the leader has let in during it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from controller_world import T0, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_controller import T0, SimulatedController
 
 from ottla.controller import broker_changes, leadership, reassignment
 from ottla.controller.context import ControllerContext, LeaderAndIsr
@@ -46,7 +46,7 @@ class Model:
     """The world, and which replicas the leaders have let into their ISRs during the current step."""
 
     def __init__(self, *, unclean: bool) -> None:
-        self.world = World(BROKERS)
+        self.world = SimulatedController(BROKERS)
         self.unclean = unclean
         self.world.create({0: (1, 2, 3), 1: (2, 3)})
         self.joined: set[tuple[TopicPartition, int]] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from controller_world import T0, World
+from simulated_controller import T0, SimulatedController
 
 from ottla.controller import reassignment, topic_deletion
 from ottla.controller.context import ReplicaAssignment
@@ -13,18 +13,18 @@ from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 
-def move(world: World, target: Sequence[int] | None, tp: TopicPartition = T0) -> None:
+def move(world: SimulatedController, target: Sequence[int] | None, tp: TopicPartition = T0) -> None:
     world.decide(lambda s, e: reassignment.alter(s, e, tp, target))
 
 
-def assignment(world: World) -> ReplicaAssignment:
+def assignment(world: SimulatedController) -> ReplicaAssignment:
     found = world.context.assignment(T0)
     assert found is not None
     return found
 
 
 def test_a_move_adds_replicas_waits_for_them_then_drops_the_old_ones() -> None:
-    world = World(brokers=(1, 2, 3, 4))
+    world = SimulatedController(brokers=(1, 2, 3, 4))
     world.create({0: (1, 2)})
     move(world, [3, 4])
     assert assignment(world) == ReplicaAssignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
@@ -46,7 +46,7 @@ def test_a_move_adds_replicas_waits_for_them_then_drops_the_old_ones() -> None:
 
 
 def test_a_leader_that_stays_keeps_leading() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     move(world, [3, 1])
     world.ask_isr([1, 2, 3])
@@ -56,7 +56,7 @@ def test_a_leader_that_stays_keeps_leading() -> None:
 
 
 def test_fewer_replicas_take_effect_at_once() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     move(world, [2])
     assert assignment(world) == ReplicaAssignment((2,))
@@ -65,7 +65,7 @@ def test_fewer_replicas_take_effect_at_once() -> None:
 
 
 def test_more_replicas_wait_for_the_new_one() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1,)})
     move(world, [1, 2])
     assert assignment(world) == ReplicaAssignment((1, 2), adding=(2,))
@@ -75,7 +75,7 @@ def test_more_replicas_wait_for_the_new_one() -> None:
 
 
 def test_another_order_of_the_same_replicas_changes_the_preferred_leader_only() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     move(world, [3, 2, 1])
     assert assignment(world) == ReplicaAssignment((3, 2, 1))
@@ -84,7 +84,7 @@ def test_another_order_of_the_same_replicas_changes_the_preferred_leader_only() 
 
 
 def test_the_same_assignment_again_is_no_change() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     move(world, [1, 2])
     assert world.effects.empty
@@ -94,7 +94,7 @@ def test_the_same_assignment_again_is_no_change() -> None:
 
 
 def test_a_cancelled_move_drops_what_it_had_added() -> None:
-    world = World(brokers=(1, 2, 3, 4))
+    world = SimulatedController(brokers=(1, 2, 3, 4))
     world.create({0: (1, 2)})
     move(world, [3, 4])
     world.ask_isr([1, 2, 3])
@@ -105,7 +105,7 @@ def test_a_cancelled_move_drops_what_it_had_added() -> None:
 
 
 def test_a_move_replaced_by_another_starts_from_the_original_replicas() -> None:
-    world = World(brokers=(1, 2, 3, 4, 5))
+    world = SimulatedController(brokers=(1, 2, 3, 4, 5))
     world.create({0: (1, 2)})
     move(world, [3, 4])
     world.ask_isr([1, 2, 3])
@@ -118,7 +118,7 @@ def test_a_move_replaced_by_another_starts_from_the_original_replicas() -> None:
 
 @pytest.mark.parametrize("target", [None, [4, 5]], ids=["cancel", "replace"])
 def test_a_change_that_leaves_nobody_in_sync_is_refused(target: list[int] | None) -> None:
-    world = World(brokers=(1, 2, 3, 4, 5))
+    world = SimulatedController(brokers=(1, 2, 3, 4, 5))
     world.create({0: (1, 2)})
     move(world, [3, 4])
     world.ask_isr([1, 2, 3])
@@ -144,7 +144,7 @@ def test_a_change_that_leaves_nobody_in_sync_is_refused(target: list[int] | None
     ],
 )
 def test_what_cannot_be_is_refused(tp: TopicPartition, target: list[int] | None, error: ErrorCode) -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     with pytest.raises(KafkaError) as refused:
         move(world, target, tp)
@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused(tp: TopicPartition, target: list[int] | None,
 
 
 def test_a_move_goes_on_when_its_target_comes_back() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     move(world, [1, 3])
     world.alive(1, 2)
@@ -164,7 +164,7 @@ def test_a_move_goes_on_when_its_target_comes_back() -> None:
 
 
 def test_a_move_off_a_dead_broker_ends_without_it() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     world.alive(2, 3)
     move(world, [2, 3])
@@ -174,7 +174,7 @@ def test_a_move_off_a_dead_broker_ends_without_it() -> None:
 
 
 def test_a_move_whose_targets_are_in_sync_but_gone_waits_for_one_to_lead() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     move(world, [3])
     world.alive(3)
@@ -186,7 +186,7 @@ def test_a_move_whose_targets_are_in_sync_but_gone_waits_for_one_to_lead() -> No
 
 
 def test_a_topic_being_deleted_is_not_moved() -> None:
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2)})
     world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
     with pytest.raises(KafkaError) as refused:

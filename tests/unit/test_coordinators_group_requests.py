@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinators_world import CONTEXT, World, commit, finished, settle, story, subscription
+from simulated_coordinators import (
+    CONTEXT,
+    SimulatedGroups,
+    commit,
+    finished,
+    run_until_idle,
+    scenario,
+    subscription,
+)
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 
 async def listed(
-    world: World, *, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
+    world: SimulatedGroups, *, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
 ) -> dict[str, str]:
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     response = await world.coordinator.list_groups(request, 5, CONTEXT)
@@ -20,7 +28,7 @@ async def listed(
     return {group.group_id: group.group_state for group in response.groups}
 
 
-async def deleted(world: World, *groups: str) -> list[int]:
+async def deleted(world: SimulatedGroups, *groups: str) -> list[int]:
     response = await world.coordinator.delete_groups(
         DeleteGroupsRequest(groups_names=list(groups)), 2, CONTEXT
     )
@@ -28,9 +36,9 @@ async def deleted(world: World, *groups: str) -> list[int]:
     return [item.error_code for item in response.results]
 
 
-@story
+@scenario
 async def test_groups_are_listed_by_state_and_type() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await world.members(1, group="busy")
     await commit(world, 1, group="idle")
     assert await listed(world) == {"busy": "Stable", "idle": "Empty"}
@@ -39,9 +47,9 @@ async def test_groups_are_listed_by_state_and_type() -> None:
     assert await listed(world, types=("consumer",)) == {}
 
 
-@story
+@scenario
 async def test_a_stable_group_is_described_with_assignments() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1, instance_id="i1")
     described = await world.describe()
     assert (described.group_state, described.protocol_type, described.protocol_data) == (
@@ -54,15 +62,15 @@ async def test_a_stable_group_is_described_with_assignments() -> None:
     assert (member.client_id, member.client_host) == ("c1", "/127.0.0.1")
     assert (member.member_metadata, member.member_assignment) == (subscription("t"), b"c1")
     world.client("c2").joining()
-    await settle()
+    await run_until_idle()
     described = await world.describe()
     assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
     assert {item.member_assignment for item in described.members} == {b""}
 
 
-@story
+@scenario
 async def test_what_is_not_here_is_described_as_dead_or_elsewhere() -> None:
-    world = await World(offsets_topic_num_partitions=2).started()
+    world = await SimulatedGroups(offsets_topic_num_partitions=2).started()
     world.coordinator.unload(1)
     here, there = "a", "b"
     assert [world.coordinator.partition_for(group) for group in ("b", "a")] == [0, 1]
@@ -75,9 +83,9 @@ async def test_what_is_not_here_is_described_as_dead_or_elsewhere() -> None:
     ]
 
 
-@story
+@scenario
 async def test_only_groups_without_members_are_deleted() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1, group="busy")
     await commit(world, 1, group="idle")
     assert await deleted(world, "busy", "idle", "nobody") == [
@@ -91,9 +99,9 @@ async def test_only_groups_without_members_are_deleted() -> None:
     assert await one.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_a_deleted_group_stays_deleted() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     await one.commit(3)
     # All in one breath: the record of the emptiness must not come after the tombstone.
@@ -105,14 +113,14 @@ async def test_a_deleted_group_stays_deleted() -> None:
     assert await other.committed() == (-1, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_commit_under_way_does_not_revive_a_deleted_group() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     world.log.hold = True
     committing = asyncio.create_task(commit(world, 1))
-    await settle()
+    await run_until_idle()
     deleting = asyncio.create_task(deleted(world, "g"))
-    await settle()
+    await run_until_idle()
     world.log.release()
     await finished(committing)
     assert await finished(deleting) == [ErrorCode.NONE]

@@ -5,7 +5,16 @@ from __future__ import annotations
 import logging
 
 import pytest
-from coordinators_world import CONTEXT, SESSION_MS, MemoryLog, World, commit, finished, settle, story
+from simulated_coordinators import (
+    CONTEXT,
+    SESSION_MS,
+    MemoryLog,
+    SimulatedGroups,
+    commit,
+    finished,
+    run_until_idle,
+    scenario,
+)
 
 from ottla.coordinators import records
 from ottla.coordinators.offsets import CommittedOffset
@@ -21,9 +30,9 @@ from ottla.protocol.records import (
 )
 
 
-@story
+@scenario
 async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     await one.commit(11)
     await commit(world, 7, group="simple")
@@ -37,9 +46,9 @@ async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> No
     assert (await finished(two.syncing())).assignment == b"c2"
 
 
-@story
+@scenario
 async def test_members_that_were_loaded_must_show_up_within_their_session() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, _two = await world.members(2)
     other = await world.elsewhere()
     await world.time.advance(SESSION_MS - 1)
@@ -50,9 +59,9 @@ async def test_members_that_were_loaded_must_show_up_within_their_session() -> N
     assert [member.member_id for member in (await other.describe()).members] == [one.member_id]
 
 
-@story
+@scenario
 async def test_static_members_are_known_after_loading() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1", instance_id="i1")
     await world.rebalance([one])
     other = await world.elsewhere()
@@ -63,12 +72,12 @@ async def test_static_members_are_known_after_loading() -> None:
     assert await back.at(third).heartbeat() == ErrorCode.NONE, "its new member id was stored"
 
 
-@story
+@scenario
 async def test_an_empty_group_keeps_its_generation() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     await one.leave()
-    await settle()
+    await run_until_idle()
     other = await world.elsewhere()
     assert await other.state() == "Empty"
     newcomer = other.client("c9")
@@ -77,9 +86,9 @@ async def test_an_empty_group_keeps_its_generation() -> None:
     assert (await finished(join)).generation_id == 3
 
 
-@story
+@scenario
 async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     clients = await world.members(3)
     world.settings["group_max_size"] = 2
     other = await world.elsewhere()
@@ -87,24 +96,24 @@ async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
     joins = []
     for client in clients:
         joins.append(client.at(other).joining())
-        await settle()
+        await run_until_idle()
     await world.time.advance(0)
     codes = [(await finished(join)).error_code for join in joins]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
-@story
+@scenario
 async def test_the_log_may_be_compressed() -> None:
-    world = await World(offsets_topic_compression_codec=Codec.GZIP).started()
+    world = await SimulatedGroups(offsets_topic_compression_codec=Codec.GZIP).started()
     await commit(world, 3)
     (batch,) = world.log.batches[0]
     assert parse_batch_header(batch).codec is Codec.GZIP
     assert await (await world.elsewhere()).committed() == (3, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_while_loading_clients_are_asked_for_patience() -> None:
-    world = World()
+    world = SimulatedGroups()
     world.coordinator.start()
     loading = world.coordinator.load(0)
     client = world.client("c1")
@@ -126,19 +135,19 @@ async def test_while_loading_clients_are_asked_for_patience() -> None:
     assert world.coordinator.load(0) is None
 
 
-@story
+@scenario
 async def test_a_partition_lost_while_loading_stays_lost() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1)
-    other = World(world.log, world.time, **world.settings)
+    other = SimulatedGroups(world.log, world.time, **world.settings)
     other.coordinator.start()
     other.coordinator.load(0)
     other.coordinator.unload(0)
-    await settle()
+    await run_until_idle()
     assert await commit(other, 2) == ErrorCode.NOT_COORDINATOR
 
 
-@story
+@scenario
 async def test_loading_that_fails_is_tried_again() -> None:
     class FlakyLog(MemoryLog):
         failures = 1
@@ -149,12 +158,12 @@ async def test_loading_that_fails_is_tried_again() -> None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk hiccuped")
             return super().read_all(partition)
 
-    world = World(FlakyLog())
+    world = SimulatedGroups(FlakyLog())
     world.coordinator.start()
     logging.disable()
     try:
         world.coordinator.load(0)
-        await settle()
+        await run_until_idle()
     finally:
         logging.disable(logging.NOTSET)
     assert await commit(world, 1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -162,7 +171,7 @@ async def test_loading_that_fails_is_tried_again() -> None:
     assert await commit(world, 1) == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_records_that_cannot_be_read_are_skipped() -> None:
     log = MemoryLog()
     log.batches[0] = [
@@ -177,7 +186,7 @@ async def test_records_that_cannot_be_read_are_skipped() -> None:
     ]
     logging.disable()
     try:
-        world = await World(log).started()
+        world = await SimulatedGroups(log).started()
     finally:
         logging.disable(logging.NOTSET)
     assert await world.committed() == (5, ErrorCode.NONE)
@@ -209,7 +218,7 @@ def test_offsets_in_a_transaction_count_once_it_is_committed(
     def value(offset: int) -> bytes:
         return records.offset_value(CommittedOffset(offset, metadata="", commit_timestamp_ms=0))
 
-    @story
+    @scenario
     async def run() -> None:
         log = MemoryLog()
         log.batches[0] = [batch(5, 0), batch(8, 1, producer_id=4)]
@@ -219,14 +228,14 @@ def test_offsets_in_a_transaction_count_once_it_is_committed(
                     ending, producer_id=4, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=2
                 )
             )
-        world = await World(log).started()
+        world = await SimulatedGroups(log).started()
         assert await world.committed(stable=True) == expected
 
     run()
 
 
 def test_of_a_transaction_and_a_later_commit_the_later_record_wins() -> None:
-    @story
+    @scenario
     async def run() -> None:
         key = records.offset_key("g", ("t", 0))
         transactional = build_batch(
@@ -247,7 +256,7 @@ def test_of_a_transaction_and_a_later_commit_the_later_record_wins() -> None:
         )
         log = MemoryLog()
         log.batches[0] = [transactional + plain + marker]
-        world = await World(log).started()
+        world = await SimulatedGroups(log).started()
         assert await world.committed() == (9, ErrorCode.NONE)
 
     run()

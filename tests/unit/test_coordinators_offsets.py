@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinators_world import CONTEXT, World, commit, finished, settle, story
+from simulated_coordinators import CONTEXT, SimulatedGroups, commit, finished, run_until_idle, scenario
 
 from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
 from ottla.protocol.errors import ErrorCode
@@ -20,9 +20,9 @@ MINUTE_MS = 60_000
 NOTHING = (-1, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_what_a_member_commits_can_be_fetched() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     assert await world.committed() == NOTHING
     assert await one.commit(42, metadata="here") == ErrorCode.NONE
@@ -30,9 +30,9 @@ async def test_what_a_member_commits_can_be_fetched() -> None:
     assert await world.committed("another") == NOTHING
 
 
-@story
+@scenario
 async def test_simple_consumers_commit_to_groups_without_members() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     assert await commit(world, 1, group="simple") == ErrorCode.NONE
     assert await commit(world, 2, group="") == ErrorCode.NONE, "old clients may have no group id"
     assert await world.state("simple") == "Empty"
@@ -42,13 +42,13 @@ async def test_simple_consumers_commit_to_groups_without_members() -> None:
     assert await commit(world, 1) == ErrorCode.UNKNOWN_MEMBER_ID, "not over the heads of members"
 
 
-@story
+@scenario
 async def test_a_commit_is_visible_only_once_replicated() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1)
     world.log.hold = True
     committing = asyncio.create_task(commit(world, 2))
-    await settle()
+    await run_until_idle()
     assert not committing.done()
     assert await world.committed() == (1, ErrorCode.NONE)
     assert await world.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -57,12 +57,12 @@ async def test_a_commit_is_visible_only_once_replicated() -> None:
     assert await world.committed(stable=True) == (2, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowledged() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     world.log.hold = True
     first, second = asyncio.create_task(commit(world, 1)), asyncio.create_task(commit(world, 2))
-    await settle()
+    await run_until_idle()
     world.log.held[1].set_result(None)
     assert await finished(second) == ErrorCode.NONE
     world.log.held[0].set_result(None)
@@ -70,22 +70,22 @@ async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowle
     assert await world.committed(stable=True) == (2, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_commit_counts_although_its_client_is_gone() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     world.log.hold = True
     committing = asyncio.create_task(commit(world, 9))
-    await settle()
+    await run_until_idle()
     committing.cancel()
-    await settle()
+    await run_until_idle()
     world.log.release()
-    await settle()
+    await run_until_idle()
     assert await world.committed(stable=True) == (9, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_commit_that_was_not_replicated_leaves_the_old_offset() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1)
     for answer, told in (
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -98,9 +98,9 @@ async def test_a_commit_that_was_not_replicated_leaves_the_old_offset() -> None:
         assert await world.committed(stable=True) == (1, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
-    world = await World(offset_metadata_max_bytes=5).started()
+    world = await SimulatedGroups(offset_metadata_max_bytes=5).started()
     partitions = [
         OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=index, committed_offset=1, committed_metadata=text
@@ -122,12 +122,12 @@ async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
     ]
 
 
-@story
+@scenario
 async def test_members_commit_during_a_rebalance_but_not_between_join_and_sync() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     newcomer = world.client("c2").joining()
-    await settle()
+    await run_until_idle()
     assert await one.commit(10) == ErrorCode.NONE
     one.took(await finished(one.joining()))
     await finished(newcomer)
@@ -135,18 +135,18 @@ async def test_members_commit_during_a_rebalance_but_not_between_join_and_sync()
     assert await world.committed() == (10, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_commit_is_a_sign_of_life() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     for offset in range(4):
         await world.time.advance(9_000)
         assert await one.commit(offset) == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_fetching_no_topics_in_particular_fetches_all() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1, topic="a")
     await commit(world, 2, topic="b", partition=3)
     request = OffsetFetchRequest(group_id="g", topics=None)
@@ -155,9 +155,9 @@ async def test_fetching_no_topics_in_particular_fetches_all() -> None:
     assert response.topics[0].partitions[0].committed_leader_epoch == 3
 
 
-@story
+@scenario
 async def test_many_groups_are_fetched_at_once() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1, group="one")
     await commit(world, 2, group="two")
     group = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -182,9 +182,9 @@ async def test_many_groups_are_fetched_at_once() -> None:
     assert {item.error_code for item in response.groups} == {ErrorCode.NOT_COORDINATOR}
 
 
-@story
+@scenario
 async def test_old_versions_have_no_error_but_the_partitions() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     world.coordinator.unload(0)
     wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[4])]
     request = OffsetFetchRequest(group_id="g", topics=wanted)
@@ -206,9 +206,9 @@ def offsets_of(
 # -- retention -------------------------------------------------------------------------------------------
 
 
-@story
+@scenario
 async def test_simple_consumers_offsets_expire_after_their_commit() -> None:
-    world = await World(offsets_retention_minutes=60).started()
+    world = await SimulatedGroups(offsets_retention_minutes=60).started()
     await commit(world, 1)
     await world.time.advance(59 * MINUTE_MS)
     await commit(world, 2, partition=1)
@@ -219,9 +219,9 @@ async def test_simple_consumers_offsets_expire_after_their_commit() -> None:
     assert await world.state() == "Dead", "with its last offset the group goes"
 
 
-@story
+@scenario
 async def test_offsets_of_consumers_expire_after_the_group_emptied() -> None:
-    world = await World(offsets_retention_minutes=60).started()
+    world = await SimulatedGroups(offsets_retention_minutes=60).started()
     (one,) = await world.members(1, session_ms=1_800_000)
     await one.commit(1)
     for _ in range(6):
@@ -236,9 +236,9 @@ async def test_offsets_of_consumers_expire_after_the_group_emptied() -> None:
     assert await world.state() == "Dead"
 
 
-@story
+@scenario
 async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group() -> None:
-    world = await World(offsets_retention_minutes=60).started()
+    world = await SimulatedGroups(offsets_retention_minutes=60).started()
     (one,) = await world.members(1, topics=("t",), session_ms=1_800_000)
     await one.commit(1, topic="t")
     await one.commit(2, topic="formerly")
@@ -250,17 +250,17 @@ async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group()
     assert await world.state() == "Stable"
 
 
-@story
+@scenario
 async def test_clients_may_set_a_retention_of_their_own() -> None:
-    world = await World(offsets_retention_minutes=600).started()
+    world = await SimulatedGroups(offsets_retention_minutes=600).started()
     await commit(world, 1, retention_ms=5 * MINUTE_MS)
     await world.time.advance(10 * MINUTE_MS)
     assert await world.committed() == NOTHING
 
 
-@story
+@scenario
 async def test_an_offset_with_a_commit_under_way_does_not_expire() -> None:
-    world = await World(offsets_retention_minutes=60).started()
+    world = await SimulatedGroups(offsets_retention_minutes=60).started()
     await commit(world, 1)
     await world.time.advance(59 * MINUTE_MS)
     world.log.hold = True
@@ -272,9 +272,9 @@ async def test_an_offset_with_a_commit_under_way_does_not_expire() -> None:
     assert await world.committed() == (2, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
-    world = await World(offsets_retention_minutes=60).started()
+    world = await SimulatedGroups(offsets_retention_minutes=60).started()
     (one,) = await world.members(1)
     await one.commit(1)
     await one.leave()
@@ -288,13 +288,13 @@ async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
     assert await other.committed("kept") == (6, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_deleted_topics_take_their_offsets_along() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await commit(world, 1, topic="t")
     await commit(world, 2, topic="u")
     world.coordinator.topics_deleted({"t"})
-    await settle()
+    await run_until_idle()
     other = await world.elsewhere()
     assert await other.committed(topic="t") == NOTHING
     assert await other.committed(topic="u") == (2, ErrorCode.NONE)
@@ -313,9 +313,9 @@ def deletion(group: str, *topics: str) -> OffsetDeleteRequest:
     )
 
 
-@story
+@scenario
 async def test_offsets_are_deleted_unless_somebody_consumes_the_topic() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1, topics=("t",))
     await one.commit(1, topic="t")
     await one.commit(2, topic="u")
@@ -330,9 +330,9 @@ async def test_offsets_are_deleted_unless_somebody_consumes_the_topic() -> None:
     assert await world.committed(topic="u") == NOTHING
 
 
-@story
+@scenario
 async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await world.members(1, group="connect", protocol_type="connect")
     for group, error in (
         ("connect", ErrorCode.NON_EMPTY_GROUP),
@@ -355,9 +355,9 @@ def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> Non
     assert offsets.committed == commits
 
 
-@story
+@scenario
 async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> None:
-    world = await World(offsets_commit_required_acks=1).started()
+    world = await SimulatedGroups(offsets_commit_required_acks=1).started()
     assert await commit(world, 1) == ErrorCode.NONE
     request = DeleteGroupsRequest(groups_names=["g"])
     deleted = await world.coordinator.delete_groups(request, 2, CONTEXT)
@@ -366,9 +366,11 @@ async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> No
     assert world.log.acks == [1, 0]
 
 
-@story
+@scenario
 async def test_groups_that_move_away_while_others_expire_are_left_alone() -> None:
-    world = await World(offsets_retention_minutes=60, offsets_retention_check_interval_ms=2**40).started()
+    world = await SimulatedGroups(
+        offsets_retention_minutes=60, offsets_retention_check_interval_ms=2**40
+    ).started()
     for at in range(250):
         await commit(world, 1, group=f"g-{at}")
     await world.time.advance(61 * MINUTE_MS)

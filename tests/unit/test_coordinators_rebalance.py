@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from coordinators_world import REBALANCE_MS, SESSION_MS, World, finished, settle, story
+from simulated_coordinators import (
+    REBALANCE_MS,
+    SESSION_MS,
+    SimulatedGroups,
+    finished,
+    run_until_idle,
+    scenario,
+)
 
 from ottla.coordinators.coordinator import ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import LeaveGroupRequest
 
 
-@story
+@scenario
 async def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     client = world.client("app")
     first = await client.join_once()
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -24,9 +31,9 @@ async def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
     assert client.generation == 1
 
 
-@story
+@scenario
 async def test_old_clients_and_static_members_join_at_once() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     for options in ({"version": 3}, {"instance_id": "i1", "version": 5}):
         client = world.client("app", group=str(options), **options)
         join = client.joining()
@@ -34,18 +41,18 @@ async def test_old_clients_and_static_members_join_at_once() -> None:
         assert (await finished(join)).error_code == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_an_id_that_was_never_used_expires_with_the_session() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     client = world.client("app")
     client.member_id = (await client.join_once()).member_id
     await world.time.advance(SESSION_MS)
     assert (await client.join_once()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_two_members_share_a_generation_and_only_the_leader_sees_all() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = world.client("c1"), world.client("c2")
     joins = [one.joining(), two.joining()]
     await world.time.advance(0)
@@ -59,7 +66,7 @@ async def test_two_members_share_a_generation_and_only_the_leader_sees_all() -> 
     two.took(second)
 
     follower = two.syncing()
-    await settle()
+    await run_until_idle()
     assert not follower.done(), "a follower waits for the leader's assignment"
     leader = one.syncing({one.member_id: b"left", two.member_id: b"right"})
     assert (await finished(leader)).assignment == b"left"
@@ -67,9 +74,9 @@ async def test_two_members_share_a_generation_and_only_the_leader_sees_all() -> 
     assert await world.state() == "Stable"
 
 
-@story
+@scenario
 async def test_the_first_rebalance_waits_for_more_members_to_arrive() -> None:
-    world = await World(group_initial_rebalance_delay_ms=3_000).started()
+    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
     one = world.client("c1").joining()
     await world.time.advance(2_000)
     two = world.client("c2").joining()
@@ -81,13 +88,13 @@ async def test_the_first_rebalance_waits_for_more_members_to_arrive() -> None:
     assert (await finished(one)).generation_id == (await finished(two)).generation_id == 1
 
 
-@story
+@scenario
 async def test_a_third_member_makes_the_others_join_again() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     clients = await world.members(2)
     third = world.client("c3")
     newcomer = third.joining()
-    await settle()
+    await run_until_idle()
     assert [await client.heartbeat() for client in clients] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
     assert await world.state() == "PreparingRebalance"
     joins = [client.joining() for client in clients]
@@ -99,12 +106,12 @@ async def test_a_third_member_makes_the_others_join_again() -> None:
     assert await clients[0].heartbeat() == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_members_that_do_not_rejoin_in_time_are_out() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     third = world.client("c3").joining()
-    await settle()
+    await run_until_idle()
     rejoined = two.joining()
     for _ in range(REBALANCE_MS // 5_000):
         await world.time.advance(5_000)
@@ -116,9 +123,9 @@ async def test_members_that_do_not_rejoin_in_time_are_out() -> None:
     assert await one.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_when_the_leader_leaves_another_leads() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two, three = await world.members(3)
     assert await one.leave() == ErrorCode.NONE
     assert await two.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -128,9 +135,9 @@ async def test_when_the_leader_leaves_another_leads() -> None:
     assert await one.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_the_last_member_leaves_an_empty_group_behind() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     (one,) = await world.members(1)
     assert await one.leave() == ErrorCode.NONE
     described = await world.describe()
@@ -139,9 +146,9 @@ async def test_the_last_member_leaves_an_empty_group_behind() -> None:
     assert described.members == []
 
 
-@story
+@scenario
 async def test_a_member_that_falls_silent_expires() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     await world.time.advance(SESSION_MS - 1)
     assert await one.heartbeat() == ErrorCode.NONE
@@ -152,12 +159,12 @@ async def test_a_member_that_falls_silent_expires() -> None:
     assert one.assignment == b"c1"
 
 
-@story
+@scenario
 async def test_who_waits_for_an_answer_is_not_expired() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     join = two.joining()
-    await settle()
+    await run_until_idle()
     newcomer = world.client("c3").joining()
     for _ in range(4):
         await world.time.advance(SESSION_MS - 1)
@@ -166,9 +173,9 @@ async def test_who_waits_for_an_answer_is_not_expired() -> None:
     assert {(await finished(task)).error_code for task in (join, newcomer, back)} == {ErrorCode.NONE}
 
 
-@story
+@scenario
 async def test_a_newcomer_waits_five_minutes_at_most() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = (await world.members(1, rebalance_ms=600_000, session_ms=1_000_000))[0]
     newcomer = world.client("c2", version=3).joining()
     await world.time.advance(5 * 60_000 - 1)
@@ -178,9 +185,9 @@ async def test_a_newcomer_waits_five_minutes_at_most() -> None:
     one.took(await finished(one.joining()))
 
 
-@story
+@scenario
 async def test_a_member_that_never_syncs_is_removed() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = world.client("c1"), world.client("c2", session_ms=600_000)
     joins = [one.joining(), two.joining()]
     await world.time.advance(0)
@@ -194,44 +201,44 @@ async def test_a_member_that_never_syncs_is_removed() -> None:
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_a_newcomer_during_the_sync_sends_the_waiting_members_back() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = world.client("c1"), world.client("c2")
     joins = [one.joining(), two.joining()]
     await world.time.advance(0)
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     waiting = two.syncing()
-    await settle()
+    await run_until_idle()
     world.client("c3").joining()
     assert (await finished(waiting)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     late_leader = one.syncing({one.member_id: b"1", two.member_id: b"2"})
     assert (await finished(late_leader)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-@story
+@scenario
 async def test_an_assignment_that_was_overtaken_is_not_handed_out() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1")
     join = one.joining()
     await world.time.advance(0)
     one.took(await finished(join))
     world.log.hold = True
     sync = one.syncing({one.member_id: b"old"})
-    await settle()
+    await run_until_idle()
     newcomer = world.client("c2").joining()
     assert (await finished(sync)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     world.log.release()
-    await settle()
+    await run_until_idle()
     assert await world.state() == "PreparingRebalance"
     one.took(await finished(one.joining()))
     assert (await finished(newcomer)).generation_id == 2
 
 
-@story
+@scenario
 async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_one() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1")
     join = one.joining()
     await world.time.advance(0)
@@ -240,20 +247,20 @@ async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_on
     one.syncing({one.member_id: b"old"})
     two = world.client("c2")
     newcomer = two.joining()
-    await settle()
+    await run_until_idle()
     one.took(await finished(one.joining()))
     two.took(await finished(newcomer))
     sync = two.syncing()
-    await settle()
+    await run_until_idle()
     world.log.release()
-    await settle()
+    await run_until_idle()
     assert not sync.done()
     assert await world.state() == "CompletingRebalance"
 
 
-@story
+@scenario
 async def test_a_session_begins_when_the_rebalance_ends() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = world.client("c1"), world.client("c2")
     joins = [one.joining(), two.joining()]
     await world.time.advance(0)
@@ -267,9 +274,9 @@ async def test_a_session_begins_when_the_rebalance_ends() -> None:
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID, "it was silent, long before its sync was due"
 
 
-@story
+@scenario
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1")
     join = one.joining()
     await world.time.advance(0)
@@ -280,9 +287,9 @@ async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-@story
+@scenario
 async def test_generations_fence_the_past() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     one.generation -= 1
     assert await one.heartbeat() == ErrorCode.ILLEGAL_GENERATION
@@ -294,9 +301,9 @@ async def test_generations_fence_the_past() -> None:
     assert (await finished(two.joining())).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@story
+@scenario
 async def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     clients = [
         world.client("c1", protocols=("range", "roundrobin", "own")),
         world.client("c2", protocols=("roundrobin", "range")),
@@ -311,49 +318,49 @@ async def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> Non
     assert connector.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-@story
+@scenario
 async def test_a_rejoin_without_news_is_answered_without_a_rebalance() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     again = await finished(two.joining())
     assert (again.error_code, again.generation_id, again.leader) == (ErrorCode.NONE, 1, one.member_id)
     assert await world.state() == "Stable"
     two.topics = ("t", "u")
     two.joining()
-    await settle()
+    await run_until_idle()
     assert await world.state() == "PreparingRebalance", "a new subscription needs a new assignment"
 
 
-@story
+@scenario
 async def test_a_leader_that_rejoins_asks_for_a_rebalance() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, _two = await world.members(2)
     join = one.joining()
-    await settle()
+    await run_until_idle()
     assert not join.done()
     assert await world.state() == "PreparingRebalance"
 
 
-@story
+@scenario
 async def test_session_timeouts_have_limits() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     for session_ms in (5_999, 1_800_001):
         join = await finished(world.client("app", session_ms=session_ms).joining())
         assert join.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
 
 
-@story
+@scenario
 async def test_a_full_group_turns_newcomers_away() -> None:
-    world = await World(group_max_size=2).started()
+    world = await SimulatedGroups(group_max_size=2).started()
     one, _two = await world.members(2)
     third = await finished(world.client("c3").joining())
     assert third.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert await one.heartbeat() == ErrorCode.NONE, "and the others hear nothing of it"
 
 
-@story
+@scenario
 async def test_requests_for_no_group_or_elsewhere_are_refused() -> None:
-    world = World(offsets_topic_num_partitions=50)
+    world = SimulatedGroups(offsets_topic_num_partitions=50)
     client = world.client("app")
     assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     await world.started()
@@ -364,9 +371,9 @@ async def test_requests_for_no_group_or_elsewhere_are_refused() -> None:
     assert await client.heartbeat() == ErrorCode.NOT_COORDINATOR
 
 
-@story
+@scenario
 async def test_several_members_leave_in_one_request() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await world.members(2)
     request = LeaveGroupRequest(
         group_id="g",
@@ -382,26 +389,26 @@ async def test_several_members_leave_in_one_request() -> None:
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-@story
+@scenario
 async def test_losing_the_partition_sends_waiting_members_to_the_new_coordinator() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = (await world.members(1))[0]
     newcomer = world.client("c2").joining()
-    await settle()
+    await run_until_idle()
     world.coordinator.unload(0)
     assert (await finished(newcomer)).error_code == ErrorCode.NOT_COORDINATOR
     assert await one.heartbeat() == ErrorCode.NOT_COORDINATOR
     await world.time.advance(10 * REBALANCE_MS)
 
 
-@story
+@scenario
 async def test_stopping_answers_everyone() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = world.client("c1"), world.client("c2")
     joins = [one.joining(), two.joining()]
     await world.time.advance(0)
     two.took(await finished(joins[1]))
     sync = two.syncing()
-    await settle()
+    await run_until_idle()
     await world.coordinator.stop()
     assert (await finished(sync)).error_code == ErrorCode.NOT_COORDINATOR

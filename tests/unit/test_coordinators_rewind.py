@@ -7,7 +7,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from coordinators_world import CONTEXT, Client, World, commit, finished, settle, story
+from simulated_coordinators import (
+    CONTEXT,
+    Client,
+    SimulatedGroups,
+    commit,
+    finished,
+    run_until_idle,
+    scenario,
+)
 from test_coordinators_transactional_commits import PID, in_transaction, marked
 
 from ottla.coordinators import records
@@ -20,7 +28,7 @@ REFUSED = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def rewind(
-    world: World,
+    world: SimulatedGroups,
     offsets: dict[tuple[str, int], int] | None = None,
     *,
     metadata: str = "",
@@ -59,8 +67,8 @@ async def anew(client: Client) -> Client:
     return client
 
 
-async def at_old_offset(count: int = 2, **options: Any) -> tuple[World, list[Client]]:
-    world = await World().started()
+async def at_old_offset(count: int = 2, **options: Any) -> tuple[SimulatedGroups, list[Client]]:
+    world = await SimulatedGroups().started()
     clients = await world.members(count, **options)
     assert await clients[0].commit(OLD) is ErrorCode.NONE
     return world, clients
@@ -85,7 +93,7 @@ def test_members_are_out_and_find_the_new_offset_when_they_join_again(instance_i
     asyncio.run(run())
 
 
-@story
+@scenario
 async def test_a_commit_of_the_old_generation_is_refused_after_others_have_joined() -> None:
     world, (first, second) = await at_old_offset()
     stale = (second.member_id, second.generation)
@@ -97,7 +105,7 @@ async def test_a_commit_of_the_old_generation_is_refused_after_others_have_joine
     assert await world.committed() == (NEW, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_offsets_and_the_empty_group_are_one_batch() -> None:
     world, _ = await at_old_offset()
     before = len(world.log.batches[0])
@@ -107,7 +115,7 @@ async def test_offsets_and_the_empty_group_are_one_batch() -> None:
     assert [type(key) for key in keys] == [records.OffsetRecordKey] * 3 + [records.GroupRecordKey]
 
 
-@story
+@scenario
 async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_members() -> None:
     world, (client, _) = await at_old_offset()
     await rewind(world)
@@ -119,18 +127,18 @@ async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_member
     assert await client.commit(OLD + 1) is REFUSED
 
 
-@story
+@scenario
 async def test_a_member_that_waits_for_the_rebalance_is_sent_back() -> None:
     world, (first, _) = await at_old_offset()
     joining = first.joining()
-    await settle()
+    await run_until_idle()
     assert await world.state() == "PreparingRebalance"
     assert await rewind(world) == DONE
     assert (await finished(joining)).error_code == REFUSED
     assert await world.state() == "Empty"
 
 
-@story
+@scenario
 async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
     world, (leader, follower) = await at_old_offset()
     joins = [leader.joining(), follower.joining()]
@@ -138,7 +146,7 @@ async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
         client.took(await finished(join))
     assert await world.state() == "CompletingRebalance"
     syncing = follower.syncing()
-    await settle()
+    await run_until_idle()
     assert not syncing.done()
     assert await rewind(world) == DONE
     assert (await finished(syncing)).error_code == REFUSED
@@ -147,15 +155,15 @@ async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
     assert await world.state() == "Empty"
 
 
-@story
+@scenario
 async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
     world, (client,) = await at_old_offset(1)
     client.took(await finished(client.joining()))
     world.log.hold = True
     syncing = client.syncing({client.member_id: b"all"})
-    await settle()
+    await run_until_idle()
     rewinding = asyncio.get_running_loop().create_task(rewind(world))
-    await settle()
+    await run_until_idle()
     assert (await finished(syncing)).error_code == REFUSED
     world.log.release()
     assert await finished(rewinding) == DONE
@@ -163,12 +171,12 @@ async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
     assert (await (await world.elsewhere()).describe()).members == []
 
 
-@story
+@scenario
 async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
     world, (client, _) = await at_old_offset()
     world.log.hold = True
     rewinding = asyncio.get_running_loop().create_task(rewind(world))
-    await settle()
+    await run_until_idle()
     assert await client.heartbeat() is REFUSED
     joining = (await anew(client)).joining()
     await world.time.advance(100)
@@ -182,14 +190,14 @@ async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
     assert await world.committed() == (NEW, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_commit_under_way_at_the_rewind_is_before_it() -> None:
     world, (client, _) = await at_old_offset()
     world.log.hold = True
     late = asyncio.get_running_loop().create_task(client.commit(OLD + 1))
-    await settle()
+    await run_until_idle()
     rewinding = asyncio.get_running_loop().create_task(rewind(world))
-    await settle()
+    await run_until_idle()
     # The acknowledgements come in the other order.
     world.log.held[1].set_result(None)
     assert await finished(rewinding) == DONE
@@ -200,7 +208,7 @@ async def test_a_commit_under_way_at_the_rewind_is_before_it() -> None:
     assert await (await world.elsewhere()).committed(stable=True) == (NEW, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_rewind_that_cannot_be_written_leaves_the_old_offset() -> None:
     world, (client, _) = await at_old_offset()
     world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
@@ -228,7 +236,7 @@ def test_it_is_all_of_the_offsets_or_none(error_of: str) -> None:
     asyncio.run(run())
 
 
-@story
+@scenario
 async def test_a_member_cannot_ask_for_it() -> None:
     world, (client, _) = await at_old_offset()
     for who in (
@@ -240,28 +248,28 @@ async def test_a_member_cannot_ask_for_it() -> None:
     assert await client.heartbeat() is ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_members_that_are_no_consumers_stay() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     clients = await world.members(1, protocol_type="connect")
     assert await rewind(world) == {("t", 0): ErrorCode.NON_EMPTY_GROUP}
     assert await clients[0].heartbeat() is ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_without_members_it_is_a_plain_commit() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     assert await rewind(world) == DONE
     assert [type(records.parse_key(r.key or b"")) for r in world.log.records()] == [records.OffsetRecordKey]
     assert await world.committed() == (NEW, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -> None:
-    world = await World(group_initial_rebalance_delay_ms=3_000).started()
+    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
     client = world.client("c")
     joining = client.joining()
-    await settle()
+    await run_until_idle()
     await client.leave()
     assert await world.state() == "PreparingRebalance"
     assert await rewind(world) == DONE
@@ -296,7 +304,7 @@ def test_what_an_open_transaction_committed_before_is_void(committed: bool, fail
     asyncio.run(run())
 
 
-@story
+@scenario
 async def test_a_member_of_before_commits_nothing_in_a_transaction_afterwards() -> None:
     world, (client, _) = await at_old_offset()
     await rewind(world)
@@ -306,7 +314,7 @@ async def test_a_member_of_before_commits_nothing_in_a_transaction_afterwards() 
     assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_a_rewind_that_fails_leaves_the_transaction_its_offsets() -> None:
     world, (client, _) = await at_old_offset()
     await in_transaction(world, OLD + 9, generation=client.generation, member_id=client.member_id)
@@ -316,7 +324,7 @@ async def test_a_rewind_that_fails_leaves_the_transaction_its_offsets() -> None:
     assert await world.committed(stable=True) == (OLD + 9, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_transactions_of_after_the_rewind_count() -> None:
     world, (client, _) = await at_old_offset()
     await rewind(world)

@@ -1,4 +1,4 @@
-"""Groups under random treatment: whatever happens, they settle, and the log remembers them."""
+"""Groups under random treatment: whatever happens, they run_until_idle, and the log remembers them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from coordinators_world import REBALANCE_MS, Client, World, settle
+from simulated_coordinators import REBALANCE_MS, Client, SimulatedGroups, run_until_idle
 from test_coordinators_rewind import rewind
 
 from ottla.coordinators.group import GroupState
@@ -19,7 +19,9 @@ START_AFRESH = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 class Consumer:
     """Does what consumers do: joins, syncs, heartbeats every 3 seconds, and begins again on errors."""
 
-    def __init__(self, world: World, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS) -> None:
+    def __init__(
+        self, world: SimulatedGroups, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS
+    ) -> None:
         self.name = name
         self.static = static
         self.client = world.client(
@@ -83,7 +85,7 @@ def wake(sleeper: asyncio.Future[None]) -> None:
 
 async def simulate(seed: int) -> None:
     chance = random.Random(seed)
-    world = await World(group_initial_rebalance_delay_ms=3_000).started()
+    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
     consumers = [Consumer(world, f"c{n}", static=chance.random() < 0.4) for n in range(6)]
     running: set[Consumer] = set()
     for _ in range(40):
@@ -95,7 +97,7 @@ async def simulate(seed: int) -> None:
             running.remove(consumer)
             leaver = consumer.client
             consumer.crash()
-            await settle()
+            await run_until_idle()
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
         if chance.random() < 0.1:
@@ -143,7 +145,7 @@ async def simulate_lurkers(seed: int) -> None:
     """
     chance = random.Random(seed)
     initial_delay_ms = chance.choice([0, 3_000])
-    world = await World(group_initial_rebalance_delay_ms=initial_delay_ms).started()
+    world = await SimulatedGroups(group_initial_rebalance_delay_ms=initial_delay_ms).started()
     timeouts_ms = [chance.choice([5_000, 20_000, REBALANCE_MS]) for _ in range(8)]
     kinds = [Consumer, *(chance.choice([Consumer, Lurker]) for _ in timeouts_ms[1:])]
     consumers = [
@@ -170,7 +172,7 @@ async def simulate_lurkers(seed: int) -> None:
             running.remove(consumer)
             leaver = consumer.client
             consumer.crash()
-            await settle()
+            await run_until_idle()
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
         await world.time.advance(500)

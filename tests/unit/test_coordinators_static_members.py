@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from coordinators_world import CONTEXT, SESSION_MS, Client, World, finished, settle, story
+from simulated_coordinators import (
+    CONTEXT,
+    SESSION_MS,
+    Client,
+    SimulatedGroups,
+    finished,
+    run_until_idle,
+    scenario,
+)
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import LeaveGroupRequest
 
 
-async def static_pair(world: World, version: int = 9) -> tuple[Client, Client]:
+async def static_pair(world: SimulatedGroups, version: int = 9) -> tuple[Client, Client]:
     one = world.client("c1", instance_id="i1", version=version)
     two = world.client("c2", instance_id="i2", version=version)
     await world.rebalance([one, two])
     return one, two
 
 
-@story
+@scenario
 async def test_a_restart_keeps_the_assignment_without_a_rebalance() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await static_pair(world)
     back = two.restarted()
     back.took(await finished(back.joining()))
@@ -28,9 +36,9 @@ async def test_a_restart_keeps_the_assignment_without_a_rebalance() -> None:
     assert await back.heartbeat() == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_the_process_that_was_replaced_is_fenced() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     _one, two = await static_pair(world)
     back = two.restarted()
     back.took(await finished(back.joining()))
@@ -42,21 +50,21 @@ async def test_the_process_that_was_replaced_is_fenced() -> None:
     assert await back.commit(1) == ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     _one, two = await static_pair(world)
     world.client("c3").joining()
-    await settle()
+    await run_until_idle()
     waiting = two.joining()
-    await settle()
+    await run_until_idle()
     two.restarted().joining()
     assert (await finished(waiting)).error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-@story
+@scenario
 async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await static_pair(world)
     back = one.restarted()
     join = await finished(back.joining())
@@ -67,9 +75,9 @@ async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> Non
     assert (await finished(back.syncing())).assignment == b"c1"
 
 
-@story
+@scenario
 async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, _two = await static_pair(world, version=8)
     join = await finished(one.restarted().joining())
     assert join.error_code == ErrorCode.NONE
@@ -78,9 +86,9 @@ async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader(
     assert join.members == []
 
 
-@story
+@scenario
 async def test_a_restart_with_another_protocol_rebalances() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1", instance_id="i1", protocols=("range", "sticky"))
     await world.rebalance([one])
     back = one.restarted()
@@ -89,9 +97,9 @@ async def test_a_restart_with_another_protocol_rebalances() -> None:
     assert (join.generation_id, join.protocol_name) == (2, "sticky")
 
 
-@story
+@scenario
 async def test_a_restart_that_cannot_be_stored_is_undone() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     _one, two = await static_pair(world)
     world.log.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     join = await finished(two.restarted().joining())
@@ -99,9 +107,9 @@ async def test_a_restart_that_cannot_be_stored_is_undone() -> None:
     assert await two.heartbeat() == ErrorCode.NONE, "the old process is still the member"
 
 
-@story
+@scenario
 async def test_a_restart_while_assignments_are_made_rebalances() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1", instance_id="i1")
     two = world.client("c2", instance_id="i2")
     joins = [one.joining(), two.joining()]
@@ -109,20 +117,20 @@ async def test_a_restart_while_assignments_are_made_rebalances() -> None:
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     waiting = two.syncing()
-    await settle()
+    await run_until_idle()
     two.restarted().joining()
     assert (await finished(waiting)).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert await world.state() == "PreparingRebalance"
 
 
-@story
+@scenario
 async def test_a_static_member_keeps_its_place_in_a_rebalance_until_its_session_ends() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one = world.client("c1", instance_id="i1", rebalance_ms=6_000, session_ms=30_000)
     two = world.client("c2", rebalance_ms=6_000)
     await world.rebalance([one, two])
     join = world.client("c3", rebalance_ms=6_000).joining()
-    await settle()
+    await run_until_idle()
     rejoin = two.joining()
     await world.time.advance(6_000)
     response = await finished(join)
@@ -133,9 +141,9 @@ async def test_a_static_member_keeps_its_place_in_a_rebalance_until_its_session_
     assert response.generation_id == 2
 
 
-@story
+@scenario
 async def test_a_static_member_expires_like_any_other() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, two = await static_pair(world)
     await world.time.advance(SESSION_MS - 1)
     await one.heartbeat()
@@ -145,9 +153,9 @@ async def test_a_static_member_expires_like_any_other() -> None:
     assert len((await world.describe()).members) == 1
 
 
-@story
+@scenario
 async def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     one, _two = await static_pair(world)
     request = LeaveGroupRequest(
         group_id="g",

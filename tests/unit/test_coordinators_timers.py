@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinators_world import VirtualTime, story
+from simulated_coordinators import VirtualTime, scenario
 
 from ottla.coordinators.effects import Timer, TimerKind
 from ottla.coordinators.interfaces import LoopScheduler
@@ -15,7 +15,7 @@ def session(name: str) -> Timer:
     return Timer(TimerKind.SESSION, "g", name)
 
 
-@story
+@scenario
 async def test_deadlines_pass_in_order_and_once() -> None:
     time, fired = VirtualTime(), list[str]()
     deadlines = GroupTimers(time, lambda timer: fired.append(timer.member_id))
@@ -32,7 +32,7 @@ async def test_deadlines_pass_in_order_and_once() -> None:
     assert len(deadlines) == 0
 
 
-@story
+@scenario
 async def test_deadlines_move_both_ways() -> None:
     time, fired = VirtualTime(), list[tuple[str, int]]()
     deadlines = GroupTimers(time, lambda timer: fired.append((timer.member_id, time.now_ms())))
@@ -45,7 +45,7 @@ async def test_deadlines_move_both_ways() -> None:
     assert fired == [("sooner", 60), ("later", 150)]
 
 
-@story
+@scenario
 async def test_a_timer_that_was_cancelled_and_set_again_has_its_new_deadline() -> None:
     time, fired = VirtualTime(), list[int]()
     deadlines = GroupTimers(time, lambda timer: fired.append(time.now_ms()))
@@ -56,7 +56,7 @@ async def test_a_timer_that_was_cancelled_and_set_again_has_its_new_deadline() -
     assert fired == [200]
 
 
-@story
+@scenario
 async def test_what_fires_may_set_timers() -> None:
     time, fired = VirtualTime(), list[int]()
 
@@ -71,7 +71,7 @@ async def test_what_fires_may_set_timers() -> None:
     assert fired == [10, 20, 30]
 
 
-@story
+@scenario
 async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
     time = VirtualTime()
     deadlines = GroupTimers(time, lambda timer: None)
@@ -80,7 +80,7 @@ async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
     assert len(deadlines._heap) == 1
 
 
-@story
+@scenario
 async def test_the_event_loop_keeps_time() -> None:
     done: asyncio.Future[Timer] = asyncio.get_running_loop().create_future()
     deadlines = GroupTimers(LoopScheduler(), done.set_result)

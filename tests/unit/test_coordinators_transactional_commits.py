@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinators_world import World, commit, settle, story
+from simulated_coordinators import SimulatedGroups, commit, run_until_idle, scenario
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import TxnOffsetCommitRequest
@@ -12,7 +12,7 @@ PID, OTHER = 7, 8
 
 
 async def in_transaction(
-    world: World,
+    world: SimulatedGroups,
     offset: int,
     *,
     producer_id: int = PID,
@@ -39,7 +39,7 @@ async def in_transaction(
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def marked(world: World, *, committed: bool, producer_id: int = PID) -> None:
+def marked(world: SimulatedGroups, *, committed: bool, producer_id: int = PID) -> None:
     """The marker is in the log, and then the coordinator hears of it."""
     kind = ControlType.COMMIT if committed else ControlType.ABORT
     world.log.put(
@@ -54,9 +54,9 @@ def marked(world: World, *, committed: bool, producer_id: int = PID) -> None:
 UNSTABLE = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
-@story
+@scenario
 async def test_a_commit_shows_when_the_marker_comes() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     assert await in_transaction(world, 5) is ErrorCode.NONE
     assert await world.committed() == (-1, ErrorCode.NONE)
     assert await world.committed(stable=True) == UNSTABLE
@@ -67,18 +67,18 @@ async def test_a_commit_shows_when_the_marker_comes() -> None:
     assert await world.committed(stable=True) == (5, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_its_records_are_of_the_producer_and_its_transaction() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await in_transaction(world, 5)
     header = parse_batch_header(world.log.batches[0][-1])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (PID, 0, 0)
     assert header.is_transactional
 
 
-@story
+@scenario
 async def test_of_two_commits_the_later_one_stays() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await in_transaction(world, 5)
     await commit(world, 20)
     marked(world, committed=True)
@@ -89,10 +89,10 @@ async def test_of_two_commits_the_later_one_stays() -> None:
     assert await world.committed() == (6, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_another_coordinator_goes_on() -> None:
     for overtaken in (False, True):
-        world = await World().started()
+        world = await SimulatedGroups().started()
         await commit(world, 1)
         await in_transaction(world, 5)
         if overtaken:
@@ -105,9 +105,9 @@ async def test_another_coordinator_goes_on() -> None:
         assert await again.committed(stable=True) == (20 if overtaken else 5, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_markers_are_for_their_producer_alone() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     await in_transaction(world, 5)
     await in_transaction(world, 6, producer_id=OTHER, partition=1)
     marked(world, committed=True)
@@ -115,18 +115,18 @@ async def test_markers_are_for_their_producer_alone() -> None:
     assert await world.committed(partition=1, stable=True) == UNSTABLE
 
 
-@story
+@scenario
 async def test_what_cannot_be_written_is_not_pending() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert await in_transaction(world, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    await settle()
+    await run_until_idle()
     assert await world.committed(stable=True) == (-1, ErrorCode.NONE)
 
 
-@story
+@scenario
 async def test_what_is_refused() -> None:
-    world = await World().started()
+    world = await SimulatedGroups().started()
     assert await in_transaction(world, 5, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await in_transaction(world, 5, metadata="x" * 5000) is ErrorCode.OFFSET_METADATA_TOO_LARGE
     (member,) = await world.members(1)

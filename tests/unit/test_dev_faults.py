@@ -33,31 +33,31 @@ def produce(topic: str) -> m.ProduceRequest:
 def test_a_fault_takes_as_many_requests_as_it_was_told_to_and_only_of_its_api() -> None:
     faults = Faults(0)
     fault = faults.add(Fault("error", ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2))
-    assert faults.taken(request(m.HeartbeatRequest())) is None
-    assert [faults.taken(request(produce("a"))) for _ in range(3)] == [fault, fault, None]
+    assert faults.match(request(m.HeartbeatRequest())) is None
+    assert [faults.match(request(produce("a"))) for _ in range(3)] == [fault, fault, None]
     assert fault.hits == 2
     always = faults.add(Fault("delay", None, times=None))
-    assert all(faults.taken(request(m.HeartbeatRequest())) is always for _ in range(5))
+    assert all(faults.match(request(m.HeartbeatRequest())) is always for _ in range(5))
     faults.remove(always.id)
-    assert faults.taken(request(m.HeartbeatRequest())) is None
+    assert faults.match(request(m.HeartbeatRequest())) is None
 
 
 def test_a_fault_chooses_by_topic_and_by_client() -> None:
     faults = Faults(0)
     faults.add(Fault("error", topic="orders", client_id="billing", times=None))
-    assert faults.taken(request(produce("orders"), "billing"))
-    assert not faults.taken(request(produce("orders"), "other"))
-    assert not faults.taken(request(produce("returns"), "billing"))
+    assert faults.match(request(produce("orders"), "billing"))
+    assert not faults.match(request(produce("orders"), "other"))
+    assert not faults.match(request(produce("returns"), "billing"))
     fetch = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="orders")])
-    assert not faults.taken(request(fetch, "billing")), "in a session it would not be named"
+    assert not faults.match(request(fetch, "billing")), "in a session it would not be named"
 
 
 def test_the_broker_itself_and_the_tests_own_requests_are_spared() -> None:
     faults = Faults(0)
     faults.add(Fault("drop", times=None))
-    assert faults.taken(request(produce("a"), "broker-1"))
+    assert faults.match(request(produce("a"), "broker-1"))
     for spared in ("broker-0", "ottla.testing"):
-        assert faults.taken(request(produce("a"), spared)) is None
+        assert faults.match(request(produce("a"), spared)) is None
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_an_order_is_read_by_kafkas_names() -> None:
     ("order", "problem"),
     [
         ({"effect": "explode"}, "effect: explode; allowed: error, delay, drop, drop_answer"),
-        ({"effect": "error", "api": "PUT", "error": 6}, "api: PUT is none of Kafka 3.9's"),
-        ({"effect": "error", "error": "NONE"}, "error: NONE is no error"),
-        ({"effect": "error", "error": 4711}, "error: 4711 is none of Kafka 3.9's"),
-        ({"effect": "delay", "delay_s": -1}, "delay_s: -1.0; a number from 0"),
-        ({"effect": "drop", "times": 0}, "times: 0; a whole number from 1, or null for every request"),
+        ({"effect": "error", "api": "PUT", "error": 6}, "api: PUT does not exist in Kafka 3.9"),
+        ({"effect": "error", "error": "NONE"}, "error: NONE is not an error"),
+        ({"effect": "error", "error": 4711}, "error: 4711 does not exist in Kafka 3.9"),
+        ({"effect": "delay", "delay_s": -1}, "delay_s: -1.0; must be a number from 0"),
+        ({"effect": "drop", "times": 0}, "times: 0; must be a whole number from 1, or null for all requests"),
         (
             {"effect": "drop", "api": "FETCH", "topic": "orders"},
-            "topic: a Fetch names its topics once a session; choose by client_id instead",
+            "topic: not supported for FETCH, which has topics once per session; use client_id instead",
         ),
     ],
 )
@@ -129,13 +129,13 @@ def test_an_order_that_cannot_be_carried_out_says_why(order: Mapping[str, Any], 
 
 def test_orders_are_obeyed() -> None:
     control = Control(Path("never-opened"), Faults(0), "127.0.0.1:9092")
-    assert control.obey({"do": "about"})["bootstrap"] == "127.0.0.1:9092"
-    number = control.obey({"do": "fault", "effect": "drop", "api": "FETCH", "times": 3})["id"]
-    assert control.obey({"do": "hits", "id": number}) == {"hits": 0, "left": 3}
-    assert control.obey({"do": "heal"}) == {}
-    assert control.obey({"do": "hits", "id": number}) == {"hits": 0, "left": 0}
+    assert control.handle_command({"do": "about"})["bootstrap"] == "127.0.0.1:9092"
+    number = control.handle_command({"do": "fault", "effect": "drop", "api": "FETCH", "times": 3})["id"]
+    assert control.handle_command({"do": "hits", "id": number}) == {"hits": 0, "left": 3}
+    assert control.handle_command({"do": "heal"}) == {}
+    assert control.handle_command({"do": "hits", "id": number}) == {"hits": 0, "left": 0}
     with pytest.raises(ValueError, match="do: dance; allowed: about, fault, hits, heal"):
-        control.obey({"do": "dance"})
+        control.handle_command({"do": "dance"})
 
 
 def test_the_control_socket_is_the_users_own_from_the_moment_it_is_bound(

@@ -74,7 +74,7 @@ def test_brokers_to_be_emptied_are_named_once_each(calls: Path) -> None:
 def test_a_list_that_is_none_is_refused_before_anything_is_asked_for(calls: Path) -> None:
     result = _run("--empty", "two")
     assert result.exit_code == 2
-    assert "no list of broker ids" in result.output
+    assert "not a list of broker ids" in result.output
     assert not calls.exists()
 
 

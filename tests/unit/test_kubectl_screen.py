@@ -53,7 +53,7 @@ def test_a_healthy_cluster_is_said_to_be_so_in_few_lines() -> None:
     lines = screen(cluster, [], _NOW_MS).splitlines()
     assert lines[0] == "shop/demo: Ready (3 brokers are ready)"
     assert (
-        lines[1].strip() == "3 of 3 brokers are ready, broker 1 is the controller, every partition is in sync"
+        lines[1].strip() == "3 of 3 brokers are ready, broker 1 is the controller, all partitions are in sync"
     )
     assert "demo-bootstrap.shop.svc:9092" in lines[2]
     assert [line.split()[0] for line in lines[4:]] == ["BROKER", "0", "1*"]
@@ -71,7 +71,9 @@ def test_a_roll_shows_how_far_it_is_and_which_broker_waits_for_what() -> None:
         brokers=[
             _broker(0, configHash="new"),
             _broker(
-                1, restartReasons=["num.io.threads is changed"], waitingFor="broker 0 to catch up on a-0"
+                1,
+                restartReasons=["num.io.threads has changed"],
+                waitingFor="broker 0 to rejoin the ISR of a-0",
             ),
         ],
     )
@@ -80,7 +82,7 @@ def test_a_roll_shows_how_far_it_is_and_which_broker_waits_for_what() -> None:
     assert "partitions: 4 under-replicated" in text
     assert "rolling to revision new: 1 of 3, for 90 s" in text
     assert "Rolling: Rolling (bouncing broker 1)" in text
-    assert "due: num.io.threads is changed; waits for broker 0 to catch up on a-0" in text
+    assert "restart due: num.io.threads has changed; waiting for broker 0 to rejoin the ISR of a-0" in text
 
 
 def test_resources_that_are_well_are_counted_and_others_shown() -> None:
@@ -100,9 +102,9 @@ def test_a_cluster_that_no_operator_has_seen_is_said_to_be_that() -> None:
     cluster["metadata"]["generation"] = 2
     del cluster["status"]
     text = screen(cluster, [], _NOW_MS)
-    assert "does the operator run?" in text
-    assert "has not looked at the newest spec" in text
-    assert "no brokers yet" in text
+    assert "check that the operator runs" in text
+    assert "has not reconciled the newest spec" in text
+    assert "no brokers" in text
 
 
 def test_many_clusters_get_a_line_each() -> None:
@@ -120,7 +122,7 @@ def test_a_message_of_many_lines_is_kept_to_one() -> None:
 
 def test_a_reassignment_that_was_asked_for_is_shown_until_it_is_done() -> None:
     asked = {"id": "a", "phase": "Waiting", "message": "for the roll to end"}
-    assert "asked to reassign: Waiting (for the roll to end)" in screen(
+    assert "requested reassignment: Waiting (for the roll to end)" in screen(
         _cluster(reassignRequest=asked), [], _NOW_MS
     )
     done = {"id": "a", "phase": "Completed", "message": ""}
@@ -138,7 +140,7 @@ def test_an_upgrade_and_a_throttled_move_are_told() -> None:
         [],
         _NOW_MS,
     )
-    assert "moving replicas (Empty): 2 of 9, for 30 s, at 1000 bytes/s a broker" in text
+    assert "moving replicas (Empty): 2 of 9, for 30 s, throttled to 1000 bytes/s per broker" in text
     assert "upgrading from 3.8 to 3.9: binaries" in text
 
 

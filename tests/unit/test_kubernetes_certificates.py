@@ -91,7 +91,7 @@ def test_certificates_are_renewed_before_their_end_with_no_pod_replaced(world: K
     assert pods(world) == running
     assert {name for name in NAMES if now[name] == before[name]} == {"demo-cluster-ca", "demo-clients-ca"}
     (words,) = [line for line in said(world) if line.startswith("update Secret demo-brokers ")]
-    assert "demo-brokers-0: it ends on " in words
+    assert "demo-brokers-0: it expires on " in words
 
 
 @pytest.mark.parametrize("lost", sorted(NAMES))
@@ -113,7 +113,7 @@ def test_a_key_is_replaced_when_its_secret_is_annotated(world: KubernetesWorld, 
     annotations[REPLACE_KEY_ANNOTATION] = "true"
     world.step()
     assert {each for each in NAMES if data(world)[each] != before[each]} == {name, public}
-    assert f"delete Secret {name}: ottla.dev/force-replace asks for another key" in said(world)
+    assert f"delete Secret {name}: ottla.dev/force-replace requests a new key" in said(world)
     old, new = (base64.b64decode(each[public]["ca.crt"]) for each in (before, data(world)))
     assert certificates_in(new)[1:] == [old]
     replaced = data(world)

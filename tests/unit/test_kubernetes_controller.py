@@ -108,7 +108,7 @@ def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
         await until(lambda: len(api.calls) > len(KINDS))
         assert controller.unhealthy() == []
         now_s = 601.0
-        assert controller.unhealthy() == ["looking for clusters, which watches may have missed"]
+        assert controller.unhealthy() == ["the periodic resync of all clusters has not completed"]
         # What we may not see is no sign of deafness.
         api.fail = lambda verb, kind, name: Forbidden(403, "Forbidden", "no rights")
         await until(lambda: controller.unhealthy() == [])

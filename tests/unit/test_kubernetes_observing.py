@@ -90,7 +90,7 @@ def test_recovery_is_told_from_a_broker_that_stopped_answering() -> None:
     recovering = the_broker(a_pod(state=running, started=False), a_config())
     assert (recovering.state, recovering.process_started) == ("Starting", True)
     broker = the_broker(a_pod(state=running, started=True), a_config())
-    assert (broker.state, broker.ready, broker.message) == ("Running", False, "is not ready")
+    assert (broker.state, broker.ready, broker.message) == ("Running", False, "the pod is not ready")
 
 
 def test_a_crash_tells_why() -> None:
@@ -103,14 +103,14 @@ def test_a_crash_tells_why() -> None:
 
 def test_a_kill_for_lack_of_memory_is_named() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    assert the_broker(a_pod(state=ended), a_config()).message == "was killed for lack of memory"
+    assert the_broker(a_pod(state=ended), a_config()).message == "was killed for lack of memory (OOMKilled)"
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"])
 def test_an_image_that_cannot_be_had_stops_a_roll_at_once(reason: str) -> None:
     waiting = {"waiting": {"reason": reason, "message": "no such image"}}
     broker = the_broker(a_pod(state=waiting, image="ottla:bad"), a_config())
-    assert (broker.state, broker.message) == ("Crashed", "its image ottla:bad cannot be had")
+    assert (broker.state, broker.message) == ("Crashed", "the image ottla:bad cannot be pulled")
     assert broker.crashes >= CRASHES_MAX
 
 

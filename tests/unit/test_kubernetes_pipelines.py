@@ -168,7 +168,7 @@ RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
             1,
             "Crashed",
             None,
-            "its image  cannot be had",
+            "the image  cannot be pulled",
         ),
         (
             container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": CRASH}),
@@ -188,7 +188,12 @@ RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
                 state={"waiting": {"reason": "CrashLoopBackOff"}},
                 lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
             ),
-            *(1, "Crashed", 137, "was killed for lack of memory: spec.driver.resources"),
+            *(
+                1,
+                "Crashed",
+                137,
+                "was killed by the kernel for lack of memory (OOMKilled); see spec.driver.resources",
+            ),
         ),
     ],
 )

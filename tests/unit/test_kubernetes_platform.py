@@ -114,7 +114,9 @@ def test_sidecars_are_refused_by_name_until_the_operator_allows_them(world: Kube
     world.cluster(template={"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}})
     world.until(lambda: world.condition() == ("False", "InvalidSpec"))
     message = next(c["message"] for c in world.status()["conditions"] if c["type"] == "Ready")
-    assert message.startswith("spec.template.pod.spec.initContainers[0]: sidecars are not allowed")
+    assert message.startswith(
+        "spec.template.pod.spec.initContainers[0]: this operator does not allow sidecars"
+    )
     for _ in range(5):
         world.step()
     assert pods(world) == before

@@ -83,7 +83,7 @@ def test_a_pod_without_a_claim_of_its_own_has_none_to_lose() -> None:
 
 def test_force_goes_before_all() -> None:
     loss = volume_loss(pod(**FORCED), None, CLAIM)
-    assert loss == VolumeLoss("Forced", "ottla.dev/delete-pod-and-pvc says force")
+    assert loss == VolumeLoss("Forced", "ottla.dev/delete-pod-and-pvc is force")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ottla.metadata.client_quotas import (
     quota_listener,
     sanitize,
 )
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
 from ottla.protocol.errors import ErrorCode, KafkaError

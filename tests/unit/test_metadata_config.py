@@ -61,7 +61,7 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"authorizer.class.name": "org.example.Mine"}, "not served"),
+        ({"authorizer.class.name": "org.example.Mine"}, "not supported"),
         ({"listeners": "PLAINTEXT://:1,SASL_SSL://:2"}, "GSSAPI is not served"),
         (
             {"listeners": "SASL_SSL://:1", "security.inter.broker.protocol": "SASL_SSL"}
@@ -75,7 +75,7 @@ def test_all_problems_are_told_at_once() -> None:
         ),
         ({"listeners": "PLAINTEXT://:1,SSL://:2", "ssl.engine.factory.class": "com.example.Own"}, "Own"),
         ({"listener.name.ssl.ssl.client.auth": "maybe"}, "must be one of required, requested, none"),
-        ({"process.roles": "broker,controller"}, "KRaft is not served"),
+        ({"process.roles": "broker,controller"}, "KRaft is not supported"),
     ],
 )
 def test_what_would_be_unsafe_to_ignore_is_refused(settings: dict[str, str], says: str) -> None:
@@ -91,7 +91,7 @@ def test_an_unknown_setting_is_warned_of_with_the_nearest_name() -> None:
 
 def test_a_setting_of_kafkas_without_effect_here_is_told_apart() -> None:
     (warning,) = BrokerConfig.from_properties({"num.io.threads": "8"}).warnings
-    assert "no effect in Ottla yet" in warning
+    assert "no effect in Ottla" in warning
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,7 @@ def test_a_topic_has_the_brokers_deletion_policies_or_its_own() -> None:
     assert deletion_policy_problem(config, {setting: "time,a:B"}) is None
     assert deletion_policy_problem(config, {}) is None
     assert deletion_policy_problem(BrokerConfig.from_properties({}), {setting: "time,a:B"}) == (
-        f"Invalid value time,a:B for configuration {setting}: the brokers have no policy a:B; "
-        f"{classes} allows size, time"
+        f"Invalid value time,a:B for configuration {setting}: unknown policy a:B; {classes} allows size, time"
     )
     assert validate_topic_config(setting, "a:B,size") is None
     assert validate_topic_config(setting, "not a name") is not None

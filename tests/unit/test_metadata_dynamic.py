@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ottla.metadata import znodes
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.notifications import EXPIRATION_MS
 from ottla.metadata.registration import ensure_tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.metadata.config import BROKER_CONFIGS, BrokerConfig, ConfigSource
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
 from ottla.metadata.stored_passwords import NoSecret
 
 
@@ -20,9 +20,9 @@ def settings_of(**given: str) -> tuple[DynamicBrokerConfig, list[frozenset[str]]
 def test_layers_count_from_the_brokers_own_to_the_default() -> None:
     settings, told = settings_of(log_segment_bytes="100")
     config = settings.config
-    settings.heard("<default>", {"log.segment.bytes": "200"})
+    settings.on_entity_changed("<default>", {"log.segment.bytes": "200"})
     assert config.get_int("log.segment.bytes") == 200
-    settings.heard("3", {"log.segment.bytes": "300"})
+    settings.on_entity_changed("3", {"log.segment.bytes": "300"})
     assert config.get_int("log.segment.bytes") == 300
     assert [(s.text, s.source) for s in config.synonyms("log.segment.bytes")] == [
         ("300", ConfigSource.DYNAMIC_BROKER),
@@ -30,26 +30,26 @@ def test_layers_count_from_the_brokers_own_to_the_default() -> None:
         ("100", ConfigSource.STATIC_BROKER),
         ("1073741824", ConfigSource.DEFAULT),
     ]
-    settings.heard("<default>", {})
+    settings.on_entity_changed("<default>", {})
     assert config.get_int("log.segment.bytes") == 300
-    settings.heard("3", {})
+    settings.on_entity_changed("3", {})
     assert config.get_int("log.segment.bytes") == 100
     assert told == [frozenset({"log.segment.bytes"})] * 3, "nobody is told of what changes nothing"
 
 
 def test_another_brokers_settings_are_not_ours() -> None:
     settings, told = settings_of()
-    settings.heard("4", {"log.segment.bytes": "200"})
+    settings.on_entity_changed("4", {"log.segment.bytes": "200"})
     assert told == []
     assert settings.config.get_int("log.segment.bytes") == 1 << 30
 
 
 def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
     settings, _ = settings_of(log_retention_hours="2")
-    settings.heard("3", {"log.retention.ms": "5"})
+    settings.on_entity_changed("3", {"log.retention.ms": "5"})
     assert settings.config.get_int("log.retention.ms") == 5
     assert settings.config.get_int("log.retention.hours") == 168, "as Kafka describes it"
-    settings.heard("3", {})
+    settings.on_entity_changed("3", {})
     assert settings.config.get_int("log.retention.hours") == 2
 
 
@@ -77,7 +77,7 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
 @pytest.mark.parametrize("per_broker", [True, False])
 def test_what_is_refused(new: dict[str, str], says: str, per_broker: bool) -> None:
     settings, _ = settings_of()
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(ConfigRejected, match=says):
         settings.check(new, per_broker=per_broker)
 
 
@@ -96,7 +96,7 @@ def test_settings_of_one_broker_are_none_of_all(name: str) -> None:
     settings, _ = settings_of()
     new = {name: "required"}
     settings.check(new, per_broker=True)
-    with pytest.raises(Refused, match=r"default cluster level, broker id must be specified: Set\("):
+    with pytest.raises(ConfigRejected, match=r"default cluster level, broker id must be specified: Set\("):
         settings.check(new, per_broker=False)
 
 
@@ -113,7 +113,7 @@ def test_what_is_set_for_a_listener_that_is_open_counts_from_the_next_start() ->
     settings.config.open_listeners()
     name = "listener.name.sasl_plaintext.connections.max.reauth.ms"
     settings.check({name: "5"}, per_broker=True)
-    settings.heard("3", {name: "5"})
+    settings.on_entity_changed("3", {name: "5"})
     assert settings.config.of_broker == {name: "5"}
     assert settings.config.security("SASL_PLAINTEXT").get_int("connections.max.reauth.ms") == 0
 
@@ -122,18 +122,18 @@ def test_what_is_set_for_the_security_of_all_listeners_counts_from_the_next_star
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings, _ = settings_of(**SASL)
-    settings.heard("3", {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"})
+    settings.on_entity_changed("3", {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"})
     settings.config.open_listeners()
     assert caplog.messages == [], "at the start there is nothing to restart for"
     new = {"sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512"}
     settings.check(new, per_broker=True)
-    settings.heard("3", new)
+    settings.on_entity_changed("3", new)
     assert caplog.messages[0] == "sasl.enabled.mechanisms is stored; it takes effect when the broker restarts"
     assert settings.config.security("SASL_PLAINTEXT").get("sasl.enabled.mechanisms") == "SCRAM-SHA-256"
     again, _ = settings_of(**SASL)
-    again.heard("3", new)
+    again.on_entity_changed("3", new)
     assert again.config.security("SASL_PLAINTEXT").get_list("sasl.enabled.mechanisms")[1] == "SCRAM-SHA-512"
-    with pytest.raises(Refused, match="GSSAPI is not served"):
+    with pytest.raises(ConfigRejected, match="GSSAPI is not served"):
         settings.check({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, per_broker=True)
 
 
@@ -145,14 +145,12 @@ def test_one_without_effect_is_stored_and_warned_of(caplog: pytest.LogCaptureFix
         "listener.name.new.sasl.kerberos.kinit.cmd": "/x",
     }
     settings.check(new, per_broker=True)
-    settings.heard("3", new)
+    settings.on_entity_changed("3", new)
     assert settings.config.of_broker == new
     assert settings.config.text("sasl.kerberos.min.time.before.relogin") == "58000"
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned == [
-        f"{name} is a setting of Kafka's that has no effect in Ottla yet" for name in sorted(new)
-    ]
-    settings.heard("3", new)
+    assert warned == [f"{name} is a setting of Kafka that has no effect in Ottla" for name in sorted(new)]
+    settings.on_entity_changed("3", new)
     assert len(caplog.records) == len(warned), "once"
 
 
@@ -163,7 +161,7 @@ def test_a_login_is_a_password(caplog: pytest.LogCaptureFixture) -> None:
     settings.check(new, per_broker=True)
     stored = settings.to_store(new)
     assert not [text for text in stored.values() if "geheim" in text]
-    settings.heard("3", stored)
+    settings.on_entity_changed("3", stored)
     assert settings.config.of_broker == new
     assert "geheim" not in caplog.text
     with pytest.raises(NoSecret):
@@ -182,18 +180,18 @@ def test_synonyms_of_a_listeners_own_setting() -> None:
 def test_threads_are_halved_or_doubled_at_most_from_what_they_are_now() -> None:
     settings, _ = settings_of(num_io_threads="8")
     settings.check({"num.io.threads": "16"}, per_broker=True)
-    settings.heard("3", {"num.io.threads": "16"})
+    settings.on_entity_changed("3", {"num.io.threads": "16"})
     settings.check({"num.io.threads": "32"}, per_broker=True)
     settings.check({}, per_broker=True)
-    settings.heard("3", {"num.io.threads": "32"})
-    with pytest.raises(Refused, match="at least half the current value 32"):
+    settings.on_entity_changed("3", {"num.io.threads": "32"})
+    with pytest.raises(ConfigRejected, match="at least half the current value 32"):
         settings.check({}, per_broker=True)
 
 
 def test_names_that_nobody_knows_may_be_stored() -> None:
     settings, told = settings_of()
     settings.check({"some.plugin": "x"}, per_broker=False)
-    settings.heard("<default>", {"some.plugin": "x"})
+    settings.on_entity_changed("<default>", {"some.plugin": "x"})
     assert settings.config.of_cluster == {"some.plugin": "x"}
     assert told == []
 
@@ -206,7 +204,7 @@ def test_passwords_are_stored_encrypted_and_read_back() -> None:
     stored = settings.to_store({PASSWORD: "geheim", "log.retention.ms": "5"})
     assert stored["log.retention.ms"] == "5"
     assert "geheim" not in stored[PASSWORD]
-    settings.heard("3", stored)
+    settings.on_entity_changed("3", stored)
     assert settings.config.security("SSL").get("ssl.keystore.password") == "geheim"
 
 
@@ -214,7 +212,7 @@ def test_without_a_secret_no_password_is_stored_nor_read() -> None:
     stored = settings_of(password_encoder_secret="one")[0].to_store({PASSWORD: "geheim"})
     for given in ({}, {"password_encoder_secret": "another"}):
         settings, _ = settings_of(**given)
-        settings.heard("3", {**stored, "log.retention.ms": "5"})
+        settings.on_entity_changed("3", {**stored, "log.retention.ms": "5"})
         assert settings.config.of_broker == {"log.retention.ms": "5"}
     with pytest.raises(NoSecret):
         settings_of()[0].to_store({PASSWORD: "geheim"})
@@ -247,7 +245,7 @@ def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
 
 def test_stored_settings_that_contradict_each_other_change_nothing() -> None:
     settings, told = settings_of()
-    settings.heard("3", {"log.retention.ms": "0", "log.segment.bytes": "100"})
+    settings.on_entity_changed("3", {"log.retention.ms": "0", "log.segment.bytes": "100"})
     assert settings.config.get_int("log.segment.bytes") == 1 << 30
     assert told == []
 
@@ -259,7 +257,7 @@ def test_one_that_cannot_follow_does_not_keep_others_from_it() -> None:
         raise OSError("no")
 
     settings.on_change.insert(0, fail)
-    settings.heard("3", {"log.segment.bytes": "100"})
+    settings.on_entity_changed("3", {"log.segment.bytes": "100"})
     assert told == [frozenset({"log.segment.bytes"})]
 
 

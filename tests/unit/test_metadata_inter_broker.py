@@ -111,16 +111,16 @@ def test_a_disk_that_fails_is_heard_of_by_topic_names_too() -> None:
     async def scenario() -> None:
         async with Cluster(2, inter_broker_protocol_version="2.8-IV0") as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
-            term = cluster.controller._term
-            assert term is not None
+            active = cluster.controller._active
+            assert active is not None
             failed = LeaderAndIsrResponse.LeaderAndIsrPartitionError(
                 topic_name="t", partition_index=0, error_code=56
             )
-            broker = term.state.brokers[0]
+            broker = active.context.brokers[0]
             request = LeaderAndIsrRequest(
                 topic_states=[LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name="t", topic_id=ZERO_UUID)]
             )
-            term._on_response(broker, request, LeaderAndIsrResponse(partition_errors=[failed]))
+            active._on_response(broker, request, LeaderAndIsrResponse(partition_errors=[failed]))
             await cluster.until(lambda: cluster.leader("t") == 1, "the other replica leads")
 
     run(scenario)

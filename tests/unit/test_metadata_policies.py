@@ -96,7 +96,7 @@ def test_a_deletion_policy_is_one_that_names_segments() -> None:
 def test_a_default_deletion_policy_has_to_be_there() -> None:
     default, classes = "ottla.log.deletion.policies", policies.DELETION
     BrokerConfig.from_properties({default: "time,a:B", classes: "a:B"})
-    with pytest.raises(ConfigError, match=f"{default}: the brokers have no policy a:B; .* size, time, c:D"):
+    with pytest.raises(ConfigError, match=f"{default}: unknown policy a:B; .* size, time, c:D"):
         BrokerConfig.from_properties({default: "time,a:B", classes: "c:D"})
     with pytest.raises(ConfigError, match="time: is built in"):
         BrokerConfig.from_properties({classes: "a:B,time"})

@@ -8,8 +8,8 @@ import pytest
 
 from ottla.metadata import zookeeper_access
 from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import zookeeper_context
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import Account, ZooKeeperAccess, java_properties
 from ottla.security.stores import StoreProblem
 from tests.certificates import PASSWORD, Authority
@@ -152,10 +152,13 @@ def test_properties_of_zookeepers_client_stand_in_for_settings(tmp_path: Path) -
     [
         ({"zookeeper.clientCnxnSocket": ""}, "zookeeper.clientCnxnSocket=: must be org.apache"),
         ({"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNIO"}, "NIO: must be"),
-        ({"zookeeper.ssl.crl.enable": "true"}, "zookeeper.ssl.crl.enable=true: revoked"),
-        ({"zookeeper.ssl.ocsp.enable": "true"}, "zookeeper.ssl.ocsp.enable=true: revoked"),
-        ({"zookeeper.ssl.keystore.location": "/a.store"}, "zookeeper.ssl.keystore.type: needed, as /a.store"),
-        ({"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true: needs somebody"),
+        ({"zookeeper.ssl.crl.enable": "true"}, "zookeeper.ssl.crl.enable=true: checks for revoked"),
+        ({"zookeeper.ssl.ocsp.enable": "true"}, "zookeeper.ssl.ocsp.enable=true: checks for revoked"),
+        (
+            {"zookeeper.ssl.keystore.location": "/a.store"},
+            "zookeeper.ssl.keystore.type: required, because /a.store",
+        ),
+        ({"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true: requires authentication"),
     ],
 )
 def test_what_cannot_be_served_is_refused(settings: dict[str, str], says: str) -> None:
@@ -174,8 +177,11 @@ def test_node_acls_need_somebody() -> None:
             "^zookeeper.ssl.keystore.location=/none.pem: cannot",
         ),
         ({"zookeeper.ssl.truststore.location": "{jks}"}, "^zookeeper.ssl.truststore.location=.*keytool"),
-        ({"zookeeper.ssl.protocol": "TLS"}, "^zookeeper.ssl.enabled.protocols: TLS is not served"),
-        ({"zookeeper.ssl.cipher.suites": "TLS_A_WITH_B"}, "^zookeeper.ssl.cipher.suites=TLS_A_WITH_B: none"),
+        ({"zookeeper.ssl.protocol": "TLS"}, "^zookeeper.ssl.enabled.protocols: TLS is not supported"),
+        (
+            {"zookeeper.ssl.cipher.suites": "TLS_A_WITH_B"},
+            "^zookeeper.ssl.cipher.suites=TLS_A_WITH_B: OpenSSL supports none",
+        ),
     ],
 )
 def test_a_store_that_does_not_open_is_named_as_zookeepers(

@@ -112,7 +112,7 @@ def test_a_broker_is_starting_until_it_answers(world: World) -> None:
     assert (instance.state, instance.ready, instance.ready_since_ms) == ("Running", True, world.now_ms)
     assert (instance.config_hash, instance.settings) == ("one", {"a": "1"})
     world.ready = False
-    assert world.observe().message == "does not answer"
+    assert world.observe().message == "the broker does not respond"
 
 
 def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
@@ -231,13 +231,13 @@ def test_an_http_port_that_is_a_listeners_is_refused_by_its_name(world: World) -
     world.cluster = a_cluster(replicas=3)
     settings = {"ottla.http.port": str(world.port + 2)}
     words = (
-        f"port {world.port + 2}, for the metrics of broker 0, is that of a listener of broker 2; .*http.port"
+        f"port {world.port + 2}, for the metrics of broker 0, is also the port of a listener of broker 2; .*"
     )
     assert re.match(words, world.platform.port_problem(world.cluster, 0, settings))
     with pytest.raises(StepFailed, match=words):
         asyncio.run(world.platform.start_broker(world.cluster, 0, BrokerLaunch("one", settings, settings)))
     high = world.platform.port_problem(world.cluster, 2, {"ottla.http.port": "65534"})
-    assert high == "port 65536, for broker 2, is no port; give another one with ottla.http.port"
+    assert high == "port 65536, for broker 2, is not a valid port; give another one with ottla.http.port"
 
 
 def test_after_a_restart_of_ours_a_broker_can_be_started_as_it_was(world: World) -> None:

@@ -104,7 +104,7 @@ TABLE = [
     ),
     (
         "has no image",
-        DriverInstance("Crashed", revision="mine", backing_off=True, message="its image cannot be pulled"),
+        DriverInstance("Crashed", revision="mine", backing_off=True, message="the image cannot be pulled"),
         *((), "DriverNotStarted", "False", "Unknown", "True"),
     ),
     ("runs what was before", replace(RUNS, revision="old"), AGAIN, "Upgrading", "False", "Unknown", "False"),

@@ -86,7 +86,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {**REF, "topicName": "a b"},
             "spec.topicName: 'a b' is not allowed: string should match pattern",
         ),
-        ("Topic", {**REF, "topicName": "__mine"}, "spec.topicName: '__mine': names that start with __"),
+        (
+            "Topic",
+            {**REF, "topicName": "__mine"},
+            "spec.topicName: '__mine' is not allowed: names that start with __",
+        ),
         ("Topic", "nothing", "spec: 'nothing' is not allowed: must be a mapping"),
         ("Topic", None, "spec: is required"),
         ("Topic", {"clusterRef": "demo"}, "spec.clusterRef: 'demo' is not allowed: must be a mapping"),
@@ -106,8 +110,8 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ),
         (
             "BrokerCluster",
-            {"replicas": 1, "scaleDown": {"polcy": "x"}},
-            "spec.scaleDown.polcy: unknown field; allowed: policy",
+            {"replicas": 1, "scaleDown": {"polcy": "x"}},  # codespell:ignore polcy
+            "spec.scaleDown.polcy: unknown field; allowed: policy",  # codespell:ignore polcy
         ),
         (
             "BrokerCluster",
@@ -127,7 +131,7 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "BrokerCluster",
             {"replicas": 1, "zookeeper": {"connect": "a:1", "managed": {}}},
-            "spec.zookeeper: give connect or managed, not both",
+            "spec.zookeeper: connect and managed exclude each other",
         ),
         (
             "BrokerCluster",
@@ -137,12 +141,12 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "BrokerCluster",
             {"replicas": 1, "config": {"zookeeper.set.acl": True}},
-            "spec.config[zookeeper.set.acl]: is set by the operator for the ZooKeeper that it runs",
+            "spec.config[zookeeper.set.acl]: is set by the operator for its own ZooKeeper",
         ),
         (
             "BrokerCluster",
             {"replicas": 1, "storage": {"size": "big"}},
-            "spec.storage.size: 'big' is no quantity",
+            "spec.storage.size: 'big' is not a quantity",
         ),
         (
             "BrokerCluster",
@@ -152,12 +156,12 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "Quota",
             {**REF, "entity": {}, "limits": {"producerByteRate": 1}},
-            "spec.entity: give user, clientId or both",
+            "spec.entity: user, clientId or both are required",
         ),
         (
             "Quota",
             {**REF, "entity": {"user": "a"}, "limits": {}},
-            "spec.limits: is empty; give at least one of producerByteRate",
+            "spec.limits: is empty; at least one of producerByteRate",
         ),
         (
             "Quota",
@@ -182,12 +186,12 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "ConsumerGroup",
             {**REF, "offsetReset": {"requestId": "1", "topics": ["t"], "to": "offset"}},
-            "spec.offsetReset.value: is needed with `to: offset`",
+            "spec.offsetReset.value: is required with `to: offset`",
         ),
         (
             "BrokerCluster",
             {"replicas": 1, "listeners": [SECURE, {**PLAIN, "authentication": {"type": "tls"}}]},
-            "spec.listeners[1].authentication.type: tls needs a listener with tls: true",
+            "spec.listeners[1].authentication.type: tls requires tls: true on the listener",
         ),
         (
             "BrokerCluster",
@@ -227,12 +231,12 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "User",
             {**REF, "authentication": {"type": "tls", "password": password("mine")}},
-            "spec.authentication.password: is of type scram-sha-512 alone",
+            "spec.authentication.password: is allowed for type scram-sha-512 only",
         ),
         (
             "User",
             {**REF, "authentication": {"type": "scram-sha-512", "password": password("thing")}},
-            "spec.authentication.password.valueFrom.secretKeyRef.name: 'thing' is the Secret that is written",
+            "spec.authentication.password.valueFrom.secretKeyRef.name: 'thing' is the Secret",
         ),
         (
             "User",
@@ -242,22 +246,22 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "User",
             acls(resource={"type": "topic"}),
-            "spec.authorization.acls[0].resource.name: is required of a topic; `*` is all there are",
+            "spec.authorization.acls[0].resource.name: is required for type topic; `*` is allowed for all",
         ),
         (
             "User",
             acls(resource={"type": "cluster", "name": "demo"}),
-            "spec.authorization.acls[0].resource.name: there is one cluster: leave the name out",
+            "spec.authorization.acls[0].resource.name: is not allowed for type cluster",
         ),
         (
             "User",
             acls(resource={"type": "cluster", "patternType": "prefix"}),
-            "spec.authorization.acls[0].resource.patternType: there is one cluster",
+            "spec.authorization.acls[0].resource.patternType: prefix is not allowed for type cluster",
         ),
         (
             "User",
             acls(operations=["Describe", "Write"], resource={"type": "group", "name": "g"}),
-            "spec.authorization.acls[0].operations[1]: Write cannot be done to a group; allowed: All, Read,",
+            "spec.authorization.acls[0].operations[1]: Write is not an operation on type group",
         ),
         (
             "User",
@@ -272,7 +276,7 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "User",
             acls(host="a.example"),
-            "spec.authorization.acls[0].host: 'a.example' is no address; allowed: an IP address, or `*`",
+            "spec.authorization.acls[0].host: 'a.example' is not an address; allowed: an IP address, or `*`",
         ),
     ],
 )
@@ -334,7 +338,9 @@ def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
 
 def test_a_broker_setting_without_effect_is_noted() -> None:
     cluster, found = parse_resource(
-        "BrokerCluster", {"name": "d"}, {"replicas": 1, "config": {"num.partitons": 3}}
+        "BrokerCluster",
+        {"name": "d"},
+        {"replicas": 1, "config": {"num.partitons": 3}},  # codespell:ignore partitons
     )
     assert not found
     assert cluster is not None
@@ -451,11 +457,11 @@ def test_an_unreadable_file_is_an_error_with_its_line_and_keeps_its_resources(tm
     [
         (
             {"kind": "Pod", "apiVersion": "v1"},
-            "v1 Pod is not known here; allowed: ottla.dev/v1alpha1 of kind BrokerCluster",
+            "unknown resource v1 Pod; allowed: ottla.dev/v1alpha1 of kind BrokerCluster",
         ),
-        ({**topic("x"), "apiVersion": "ottla.dev/v2"}, "ottla.dev/v2 Topic is not known here"),
-        ({**topic("x"), "metadata": {}}, "Topic: metadata.name is needed"),
-        ({**topic("x"), "kind": ["Topic"]}, "ottla.dev/v1alpha1 ['Topic'] is not known here"),
+        ({**topic("x"), "apiVersion": "ottla.dev/v2"}, "unknown resource ottla.dev/v2 Topic"),
+        ({**topic("x"), "metadata": {}}, "Topic: metadata.name is required"),
+        ({**topic("x"), "kind": ["Topic"]}, "unknown resource ottla.dev/v1alpha1 ['Topic']"),
         (["a", "list"], "not a resource"),
     ],
 )
@@ -481,7 +487,7 @@ def test_a_name_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", topic("same"), topic("same"))
     loaded = load_folder(tmp_path)
     assert len(loaded.documents) == 1
-    assert "Topic/same is in" in loaded.errors[0]
+    assert "Topic/same is also defined in" in loaded.errors[0]
 
 
 def test_a_status_in_a_file_is_ignored_and_another_top_level_field_is_not(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_is_somebody_elses_is_neither_written_nor_deleted(place: Place) -> 
     place.put(user("bob"), "bob", DATA)
     assert place.read("alice")["alice"].owner == ""
     for name in ("alice", "bob"):
-        with pytest.raises(StepFailed, match="is not of User/alice"):
+        with pytest.raises(StepFailed, match="User/alice does not own it"):
             place.put(user("alice"), name, {"password": b"mine"})
         place.delete(user("alice"), name)
         assert place.read(name)[name].data == DATA

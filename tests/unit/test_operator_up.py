@@ -275,7 +275,7 @@ def test_plain_lines_come_when_something_changes(folder: Folder) -> None:
 
     assert show("create topic a") == [
         "12:00:00 create topic a",
-        "12:00:00 Topic/a Ready=Unknown Pending not looked at yet",
+        "12:00:00 Topic/a Ready=Unknown Pending the operator has not reconciled the resource yet",
     ]
     assert show("create topic a") == []
     folder.report()

@@ -31,7 +31,10 @@ def test_defaults_are_filled_in() -> None:
             {"kafka": {"bootstrap": "nowhere"}},
             "kafka.bootstrap: must be HOST:PORT[,HOST:PORT…], not 'nowhere'",
         ),
-        ({"kafka": {"bootstap": "a:1"}}, "kafka.bootstap: unknown key; known are bootstrap, sasl, tls"),
+        (
+            {"kafka": {"bootstap": "a:1"}},  # codespell:ignore bootstap
+            "kafka.bootstap: unknown key; known are bootstrap, sasl, tls",  # codespell:ignore bootstap
+        ),
         ({"kafka": {}}, "kafka.bootstrap: is missing"),
         ({"max_offsets_per_trigger": 5}, "max_offsets_per_trigger: unknown key; known are name, kafka"),
         ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger: Input should be greater than or equal to 1"),

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from demo import events, run, summary
-from demo.failover import Failover, NoTarget, View, target
+from demo.failover import ClusterView, Failover, NoTarget, target
 from demo.produce import AckClock
 from demo.summary import Outcome
 from demo.up import READY, choose_port
@@ -50,9 +50,9 @@ def test_a_cancelled_flight_counts_at_its_scheduled_time() -> None:
     assert (when.isoformat(), departed) == ("2013-01-01T21:30:00+00:00", False)
 
 
-def view(controller: int, leaders: list[int], in_sync: tuple[int, ...] = (0, 1, 2)) -> View:
+def view(controller: int, leaders: list[int], in_sync: tuple[int, ...] = (0, 1, 2)) -> ClusterView:
     partitions = [("t", number) for number in range(len(leaders))]
-    return View(
+    return ClusterView(
         controller,
         dict(zip(partitions, leaders, strict=True)),
         dict.fromkeys(partitions, frozenset(in_sync)),

@@ -43,8 +43,8 @@ class NewTopicConsumer:
         return []
 
     def get_watermark_offsets(self, partition: Any, timeout_s: float, *, cached: bool) -> tuple[int, int]:
-        if self.refusals:
-            raise KafkaException(KafkaError(self.refusals.pop(0)))
+        if self.failures:
+            raise KafkaException(KafkaError(self.failures.pop(0)))
         return 0, 0
 
     def close(self) -> None:
@@ -73,19 +73,19 @@ async def started() -> Store:
 
 
 def test_it_starts_on_a_topic_that_was_just_created(new_topic: type[NewTopicConsumer]) -> None:
-    new_topic.refusals = [
+    new_topic.failures = [
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_LEADER_FOR_PARTITION,
     ]
     assert asyncio.run(started()).failure is None
-    assert not new_topic.refusals
+    assert not new_topic.failures
 
 
 def test_a_topic_without_a_leader_ends_the_start_in_time(
     new_topic: type[NewTopicConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new_topic.refusals = [KafkaError.LEADER_NOT_AVAILABLE] * 1_000_000
+    new_topic.failures = [KafkaError.LEADER_NOT_AVAILABLE] * 1_000_000
     monkeypatch.setattr(stores, "BROKERS_S", 0.2)
     with pytest.raises(topic_logs.LogFailed, match="Leader not available"):
         asyncio.run(started())

@@ -102,11 +102,11 @@ def test_what_is_taken_back_does_not_count() -> None:
 
 def test_one_fetch_may_bring_what_the_windows_hold() -> None:
     made = quotas((QuotaEntity(UNNAMED, "c"), 1000.0))
-    assert made.most_at_once(ANONYMOUS, "c") == 10_000
-    assert made.most_at_once(ANONYMOUS, "other") is None
-    assert made.most_at_once(ANONYMOUS, None) is None
+    assert made.max_burst(ANONYMOUS, "c") == 10_000
+    assert made.max_burst(ANONYMOUS, "other") is None
+    assert made.max_burst(ANONYMOUS, None) is None
     made.update(QuotaEntity(UNNAMED, "c"), 2.0**62)
-    assert made.most_at_once(ANONYMOUS, "c") == 2**31 - 1
+    assert made.max_burst(ANONYMOUS, "c") == 2**31 - 1
 
 
 def test_clients_that_stay_away_are_forgotten() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from controller_world import T0, World
 from replication_brokers import Brokers, until
 from replication_cluster import Cluster
+from simulated_controller import T0, SimulatedController
 
 from ottla.protocol.errors import ErrorCode
 from ottla.replication.alter_partition import build_request
@@ -84,7 +84,7 @@ def test_the_controller_refuses_a_former_registration_and_the_leader_asks_again(
     cluster.replicate()
     [(partition, change)] = cluster.proposals
     cluster.proposals = []
-    world = World()
+    world = SimulatedController()
     world.create({0: (1, 2, 3)})
     world.alive(1, 2)
     world.alive(1, 2, 3, bounced=[3])
@@ -92,7 +92,7 @@ def test_the_controller_refuses_a_former_registration_and_the_leader_asks_again(
     [row] = answer.topics[0].partitions
     assert row.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert world.lead(T0).isr == (1, 2)
-    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     cluster.broker_epochs[3] = 1103
     cluster.fetch(3)
     [(_, change)] = cluster.proposals

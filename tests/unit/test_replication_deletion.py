@@ -8,7 +8,7 @@ import pytest
 from replication_cluster import Cluster
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.replication.deletion import HIGH_WATERMARK, delete_records, low_watermark
+from ottla.replication.delete_records import HIGH_WATERMARK, delete_records, low_watermark
 from ottla.storage.log_config import LogConfig
 
 

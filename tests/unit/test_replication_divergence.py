@@ -136,7 +136,7 @@ def test_a_follower_without_epochs_is_placed_by_the_leaders_log_end(tmp_path: Pa
     request.fetch_offset = 5
     read = cluster.answer(2, request)
     assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE
-    fetch.asked_offset = 0
+    fetch.fetch_offset = 0
     assert fetch.decide(FetchResponse.PartitionData(error_code=read.error)) == AskOffsets()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.protocol import codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
-from ottla.replication.fetch_session import FetchSession
+from ottla.replication.fetch_session import FetchSessionHandler
 from ottla.server.dispatch.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.fetch.response import FetchedPartition, by_topic
 
@@ -40,12 +40,12 @@ def answer_to(*keys: Key, session_id: int = 5, error: ErrorCode = ErrorCode.NONE
     )
 
 
-def begun(*keys: Key) -> FetchSession:
+def begun(*keys: Key) -> FetchSessionHandler:
     """A session of `keys`, the first answer taken."""
-    session = FetchSession(1)
+    session = FetchSessionHandler(1)
     assert session.begin(by_topic_id=True)
     for topic, partition in keys:
-        session.want((topic, partition), UUID(int=1 if topic == "a" else 2), asked(partition))
+        session.add((topic, partition), UUID(int=1 if topic == "a" else 2), asked(partition))
     request = session.request()
     assert request is not None
     assert (request.session_id, request.session_epoch) == (0, 0)
@@ -56,9 +56,9 @@ def begun(*keys: Key) -> FetchSession:
 def test_what_has_not_changed_is_not_asked_for_again() -> None:
     session = begun(("a", 0), ("a", 1))
     assert not session.begin(by_topic_id=True)
-    session.want(("a", 0), UUID(int=1), asked(0))
-    session.want(("a", 1), UUID(int=1), asked(1, 7))
-    session.want(("b", 0), UUID(int=2), asked(0))
+    session.add(("a", 0), UUID(int=1), asked(0))
+    session.add(("a", 1), UUID(int=1), asked(1, 7))
+    session.add(("b", 0), UUID(int=2), asked(0))
     request = session.request()
     assert request is not None
     assert (request.session_id, request.session_epoch) == (5, 1)
@@ -72,7 +72,7 @@ def test_what_has_not_changed_is_not_asked_for_again() -> None:
 def test_a_topic_made_again_is_forgotten_under_its_old_id() -> None:
     session = begun(("a", 0))
     session.begin(by_topic_id=True)
-    session.want(("a", 0), UUID(int=3), asked(0))
+    session.add(("a", 0), UUID(int=3), asked(0))
     request = session.request()
     assert request is not None
     assert [t.topic_id for t in request.topics] == [UUID(int=3)]
@@ -93,7 +93,7 @@ def test_after_an_error_everything_is_asked_for_anew(error: ErrorCode, session_i
     session.begin(by_topic_id=True)
     assert session.accept(answer_to(error=error, session_id=0)) is None
     assert session.begin(by_topic_id=True), "full"
-    session.want(("a", 0), UUID(int=1), asked(0))
+    session.add(("a", 0), UUID(int=1), asked(0))
     request = session.request()
     assert request is not None
     assert (request.session_id, request.session_epoch) == (session_id, 0)
@@ -108,10 +108,10 @@ def test_an_answer_about_something_else_is_not_believed() -> None:
 
 
 def test_a_full_answer_leaves_nothing_out() -> None:
-    session = FetchSession(1)
+    session = FetchSessionHandler(1)
     session.begin(by_topic_id=True)
-    session.want(("a", 0), UUID(int=1), asked(0))
-    session.want(("a", 1), UUID(int=1), asked(1))
+    session.add(("a", 0), UUID(int=1), asked(0))
+    session.add(("a", 1), UUID(int=1), asked(1))
     assert session.accept(answer_to(("a", 0))) is None
 
 
@@ -126,7 +126,7 @@ def test_without_a_session_every_request_is_full() -> None:
 def test_names_for_ids_or_ids_for_names_is_another_session() -> None:
     session = begun(("a", 0))
     assert session.begin(by_topic_id=False), "full"
-    session.want(("a", 0), None, asked(0))
+    session.add(("a", 0), None, asked(0))
     request = session.request()
     assert request is not None
     assert (request.session_id, request.session_epoch) == (5, 0)
@@ -139,7 +139,7 @@ class Both:
 
     def __init__(self) -> None:
         self.leader = FetchSessionCache(4)
-        self.session = FetchSession(1)
+        self.session = FetchSessionHandler(1)
         self.followed: dict[Key, tuple[UUID, int]] = {}
         self.changed: set[Key] = set()
 
@@ -148,9 +148,9 @@ class Both:
         for key in list(self.followed) if full else sorted(self.changed):
             if key in self.followed:
                 topic_id, offset = self.followed[key]
-                self.session.want(key, topic_id, asked(key[1], offset))
+                self.session.add(key, topic_id, asked(key[1], offset))
             else:
-                self.session.forget(key)
+                self.session.remove(key)
         self.changed.clear()
         request = self.session.request()
         if request is None:

@@ -62,7 +62,7 @@ def test_a_leader_moves_while_it_is_written_to(tmp_path: Path) -> None:
         partition = brokers[1].manager.partition(TOPIC, 0)
         assert values_of(partition) == [*(f"v{n}" for n in range(written)), "last"]
         assert partition.high_watermark == written + 1
-        assert brokers[1].logs.futures() == {}
+        assert brokers[1].logs.future_logs() == {}
 
     play(tmp_path, story)
 
@@ -77,14 +77,14 @@ def test_a_move_that_is_throttled_waits_and_can_be_called_off(tmp_path: Path) ->
         quota.limit = 1.0
         source, target = directory_of(brokers), other(brokers, tmp_path)
         assert alter(brokers, target) is ErrorCode.NONE
-        future = logs.future(TOPIC, 0)
+        future = logs.future_log(TOPIC, 0)
         assert future is not None
         await until(lambda: future.log_end_offset > 0)
         assert alter(brokers, target) is ErrorCode.NONE, "it is on its way"
-        assert logs.future(TOPIC, 0) is future
+        assert logs.future_log(TOPIC, 0) is future
         assert 0 < future.log_end_offset < 30
         assert alter(brokers, tmp_path / source) is ErrorCode.NONE, "it is there: the move is over"
-        assert logs.future(TOPIC, 0) is None
+        assert logs.future_log(TOPIC, 0) is None
         assert directory_of(brokers) == source
 
         assert alter(brokers, target) is ErrorCode.NONE
@@ -121,7 +121,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
     async def story(brokers: Brokers) -> None:
         manager, logs = brokers[1].manager, brokers[1].logs
         loop = asyncio.get_running_loop()
-        logs.on_dir_failed = lambda path: loop.call_soon_threadsafe(manager.drop_failed_directories)
+        logs.registry.on_dir_failed = lambda path: loop.call_soon_threadsafe(manager.drop_failed_directories)
         brokers.tell(leader=1, epoch=0, isr=[1], partitions=4)
         here = [p for p in range(4) if directory_of(brokers, p) == "a"]
         there = [p for p in range(4) if directory_of(brokers, p) == "b"]
@@ -188,12 +188,12 @@ def test_a_move_that_a_restart_interrupted_goes_on_when_the_controller_speaks(tm
             brokers[1].produce("x" * 100_000)
         brokers[1].manager.moves.quota.limit = 1.0
         assert alter(brokers, other(brokers, tmp_path)) is ErrorCode.NONE
-        future = brokers[1].logs.future(TOPIC, 0)
+        future = brokers[1].logs.future_log(TOPIC, 0)
         assert future is not None
         await until(lambda: future.log_end_offset > 0)
 
     async def second(brokers: Brokers) -> None:
-        assert brokers[1].logs.future(TOPIC, 0) is not None
+        assert brokers[1].logs.future_log(TOPIC, 0) is not None
         brokers.tell(leader=1, epoch=1, isr=[1])
         target = other(brokers, tmp_path).name
         await until(lambda: directory_of(brokers) == target)

@@ -23,8 +23,8 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from ottla.storage.log import AppendInfo, Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log import Log, LogAppendInfo
+from ottla.storage.log_manager import LogManager
 
 Story = Callable[[Brokers], Awaitable[None]]
 
@@ -102,7 +102,7 @@ def test_one_partitions_trouble_does_not_hold_up_the_others(
 
         append = Log.append_as_follower
 
-        def fails(log: Log, records: bytes | memoryview, *, now_ms: int) -> AppendInfo:
+        def fails(log: Log, records: bytes | memoryview, *, now_ms: int) -> LogAppendInfo:
             if log is troubled.log:
                 raise RuntimeError("nobody thought of this")
             return append(log, records, now_ms=now_ms)
@@ -601,7 +601,7 @@ def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -
         def ticked(after_ms: int) -> bool:
             """Whether all is done that was due."""
             brokers[1].manager.tick(brokers.now_ms + after_ms)
-            return not brokers[1].logs.has_chores(brokers.now_ms + after_ms)
+            return not brokers[1].logs.has_deferred_tasks(brokers.now_ms + after_ms)
 
         await until(lambda: ticked(4_999))
         assert brokers[1].logs.read_high_watermarks() == {}
@@ -623,11 +623,11 @@ def test_high_watermarks_are_checkpointed_only_after_one_has_moved(tmp_path: Pat
 
         brokers[1].produce("a")
         await until(lambda: shows(1))
-        await until(lambda: brokers[1].manager._upkeep._working is None)
+        await until(lambda: brokers[1].manager._maintenance._running is None)
         file.unlink()
         brokers.now_ms += 5_000
         brokers[1].manager.tick(brokers.now_ms)
-        await until(lambda: brokers[1].manager._upkeep._working is None)
+        await until(lambda: brokers[1].manager._maintenance._running is None)
         assert not file.exists()
         brokers[1].produce("b")
         await until(lambda: shows(2))
@@ -674,7 +674,7 @@ def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) 
         def ticked(after_ms: int) -> bool:
             brokers.now_ms = deleted_ms + after_ms
             broker.manager.tick(brokers.now_ms)
-            return not broker.logs.has_chores(brokers.now_ms)
+            return not broker.logs.has_deferred_tasks(brokers.now_ms)
 
         await until(lambda: ticked(0))
         assert ticked(59_999)

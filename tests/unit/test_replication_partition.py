@@ -249,7 +249,7 @@ def test_an_ineligible_replica_is_forgotten_and_may_be_proposed_again(cluster: C
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms) is False
+    assert partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms) is False
     assert partition.maximal_isr == {1}
     cluster.replicate(2)
     assert [change.proposed for _, change in cluster.proposals] == [{1, 2}]
@@ -264,7 +264,7 @@ def test_a_refusal_that_leaves_doubt_keeps_the_maximal_isr_until_the_controller_
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, error, cluster.now_ms) is False
+    assert partition.isr_change_failed(change, error, cluster.now_ms) is False
     assert partition.maximal_isr == {1, 2}
     cluster.replicate(3)
     assert not cluster.proposals
@@ -276,7 +276,7 @@ def test_an_unknown_refusal_is_asked_again(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, ErrorCode.UNKNOWN_SERVER_ERROR, cluster.now_ms) is True
+    assert partition.isr_change_failed(change, ErrorCode.UNKNOWN_SERVER_ERROR, cluster.now_ms) is True
     assert partition.isr_change is change
 
 
@@ -554,14 +554,14 @@ def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up(
     partition, change = cluster.proposals.pop()
     assert partition is cluster.leader
     # The controller knows already that it shuts down.
-    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     assert partition.high_watermark == 0, "3 was caught up, and to join"
     cluster.kill(3)
     heard = cluster.heard[1].news.count(("high watermark", 1))
     if by_tick:
         partition.maybe_shrink_isr(cluster.now_ms)
     else:
-        partition.follower_left(cluster.now_ms)
+        partition.broker_left(cluster.now_ms)
     assert partition.high_watermark == 1
     assert cluster.heard[1].news.count(("high watermark", 1)) == heard + 1
 
@@ -575,7 +575,7 @@ def test_one_that_left_while_it_was_proposed_holds_nothing_up_once_that_is_refus
     cluster.produce("late", acks=1)
     held = partition.high_watermark
     cluster.kill(2)
-    partition.follower_left(cluster.now_ms)
+    partition.broker_left(cluster.now_ms)
     assert partition.high_watermark == held, "2 counts until the controller has spoken"
-    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     assert partition.high_watermark == partition.log.log_end_offset > held

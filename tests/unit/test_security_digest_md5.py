@@ -27,16 +27,16 @@ def test_a_server_that_does_not_prove_itself_is_not_believed(reply: bytes | None
     exchange = log_in("chris", "secret", uri="imap/elwood.innosoft.com", nonce="OA6MHXh6VqTrRk")
     next(exchange)
     exchange.send(CHALLENGE)
-    with pytest.raises(SaslFailed, match="in vain"):
+    with pytest.raises(SaslFailed, match="has not proved"):
         exchange.send(reply)
 
 
 @pytest.mark.parametrize(
     ("challenge", "says"),
     [
-        (None, "knows no DIGEST-MD5"),
-        (b"realm=x", "another kind"),
-        (b'nonce="a",qop="auth-conf"', "another kind"),
+        (None, "does not support DIGEST-MD5"),
+        (b"realm=x", "another qop"),
+        (b'nonce="a",qop="auth-conf"', "another qop"),
     ],
 )
 def test_what_is_no_challenge_is_refused(challenge: bytes | None, says: str) -> None:

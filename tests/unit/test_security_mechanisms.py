@@ -138,9 +138,9 @@ def test_a_client_is_not_deceived_by_a_broker_that_does_not_know_the_password() 
 
 def test_a_client_asks_for_no_cheap_proof() -> None:
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce="abc")
-    with pytest.raises(SaslFailed, match="too few"):
+    with pytest.raises(SaslFailed, match="fewer than"):
         client.final(b"r=abcdef,s=QSXCR+Q6sek8bf92,i=1")
-    with pytest.raises(SaslFailed, match="not understood"):
+    with pytest.raises(SaslFailed, match="is invalid"):
         client.final(b"r=other,s=QSXCR+Q6sek8bf92,i=4096")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ottla.metadata.dynamic import USERS
+from ottla.metadata.dynamic_configs import USERS
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.security import scram
 from ottla.security.mechanisms import SaslFailed
@@ -27,7 +27,7 @@ def with_salt(salt: bytes, iterations: int = 4096) -> ScramCredential:
 def broker(users: dict[str, ScramCredential]) -> ScramCredentials:
     credentials = ScramCredentials()
     for user, credential in users.items():
-        credentials.heard(USERS, user, {MECHANISM: credential.to_text()})
+        credentials.on_entity_changed(USERS, user, {MECHANISM: credential.to_text()})
     return credentials
 
 
@@ -80,7 +80,7 @@ def test_a_change_of_one_user_changes_few_decoys() -> None:
     users = {f"real-{n}": scram.new_credential(MECHANISM, "x") for n in range(20)}
     credentials = broker(users)
     before = [challenge(credentials, name) for name in names()]
-    credentials.heard(USERS, "real-7", {})
+    credentials.on_entity_changed(USERS, "real-7", {})
     after = [challenge(credentials, name) for name in names()]
     assert 0 <= sum(a != b for a, b in zip(before, after, strict=True)) < 60
 

@@ -119,7 +119,7 @@ def test_stores_in_files(tmp_path: Path) -> None:
 def test_a_key_may_have_a_password() -> None:
     shake_hands(inline(password="geheim"), inline())
     wrong = inline(password="geheim", client_auth="none")
-    with pytest.raises(StoreProblem, match="do not fit"):
+    with pytest.raises(StoreProblem, match="do not match"):
         server_context(TlsSettings(**{**_fields(wrong), "key_password": "falsch"}))
 
 
@@ -136,7 +136,7 @@ def test_stores_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         ({"keystore_location": "/nowhere"}, "/nowhere: cannot be read"),
         ({"keystore_location": str(jks), "keystore_password": "x"}, "keytool -importkeystore"),
         ({"keystore_location": p12}, "ssl.keystore.password"),
-        ({"keystore_location": p12, "keystore_password": "x"}, "not opened"),
+        ({"keystore_location": p12, "keystore_password": "x"}, "cannot be opened"),
         ({"keystore_type": "BKS", "keystore_location": p12}, "BKS are not read"),
         ({"keystore_type": "PEM", "keystore_key": "x"}, "ssl.keystore.certificate.chain: needed"),
         ({"keystore_type": "PEM", "keystore_key": "x", "keystore_certificate_chain": "x"}, "0 private keys"),

@@ -78,7 +78,7 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     async def story() -> None:
         silent, known = Client(), Client()
         for client in (silent, known):
-            client.authenticator.expect(client.connection)  # type: ignore[arg-type]
+            client.authenticator.start_deadline(client.connection)  # type: ignore[arg-type]
         known.log_in()
         async with asyncio.timeout(60):
             await silent.connection.gone.wait()

@@ -1,4 +1,4 @@
-"""Guards before handlers: every API has one, or needs none."""
+"""Authorization checks: every API has one, or needs none."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ottla.protocol.types import Message
 from ottla.security.acls import Entry, Operation, PatternType, Permission, ResourcePattern, ResourceType
 from ottla.security.authorizer import AclAuthorizer
 from ottla.security.principals import Principal
-from ottla.server.authorization.access import Access, java_address
+from ottla.server.authorization.auth_helper import AuthHelper, java_address
+from ottla.server.authorization.checks_by_api import WITHOUT_CHECK, checks_by_api
 from ottla.server.authorization.groups import offset_commit
-from ottla.server.authorization.table import OPEN, guards
 from ottla.server.handlers.groups.handler import GroupsHandler
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -26,10 +26,10 @@ ALL_READ = ((GROUP, "g", Operation.READ), (TOPIC, "t", Operation.READ), (TOPIC, 
 Grant = tuple[ResourceType, str, Operation]
 
 
-def test_every_api_has_been_thought_about() -> None:
-    guarded = guards(BrokerConfig.from_properties({}), MetadataCache("PLAINTEXT"), lambda: True)
-    assert not guarded.keys() & OPEN
-    assert guarded.keys() | OPEN >= set(API_TABLE)
+def test_every_api_has_a_check_or_needs_none() -> None:
+    checks = checks_by_api(BrokerConfig.from_properties({}), MetadataCache("PLAINTEXT"), lambda: True)
+    assert not checks.keys() & WITHOUT_CHECK
+    assert checks.keys() | WITHOUT_CHECK >= set(API_TABLE)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def commit_to(*topics: str, rewinds: bool = True) -> OffsetCommitRequest:
     )
 
 
-def verdict(message: OffsetCommitRequest, *granted: Grant) -> Any:
-    """Of the guard on alice's request: an answer at once, what is to be done to the handler's, or None."""
+def check_result(message: OffsetCommitRequest, *granted: Grant) -> Any:
+    """Of the check of alice's request: a response, a change to the handler's response, or None."""
     authorizer = AclAuthorizer()
     for kind, name, operation in granted:
         pattern = ResourcePattern(kind, name, PatternType.LITERAL)
@@ -78,7 +78,7 @@ def verdict(message: OffsetCommitRequest, *granted: Grant) -> Any:
         route=next(route for route in routes if route.api_key == ApiKey.OFFSET_COMMIT),
         version=9,
     )
-    return offset_commit(Access(authorizer, request), message)
+    return offset_commit(AuthHelper(authorizer, request), message)
 
 
 def errors_in(response: OffsetCommitResponse) -> dict[tuple[str, int], ErrorCode]:
@@ -95,7 +95,7 @@ def both(name: str, code: ErrorCode) -> dict[tuple[str, int], ErrorCode]:
 
 def test_a_rewind_needs_read_on_the_group_and_on_its_topics_and_nothing_else() -> None:
     message = commit_to("t", "u")
-    assert verdict(message, *ALL_READ) is None
+    assert check_result(message, *ALL_READ) is None
     assert message == commit_to("t", "u"), "the handler gets it as it came"
 
 
@@ -103,21 +103,21 @@ def test_a_rewind_needs_read_on_the_group_and_on_its_topics_and_nothing_else() -
 def test_a_rewind_without_read_on_the_group_is_refused_whole(operation: Operation | None) -> None:
     granted: list[Grant] = [] if operation is None else [(GROUP, "g", operation)]
     with pytest.raises(KafkaError) as refused:
-        verdict(commit_to("t", "u"), *ALL_READ[1:], *granted)
+        check_result(commit_to("t", "u"), *ALL_READ[1:], *granted)
     assert refused.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("operation", [None, Operation.DESCRIBE, Operation.WRITE])
 def test_a_rewind_without_read_on_one_topic_reaches_no_handler(operation: Operation | None) -> None:
     granted: list[Grant] = [] if operation is None else [(TOPIC, "u", operation)]
-    answer = verdict(commit_to("t", "u"), *ALL_READ[:2], *granted)
+    answer = check_result(commit_to("t", "u"), *ALL_READ[:2], *granted)
     assert isinstance(answer, Message), "an answer at once"
     denied, left = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED
     assert errors_in(answer) == both("u", denied) | both("t", left)
 
 
 def test_a_rewind_without_read_on_any_topic_reaches_no_handler() -> None:
-    answer = verdict(commit_to("t", "u"), *ALL_READ[:1])
+    answer = check_result(commit_to("t", "u"), *ALL_READ[:1])
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert isinstance(answer, Message), "an answer at once"
     assert errors_in(answer) == both("u", denied) | both("t", denied)
@@ -125,7 +125,7 @@ def test_a_rewind_without_read_on_any_topic_reaches_no_handler() -> None:
 
 def test_a_plain_commit_without_read_on_one_topic_is_done_for_the_others() -> None:
     message = commit_to("t", "u", rewinds=False)
-    amend = verdict(message, *ALL_READ[:2])
+    amend = check_result(message, *ALL_READ[:2])
     assert message == commit_to("t", rewinds=False)
     response = OffsetCommitResponse()
     amend(response)

@@ -13,8 +13,7 @@ from connection_harness import Harness, framed
 
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
-from ottla.storage.segment import FileSlice
-from ottla.storage.segment_files import SegmentFile
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
-from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
 from ottla.server.network.connection import Connection
 from ottla.server.network.connection_limits import ConnectionLimits
@@ -38,7 +38,7 @@ def config(**settings: str) -> BrokerConfig:
 class Served:
     """A server that echoes, with these settings; the port of its first listener, or of a named one."""
 
-    def __init__(self, settings: BrokerConfig, rates: ConnectionRates | None = None) -> None:
+    def __init__(self, settings: BrokerConfig, rates: ConnectionQuotas | None = None) -> None:
         def echo(connection: Connection, frame: memoryview) -> None:
             body = bytes(frame)
             connection.respond((len(body).to_bytes(4, "big") + body,))
@@ -106,7 +106,7 @@ def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> N
         await first.is_served()
         second.ask()
         await first.is_served()
-        served.config.overlay({}, {"max.connections": "2"})
+        served.config.apply_dynamic({}, {"max.connections": "2"})
         served.server.tick()
         await second.answered()
         served.server.close_all()
@@ -161,7 +161,7 @@ def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio
         for broker in brokers:
             await broker.is_served()
         assert len(served.server.connections) == 4
-        served.config.overlay({"listener.name.clients.max.connections": "2"}, {})
+        served.config.apply_dynamic({"listener.name.clients.max.connections": "2"}, {})
         served.server.tick()
         await second.answered()
         served.server.close_all()
@@ -178,7 +178,7 @@ def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner,
         loop = asyncio.get_running_loop()
         served = Served(
             config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
-            ConnectionRates(Windows(2, 1000)),
+            ConnectionQuotas(Windows(2, 1000)),
         )
         began = loop.time()
         clients = [await served.connect("CLIENTS") for _ in range(4)]
@@ -199,8 +199,8 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
     run: asyncio.Runner,
 ) -> None:
     async def story() -> None:
-        rates = ConnectionRates(Windows(11, 1000))
-        rates.limit_address("127.0.0.2", 0)
+        rates = ConnectionQuotas(Windows(11, 1000))
+        rates.set_address_limit("127.0.0.2", 0)
         served = Served(config(), rates)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -211,7 +211,7 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
         await refused.was_closed()
         assert loop.time() - began >= 1, "it was closed at once"
         assert len(served.server.connections) == 1
-        rates.limit_address("127.0.0.2", None)
+        rates.set_address_limit("127.0.0.2", None)
         forgiven = await served.connect(source="127.0.0.2")
         await forgiven.is_served()
         served.server.close_all()
@@ -265,7 +265,7 @@ def test_those_who_are_idle_for_too_long_are_found_within_a_second() -> None:
     assert watch.idle(10_000.0) == []
 
 
-def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second() -> None:
+def test_idle_connections_are_checked_once_in_the_limit_and_not_each_second() -> None:
     watch = IdleWatch(600)
     connections = [Quiet() for _ in range(10_000)]
     for number, connection in enumerate(connections):
@@ -274,7 +274,7 @@ def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second
         for connection in connections[second % 600 :: 600]:
             connection.active_at = second
         assert watch.idle(second) == []
-    assert watch.asked <= 7 * len(connections)
+    assert watch.checks <= 7 * len(connections)
 
 
 def test_without_a_limit_nobody_is_idle() -> None:

@@ -21,7 +21,7 @@ from ottla.security.principals import ANONYMOUS
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
 from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
 from ottla.server.network.connection import Part
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 
 class FakeConnection:
@@ -154,7 +154,7 @@ def test_a_malformed_header_an_unknown_api_and_an_unsupported_version_close_it()
 
     route = Route(HeartbeatRequest, handle, heartbeat_error, versions=(1, 3))
     assert dispatch(route, memoryview(b"\x00\x0c\x00")).why.startswith("malformed request header")
-    assert "is not served" in dispatch(route, frame_of(ApiVersionsRequest(), 0)).why
+    assert "is not supported" in dispatch(route, frame_of(ApiVersionsRequest(), 0)).why
     for version in (0, 4):
         connection = dispatch(route, frame_of(HeartbeatRequest(), version))
         assert connection.closed

@@ -19,15 +19,14 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.fetch_sessions import WantedPartition
 from ottla.server.handlers.fetch.down_conversion import (
-    ANSWER_MAX_BYTES,
     INLINE_MAX_BYTES,
+    RESPONSE_MAX_BYTES,
     DownConverter,
     refuse_zstd,
 )
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import FileSlice
-from ottla.storage.segment_files import SegmentFile
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 PLAIN = LogConfig()
 
@@ -114,7 +113,7 @@ def test_a_client_that_has_gone_gets_no_answer(tmp_path: Path) -> None:
 
 
 def test_one_answer_converts_so_much_at_most_but_always_something(tmp_path: Path) -> None:
-    sizes = [ANSWER_MAX_BYTES + 1, 10, ANSWER_MAX_BYTES - 5000, 6000]
+    sizes = [RESPONSE_MAX_BYTES + 1, 10, RESPONSE_MAX_BYTES - 5000, 6000]
     for order, given in (([0, 1], [True, False]), ([1, 2, 3], [True, True, False])):
         parts = [fetched(tmp_path, at, batch(bytes(sizes[at]))) for at in order]
         assert [bool(row.records) for row in answer(*parts)] == given

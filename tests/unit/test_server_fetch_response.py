@@ -21,8 +21,7 @@ from ottla.server.handlers.fetch.response import (
     by_topic,
     size_of,
 )
-from ottla.storage.segment import FileSlice
-from ottla.storage.segment_files import SegmentFile
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 

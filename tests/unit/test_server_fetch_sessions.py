@@ -15,11 +15,11 @@ from ottla.server.dispatch.fetch_sessions import (
     READ_MAX,
     FetchContext,
     FetchSessionCache,
+    FetchWatcher,
+    FullFetch,
     IncrementalFetch,
     WantedPartition,
-    WholeFetch,
 )
-from ottla.server.dispatch.purgatory import FetchWatcher
 from ottla.server.handlers.fetch.response import FetchedPartition
 
 IDS = {"a": UUID(int=1), "b": UUID(int=2)}
@@ -47,7 +47,7 @@ class Poll:
     bucket = 0
     watched = ()
 
-    def news(self, key: tuple[str, int]) -> None: ...
+    def try_complete(self, key: tuple[str, int]) -> None: ...
 
     def expire(self) -> None: ...
 
@@ -135,11 +135,11 @@ def test_an_idle_session_looks_at_no_partition() -> None:
 def test_news_brings_a_partition_back_and_only_what_is_new_is_said() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0, A1)
-    broker.cache.mark(Log("a", 1), consumers=True, wake_followers=False)
+    broker.cache.mark_dirty(Log("a", 1), consumers=True, wake_followers=False)
     assert broker.fetch(session, 1) == (session, [])
     assert broker.read == [A1], "looked at, and found unchanged"
     broker.high_watermark[A1] = 6
-    broker.cache.mark(Log("a", 1), consumers=True, wake_followers=False)
+    broker.cache.mark_dirty(Log("a", 1), consumers=True, wake_followers=False)
     assert broker.fetch(session, 2) == (session, [A1])
     assert broker.fetch(session, 3) == (session, [])
 
@@ -181,7 +181,7 @@ def test_a_throttled_answer_leaves_the_session_as_it_was() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0)
     broker.high_watermark[A0] = 6
-    broker.cache.mark(Log(), consumers=True, wake_followers=True)
+    broker.cache.mark_dirty(Log(), consumers=True, wake_followers=True)
     context = broker.open(session, 1)
     assert isinstance(context, IncrementalFetch)
     assert len(context.choose([broker._answer(wanted) for wanted in context.to_read()])) == 1
@@ -199,7 +199,7 @@ def test_the_name_of_a_topic_may_be_learned_later() -> None:
     assert broker.fetch(session, 2) == (session, [B0])
     assert broker.fetch(session, 3) == (session, [])
     broker.high_watermark[B0] = 6
-    broker.cache.mark(Log("b", 0), consumers=True, wake_followers=True)
+    broker.cache.mark_dirty(Log("b", 0), consumers=True, wake_followers=True)
     assert broker.fetch(session, 4) == (session, [B0])
 
 
@@ -244,8 +244,8 @@ def test_a_leader_hears_late_of_the_polls_of_an_idle_follower() -> None:
         broker.fetch(session, epoch, replica_id=7)
     log = Log()
     broker.now_ms += 400
-    broker.cache.mark(log, consumers=False, wake_followers=True)
-    broker.cache.mark(log, consumers=False, wake_followers=True)
+    broker.cache.mark_dirty(log, consumers=False, wake_followers=True)
+    broker.cache.mark_dirty(log, consumers=False, wake_followers=True)
     assert log.heard == [(7, broker.now_ms - 400)], "once, and the time of its last poll"
 
 
@@ -257,8 +257,8 @@ def test_appends_wake_followers_and_high_watermarks_wake_consumers() -> None:
         context = broker.open(session, 1, replica_id=replica_id)
         assert isinstance(context, IncrementalFetch)
         woken[name] = context.session.waiting = Poll()
-    appended = broker.cache.mark(Log(), consumers=False, wake_followers=True)
-    advanced = broker.cache.mark(Log(), consumers=True, wake_followers=False)
+    appended = broker.cache.mark_dirty(Log(), consumers=False, wake_followers=True)
+    advanced = broker.cache.mark_dirty(Log(), consumers=True, wake_followers=False)
     assert appended == [woken["follower"]]
     assert advanced == [woken["consumer"]]
 
@@ -346,7 +346,7 @@ def test_an_old_session_gives_way_to_a_bigger_one(size: int, evicts: bool) -> No
 def test_no_slots_no_sessions() -> None:
     broker = Broker(slots=0)
     assert broker.fetch(0, 0, A0) == (NO_SESSION, [A0])
-    assert isinstance(broker.open(0, -1, A0), WholeFetch)
+    assert isinstance(broker.open(0, -1, A0), FullFetch)
 
 
 def test_a_poll_hears_that_its_session_was_evicted() -> None:
@@ -416,7 +416,7 @@ def test_a_fetch_of_many_partitions_with_news_takes_them_in_turns() -> None:
     count = READ_MAX + 10
     session, _ = broker.fetch(0, 0, *some(count))
     for index in range(count):
-        broker.cache.mark(Log("a", index), consumers=True, wake_followers=False)
+        broker.cache.mark_dirty(Log("a", index), consumers=True, wake_followers=False)
     context = broker.open(session, 1)
     assert isinstance(context, IncrementalFetch)
     broker.answer(context)

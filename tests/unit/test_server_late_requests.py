@@ -28,8 +28,8 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.server.handlers.admin.log_dirs import LogDirsHandler
-from ottla.server.handlers.cluster.control import ClusterHandler
-from ottla.server.logs.lost_logs import LostLogs
+from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
+from ottla.server.logs.lost_logs import LostLogDetector
 from ottla.wire.inter_broker import Purpose
 
 OLD = UUID(int=0xA)
@@ -58,8 +58,8 @@ class Scene:
         self.brokers = brokers
         self.store = MemoryStore()
         self.groups_told: list[set[str]] = []
-        self.handlers: dict[int, ClusterHandler] = {}
-        self.lost_logs: dict[int, LostLogs] = {}
+        self.handlers: dict[int, InterBrokerRequestsHandler] = {}
+        self.lost_logs: dict[int, LostLogDetector] = {}
         self.silent: set[int] = set()
         """Brokers that do not say what logs they have."""
         self.notifications: list[int] = []
@@ -73,10 +73,10 @@ class Scene:
 
             inter_broker: Any = SimpleNamespace(request=self._describe)
             notify = partial(self.notifications.append, broker_id)
-            lost_logs = self.lost_logs[broker_id] = LostLogs(
+            lost_logs = self.lost_logs[broker_id] = LostLogDetector(
                 broker.manager, broker.cache, inter_broker, notify
             )
-            self.handlers[broker_id] = ClusterHandler(
+            self.handlers[broker_id] = InterBrokerRequestsHandler(
                 broker.manager,
                 broker.cache,
                 controller=None,  # type: ignore[arg-type]  # for requests to the controller
@@ -293,7 +293,7 @@ def test_a_stray_log_that_no_controller_spoke_of_makes_room_too(tmp_path: Path) 
 
 
 def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.server.handlers.cluster.control.STORE_RETRY_S", 0.001)
+    monkeypatch.setattr("ottla.server.handlers.cluster.inter_broker_requests.STORE_RETRY_S", 0.001)
 
     async def scenario(scene: Scene) -> None:
         await scene.create(NEW)

@@ -17,7 +17,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE
 from ottla.storage.log import Log
 
 WAIT_S = 60.0
@@ -40,19 +40,19 @@ class Running:
         await self.admin.create_topic(
             name, partitions=1, replication_factor=1, config={**COMPACTED, **config}
         )
-        find = self.broker.parts.replicas.find
+        find = self.broker.replication.replicas.find
         await self.until(lambda: (found := find(name, 0)) is not None and found.is_leader)
         return self.log(name)
 
     def log(self, name: str) -> Log:
-        return self.broker.parts.replicas.partition(name, 0).log
+        return self.broker.replication.replicas.partition(name, 0).log
 
     def fill(self, name: str, count: int = 300) -> list[Found]:
         """Committed records; what the log holds now."""
         log = self.log(name)
         for number in range(count):
             put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker._clock())
-        self.broker.parts.replicas.partition(name, 0).high_watermark = log.log_end_offset
+        self.broker.replication.replicas.partition(name, 0).high_watermark = log.log_end_offset
         return records(log)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -62,7 +62,7 @@ class Running:
 
     async def cleaned(self, name: str) -> None:
         log = self.log(name)
-        await self.until(lambda: not log.has_sealed_dirt)
+        await self.until(lambda: not log.has_dirty_sealed_segments)
 
 
 Story = Callable[[Running], Coroutine[Any, Any, None]]
@@ -102,13 +102,13 @@ def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) 
         await running.until(
             lambda: read_offsets(place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
         )
-        metrics = running.broker.parts.cleaner.metrics()
+        metrics = running.broker.replication.cleaner.metrics()
         assert metrics["cleaner-recopy-percent"] < 50
         assert metrics["max-buffer-utilization-percent"] == 0
         assert metrics["DeadThreadCount"] == metrics["uncleanable-partitions-count"] == 0
 
     async def second(running: Running) -> None:
-        find = running.broker.parts.replicas.find
+        find = running.broker.replication.replicas.find
         await running.until(lambda: find("c", 0) is not None)
         log = running.log("c")
         assert log.first_dirty_offset == read_offsets(place / CHECKPOINT_FILE)["c", 0] > 200
@@ -123,7 +123,7 @@ def test_nothing_is_cleaned_that_is_not_committed(place: Path) -> None:
         await running.topic("free")
         written = running.fill("held")
         held = running.log("held")
-        partition = running.broker.parts.replicas.partition("held", 0)
+        partition = running.broker.replication.replicas.partition("held", 0)
         partition.high_watermark = held.segments[1].base_offset
         running.fill("free")
         await running.cleaned("free")
@@ -140,28 +140,28 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: 
         log = running.log("broken")
         written = running.fill("broken", 10)
         path = log.segments[0].file.path
-        running.broker.parts.replicas.partition("broken", 0).high_watermark = 0
+        running.broker.replication.replicas.partition("broken", 0).high_watermark = 0
         running.fill("broken", 100)
         with path.open("r+b") as file:
             file.seek(70)
             file.write(b"\xff")
-        await running.until(lambda: ("broken", 0) in running.broker.parts.cleaner.uncleanable)
+        await running.until(lambda: ("broken", 0) in running.broker.replication.cleaner.uncleanable)
         await running.topic("whole")
         running.fill("whole")
         await running.cleaned("whole")
         assert log.first_dirty_offset is None
         assert log.log_start_offset == written[0][0]
-        metrics = running.broker.parts.cleaner.metrics()
+        metrics = running.broker.replication.cleaner.metrics()
         assert metrics["uncleanable-partitions-count"] == 1
         assert metrics["uncleanable-bytes"] == sum(segment.size for segment in log.segments[:-1])
         assert metrics["DeadThreadCount"] == 0
         # Another log of the same name has nothing to do with it.
         await running.admin.delete_topic("broken")
-        await running.until(lambda: running.broker.parts.replicas.find("broken", 0) is None)
+        await running.until(lambda: running.broker.replication.replicas.find("broken", 0) is None)
         await running.topic("broken")
         running.fill("broken")
         await running.cleaned("broken")
-        assert not running.broker.parts.cleaner.uncleanable
+        assert not running.broker.replication.cleaner.uncleanable
 
     run(place, story)
 
@@ -179,11 +179,13 @@ def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
                 put(log, (f"key-{number}", f"{number}"), now_ms=running.broker._clock(), timestamp=1)
         put(old, ("young", "x"), now_ms=running.broker._clock(), timestamp=running.broker._clock() + 10**9)
         cut.maybe_increment_log_start_offset(150)
-        partitions = [running.broker.parts.replicas.partition(name, 0) for name in ("small", "old", "cut")]
+        partitions = [
+            running.broker.replication.replicas.partition(name, 0) for name in ("small", "old", "cut")
+        ]
         for partition in partitions:
             partition.high_watermark = partition.log.log_end_offset
         await running.until(lambda: small.size < 3000 + 2000)
-        await running.until(lambda: old.segment_count == 1)
+        await running.until(lambda: len(old.segments) == 1)
         await running.until(lambda: cut.segments[1].base_offset > 150)
         assert (small.size >= 3000, small.log_start_offset > 0) == (True, True)
         assert records(old)[-1][1] == b"young"
@@ -191,7 +193,7 @@ def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
         assert cut.segments[0].base_offset <= 150
         # Who waits for it hears of it on the loop, a moment later.
         await running.until(
-            lambda: all(each._log_start_told == each.log.log_start_offset for each in partitions)
+            lambda: all(each._notified_log_start == each.log.log_start_offset for each in partitions)
         )
 
     run(place, story)
@@ -201,10 +203,10 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
     async def story(running: Running) -> None:
         await running.topic("gone")
         running.fill("gone", 2000)
-        cleaner = running.broker.parts.cleaner
-        await running.until(lambda: ("gone", 0) in cleaner._logs._claimed)
+        cleaner = running.broker.replication.cleaner
+        await running.until(lambda: ("gone", 0) in cleaner._logs.maintenance._locked_for_cleaning)
         await running.admin.delete_topic("gone")
-        await running.until(lambda: running.broker.parts.replicas.find("gone", 0) is None)
+        await running.until(lambda: running.broker.replication.replicas.find("gone", 0) is None)
         await running.topic("gone")
         written = running.fill("gone")
         await running.cleaned("gone")
@@ -223,13 +225,15 @@ def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
     async def first(running: Running) -> None:
         await running.topic("slow")
         running.fill("slow", 3000)
-        await running.until(lambda: ("slow", 0) in running.broker.parts.cleaner._logs._claimed)
+        await running.until(
+            lambda: ("slow", 0) in running.broker.replication.cleaner._logs.maintenance._locked_for_cleaning
+        )
 
     async def second(running: Running) -> None:
-        await running.until(lambda: running.broker.parts.replicas.find("slow", 0) is not None)
+        await running.until(lambda: running.broker.replication.replicas.find("slow", 0) is not None)
         log = running.log("slow")
         await running.until(lambda: log.log_end_offset == 3000)
-        partition = running.broker.parts.replicas.partition("slow", 0)
+        partition = running.broker.replication.replicas.partition("slow", 0)
         await running.until(lambda: partition.is_leader and partition.high_watermark == 3000)
         written = {(offset, key, b"%d" % offset) for offset, key, _ in records(log)}
         assert written == set(records(log))
@@ -247,13 +251,17 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
     async def story(running: Running) -> None:
         await running.topic("unlucky")
         running.fill("unlucky", 3000)
-        cleaner = running.broker.parts.cleaner
+        cleaner = running.broker.replication.cleaner
         process = cleaner._threads[0].process
-        await running.until(lambda: ("unlucky", 0) in cleaner._logs._claimed and process.pid is not None)
+        await running.until(
+            lambda: (
+                ("unlucky", 0) in cleaner._logs.maintenance._locked_for_cleaning and process.pid is not None
+            )
+        )
         victim = process.pid
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
-        await running.until(lambda: ("unlucky", 0) in cleaner._resting)
+        await running.until(lambda: ("unlucky", 0) in cleaner._retry_after_ms)
         # The next one is as fast as it likes.
         await running.admin.alter_broker_config(
             None, set_values={"log.cleaner.io.max.bytes.per.second": "1e9"}
@@ -272,11 +280,12 @@ def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
     async def story(running: Running) -> None:
         await running.topic("kept")
         written = running.fill("kept")
-        assert running.log("kept").has_sealed_dirt
-        assert not running.broker.parts.cleaner._threads
+        assert running.log("kept").has_dirty_sealed_segments
+        assert not running.broker.replication.cleaner._threads
         assert records(running.log("kept")) == written
         # Nor has what lies below the start: that would be the cleaner's as well.
         running.log("kept").maybe_increment_log_start_offset(200)
-        assert running.broker.parts.cleaner._logs.cleanup(running.broker._clock(), {("kept", 0): 300}) == 0
+        logs = running.broker.replication.cleaner._logs
+        assert logs.cleanup(running.broker._clock(), {("kept", 0): 300}) == 0
 
     run(place, story, log_cleaner_enable="false")

@@ -94,7 +94,7 @@ class FakeFetch:
         self.heard: list[PartitionKey] = []
         self.expired = 0
 
-    def news(self, key: PartitionKey) -> None:
+    def try_complete(self, key: PartitionKey) -> None:
         self.heard.append(key)
 
     def expire(self) -> None:
@@ -357,7 +357,7 @@ def test_one_that_fails_takes_nobody_along() -> None:
     """A disk that cannot be read, say: the others of that turn, and all later ones, get their answers."""
 
     class Failing(FakeFetch):
-        def news(self, key: PartitionKey) -> None:
+        def try_complete(self, key: PartitionKey) -> None:
             raise OSError("no such device")
 
         def expire(self) -> None:

@@ -25,7 +25,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
         broker = Broker(BrokerConfig.from_properties(config), store=MemoryStore())
         await broker.start()
         await broker.stop()
-        return broker.parts.dispatcher.routes()
+        return broker.requests.dispatcher.routes()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(story())

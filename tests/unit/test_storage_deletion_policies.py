@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from storage_logs import NOW_MS, append, open_log
 
-from ottla.metadata.ottla_config_table import BUILT_IN_POLICIES
+from ottla.metadata.broker_config_table import BUILT_IN_POLICIES
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, LogFacts, SegmentFacts, deletable_segments
 
 DOCS = Path(__file__).parents[2] / "docs/storage.md"
@@ -55,12 +55,12 @@ def filled(directory: Path, config: LogConfig) -> Log:
     log = open_log(directory, config)
     for number in range(50):
         append(log, f"value {number}", timestamp=NOW_MS + number)
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     return log
 
 
 def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log._segments]
+    return [segment.base_offset for segment in log.segments]
 
 
 def test_a_segment_goes_when_one_policy_names_it_and_all_before_it_go() -> None:
@@ -140,7 +140,7 @@ def test_a_truncation_while_a_policy_decides_puts_deletion_off(tmp_path: Path) -
 
 def test_appends_do_not_wait_for_a_policy(tmp_path: Path) -> None:
     def held(facts: LogFacts) -> list[int]:
-        assert not log._lock._is_owned()  # type: ignore[attr-defined]
+        assert not log._local.lock._is_owned()  # type: ignore[attr-defined]
         return []
 
     log = filled(tmp_path, config("mine"))
@@ -157,7 +157,7 @@ def test_a_policy_that_fails_on_one_log_leaves_the_others_their_turn(tmp_path: P
 
     logs = LogManager([tmp_path], 1, "c1")
     logs.load(NOW_MS)
-    logs.deletion_policies = {**BUILT_IN, "mine": Names(choose)}
+    logs.maintenance.deletion_policies = {**BUILT_IN, "mine": Names(choose)}
     for topic in ("bad", "good"):
         log = logs.get_or_create(topic, 0, config("mine"), NOW_MS)
         for number in range(50):

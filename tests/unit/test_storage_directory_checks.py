@@ -16,11 +16,11 @@ from storage_logs import NOW_MS, append, batch
 from ottla.cli.main import main
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.directories import write_topic_id
-from ottla.storage.findings import Finding
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir_checks import check_log_dirs
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
+from ottla.storage.segment_checks import Finding
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0)
 
@@ -77,15 +77,15 @@ def make(directory: Path, *, clean: bool = True) -> Path:
     ends = {key: log.log_end_offset for key, log in logs.logs().items()}
     logs.write_high_watermarks(ends)
     logs.write_start_offsets()
-    logs.tend(1 << 62)
+    logs.run_deferred_tasks(1 << 62)
     if clean:
         logs.close(NOW_MS)
     else:
         plain.flush()
         logs.write_checkpoints()
         append(plain, "not flushed")
-        for log_dir in logs._dirs.values():
-            log_dir.release()
+        for log_dir in logs.registry.dirs.values():
+            log_dir.unlock()
     return directory
 
 
@@ -303,7 +303,7 @@ def test_a_directory_that_a_broker_has_open_is_told(directory: Path) -> None:
         logs.close(NOW_MS)
     assert (done.returncode, done.stderr) == (
         0,
-        f"{directory}: a broker has it open, and may write while it is read\n",
+        f"{directory}: a broker has it open and may write to it during the check\n",
     )
     assert all(": note: " in line for line in done.stdout.splitlines()), done.stdout
 

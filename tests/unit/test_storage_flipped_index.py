@@ -17,7 +17,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import ControlType, build_control_batch, iter_batches
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 60
@@ -29,7 +29,7 @@ def filled(path: Path) -> None:
     log = logs.get_or_create("events", 0, CONFIG, NOW_MS)
     for n in range(RECORDS):
         append(log, f"v{n}", timestamp=NOW_MS + n)
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     logs.close(NOW_MS)
 
 
@@ -62,14 +62,14 @@ def test_a_position_that_is_wrong_misleads_nobody(tmp_path: Path, entry: int, ma
         read = log.read(offset, 1, up_to=RECORDS)
         assert struct.unpack_from(">q", read.to_bytes())[0] == offset
     assert contents(log) == [(n, f"v{n}") for n in range(RECORDS)]
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert index.read_bytes() == good
     assert times.read_bytes() == good_times
     assert contents(log) == [(n, f"v{n}") for n in range(RECORDS)]
     assert [log.offset_for_timestamp(NOW_MS + n) for n in range(RECORDS)] == [
         (n, NOW_MS + n, 0) for n in range(RECORDS)
     ]
-    assert not logs.has_chores(NOW_MS)
+    assert not logs.has_deferred_tasks(NOW_MS)
     logs.close(NOW_MS)
 
 
@@ -84,7 +84,7 @@ def test_the_index_of_a_damaged_log_stays_for_what_it_still_finds(tmp_path: Path
     logs, log = opened(tmp_path)
     with pytest.raises(KafkaError):
         log.read(second[0], 1, up_to=RECORDS)
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert index.read_bytes() == before
     found = log.read(last[0], 1, up_to=RECORDS)
     assert struct.unpack_from(">q", found.to_bytes())[0] == last[0]
@@ -154,7 +154,7 @@ def with_transactions(path: Path) -> Answers:
         put(2)
         if turn % 2:
             end(2, ControlType.ABORT)
-    assert log.segment_count == 3
+    assert len(log.segments) == 3
     found = all_answers(log)
     logs.close(NOW_MS)
     return found
@@ -206,7 +206,7 @@ def test_no_bit_of_an_index_makes_readers_miss_what_is_there(place: Path, suffix
         assert untold(log, aborted) == [], where
         log.config = LogConfig(retention_ms=wanted.end + 1)
         assert log.delete_old_segments(now_ms=NOW_MS + wanted.end, high_watermark=wanted.end) == 0, where
-        logs.tend(NOW_MS)
+        logs.run_deferred_tasks(NOW_MS)
         assert all_answers(log) == wanted, where
         assert not any(each.index_is_suspect for each in log.segments), where
         assert logs.online_dirs(), where
@@ -242,7 +242,7 @@ def test_the_active_segments_index_is_made_anew_while_it_is_written_to(tmp_path:
         assert struct.unpack_from(">q", log.read(offset, 1, up_to=RECORDS).to_bytes())[0] == offset
     assert log.segments[-1].index_is_suspect
     append(log, f"v{RECORDS}", timestamp=NOW_MS + RECORDS)
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert not log.segments[-1].index_is_suspect
     append(log, f"v{RECORDS + 1}", timestamp=NOW_MS + RECORDS + 1)
     assert contents(log) == [(n, f"v{n}") for n in range(RECORDS + 2)]

@@ -8,11 +8,11 @@ import pytest
 from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage import lookups
-from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
+from ottla.storage.log_segments import LogSegments
 from ottla.storage.retention import (
     BUILT_IN,
     LogFacts,
@@ -34,7 +34,7 @@ def filled(directory: Path, count: int = 50, config: LogConfig = SMALL) -> Log:
 class TestRolling:
     def test_by_size(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
-        assert log.segment_count > 3
+        assert len(log.segments) > 3
         sizes = [path.stat().st_size for path in (tmp_path / "events-0").glob("*.log")]
         assert max(sizes) <= 1000
 
@@ -42,17 +42,17 @@ class TestRolling:
         log = open_log(tmp_path, LogConfig(segment_ms=100))
         append(log, "a", timestamp=NOW_MS)
         append(log, "b", timestamp=NOW_MS + 100)
-        assert log.segment_count == 1
+        assert len(log.segments) == 1
         append(log, "c", timestamp=NOW_MS + 101)
-        assert log.segment_count == 2
+        assert len(log.segments) == 2
 
     def test_by_the_clock_where_records_have_no_time(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(segment_ms=100))
         append(log, "a", timestamp=-1, now_ms=NOW_MS)
         append(log, "b", timestamp=-1, now_ms=NOW_MS + 100)
-        assert log.segment_count == 1
+        assert len(log.segments) == 1
         append(log, "c", timestamp=-1, now_ms=NOW_MS + 101)
-        assert log.segment_count == 2
+        assert len(log.segments) == 2
 
     def test_by_time_at_random_moments_ahead_of_it(self, tmp_path: Path) -> None:
         """segment.jitter.ms spreads the rolls of logs that were made at once."""
@@ -63,7 +63,7 @@ class TestRolling:
             for segment in range(3):
                 start = NOW_MS + segment * 20_000
                 append(log, "first", timestamp=start)
-                count = log.segment_count
+                count = len(log.segments)
                 ages.add(next(ms for ms in range(5900, 10_002, 50) if _rolls(log, count, start + ms)))
                 log.roll(NOW_MS)
         assert min(ages) > 6000
@@ -74,7 +74,7 @@ class TestRolling:
         log = open_log(tmp_path, LogConfig(cleanup_policy="compact", max_compaction_lag_ms=50))
         append(log, "a", timestamp=NOW_MS)
         append(log, "b", timestamp=NOW_MS + 51)
-        assert log.segment_count == 2
+        assert len(log.segments) == 2
 
     def test_a_preallocated_file_is_cut_to_what_it_holds(self, tmp_path: Path) -> None:
         config = LogConfig(segment_bytes=1000, preallocate=True)
@@ -83,7 +83,7 @@ class TestRolling:
         assert len(sealed) > 1
         assert max(path.stat().st_size for path in sealed) < 1000
         assert active.stat().st_size == 1000
-        assert log.size < 1000 * log.segment_count
+        assert log.size < 1000 * len(log.segments)
         everything = [f"value {number}" for number in range(40)]
         assert values(open_log(tmp_path, config, clean=False)) == everything
         log = open_log(tmp_path, config)
@@ -93,7 +93,7 @@ class TestRolling:
 
     def test_when_the_index_is_full(self, tmp_path: Path) -> None:
         log = filled(tmp_path, config=LogConfig(index_interval_bytes=1, segment_index_bytes=8 * 6))
-        assert log.segment_count > 5
+        assert len(log.segments) > 5
         assert len(contents(log)) == 50
 
     def test_when_offsets_do_not_fit_into_the_index(self, tmp_path: Path) -> None:
@@ -101,18 +101,18 @@ class TestRolling:
         append(log, "a")
         far = 2**31
         log.append_as_follower(batch("b", base_offset=far), now_ms=NOW_MS)
-        assert log.segment_count == 2
+        assert len(log.segments) == 2
         assert contents(log) == [(0, "a"), (far, "b")]
 
     def test_an_empty_segment_is_not_rolled(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         log.roll(NOW_MS)
-        assert log.segment_count == 1
+        assert len(log.segments) == 1
 
 
 def _rolls(log: Log, count: int, timestamp: int) -> bool:
     append(log, "v", timestamp=timestamp)
-    return log.segment_count > count
+    return len(log.segments) > count
 
 
 class TestTruncation:
@@ -177,7 +177,7 @@ class TestRetention:
         log = filled(tmp_path)
         log.config = LogConfig(segment_bytes=1000, retention_ms=1000)
         assert log.delete_old_segments(now_ms=NOW_MS + 1000, high_watermark=50) == 0
-        count = log.segment_count
+        count = len(log.segments)
         deleted = log.delete_old_segments(now_ms=NOW_MS + 1030, high_watermark=50)
         assert 0 < deleted < count
         assert log.log_start_offset > 0
@@ -187,9 +187,9 @@ class TestRetention:
         """Retention runs in a thread: a lookup may have begun on the segments that go."""
         filled(tmp_path).close(NOW_MS)
         log = open_log(tmp_path, LogConfig(segment_bytes=1000, retention_ms=1000))  # no index is read yet
-        segments = log._segments
+        segments = log.segments
         log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50)
-        assert lookups.first_at_or_after(segments, NOW_MS + 7, 0) == (7, NOW_MS + 7, 0)
+        assert LogSegments(segments).offset_for_timestamp(NOW_MS + 7, 0) == (7, NOW_MS + 7, 0)
 
     def test_everything_goes_when_all_is_too_old_and_the_log_goes_on(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
@@ -256,7 +256,7 @@ class TestLeaderEpochs:
         assert log.latest_epoch == 3
 
     def test_a_new_entry_wins_over_what_contradicts_it(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochCheckpoint(tmp_path)
+        epochs = LeaderEpochFileCache(tmp_path)
         for epoch, start in [(1, 0), (2, 10), (3, 20)]:
             epochs.assign(epoch, start)
         epochs.assign(4, 10)
@@ -265,7 +265,7 @@ class TestLeaderEpochs:
         assert epochs.entries() == [(1, 0), (4, 10)]
 
     def test_truncation_from_both_ends(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochCheckpoint(tmp_path)
+        epochs = LeaderEpochFileCache(tmp_path)
         for epoch, start in [(1, 0), (2, 10), (3, 20), (5, 30)]:
             epochs.assign(epoch, start)
         epochs.truncate_from_end(30)
@@ -273,10 +273,10 @@ class TestLeaderEpochs:
         epochs.truncate_from_start(15)
         assert epochs.entries() == [(2, 15), (3, 20)]
         epochs.write()
-        assert LeaderEpochCheckpoint(tmp_path).entries() == [(2, 15), (3, 20)]
+        assert LeaderEpochFileCache(tmp_path).entries() == [(2, 15), (3, 20)]
 
     def test_the_file_is_kafkas(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochCheckpoint(tmp_path)
+        epochs = LeaderEpochFileCache(tmp_path)
         epochs.assign(0, 0)
         epochs.assign(7, 120)
         epochs.write()
@@ -289,7 +289,7 @@ class TestLeaderEpochs:
         log = logs.get_or_create("events", 0, LogConfig(), NOW_MS)
         file = log.directory / "leader-epoch-checkpoint"
         log.assign_epoch_start(3, 0)
-        assert not logs.has_chores(NOW_MS), "it has left nothing in the log"
+        assert not logs.has_deferred_tasks(NOW_MS), "it has left nothing in the log"
         append(log, "a", epoch=5)
         assert not file.exists()
         log.flush()
@@ -297,8 +297,8 @@ class TestLeaderEpochs:
         append(log, "b", epoch=6)
         log.flush()
         log.truncate_to(1)
-        assert logs.has_chores(NOW_MS)
-        logs.tend(NOW_MS)
+        assert logs.has_deferred_tasks(NOW_MS)
+        logs.run_deferred_tasks(NOW_MS)
         assert file.read_text() == "0\n1\n5 0\n"
         log.assign_epoch_start(6, 1)
         logs.close(NOW_MS)

@@ -16,7 +16,7 @@ from ottla.storage.directories import LogDirProblem, read_properties
 from ottla.storage.future_log import FutureLog
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 def manager(*log_dirs: Path, load: bool = True) -> LogManager:
@@ -33,7 +33,7 @@ def dirs(tmp_path: Path) -> tuple[Path, Path]:
 
 def make(logs: LogManager, partition: int, log_dir: Path) -> Log:
     """events-N in that directory."""
-    logs.prefer("events", partition, logs.log_dir(str(log_dir)))
+    logs.set_preferred_log_dir("events", partition, logs.log_dir(str(log_dir)))
     return logs.get_or_create("events", partition, LogConfig(), NOW_MS)
 
 
@@ -122,7 +122,7 @@ def test_a_directory_that_fails_takes_only_its_own_logs_out_of_use(
 ) -> None:
     logs = manager(*dirs)
     failed: list[Path] = []
-    logs.on_dir_failed = failed.append
+    logs.registry.on_dir_failed = failed.append
     first, second, other = make(logs, 0, dirs[0]), make(logs, 1, dirs[0]), make(logs, 2, dirs[1])
     append(first, "a")
     with monkeypatch.context() as patch:
@@ -177,7 +177,7 @@ def test_what_the_process_has_too_little_of_is_not_the_directorys_fault(
 def test_a_checkpoint_that_cannot_be_written_fails_its_directory(dirs: tuple[Path, Path]) -> None:
     logs = manager(*dirs)
     failed: list[Path] = []
-    logs.on_dir_failed = failed.append
+    logs.registry.on_dir_failed = failed.append
     make(logs, 0, dirs[0])
     make(logs, 1, dirs[1])
     break_directory(dirs[0])
@@ -243,7 +243,7 @@ def test_no_directory_that_can_be_used_is_no_start(dirs: tuple[Path, Path]) -> N
 def test_a_directory_that_fails_while_a_log_is_made_is_passed_over(dirs: tuple[Path, Path]) -> None:
     logs = manager(*dirs)
     failed: list[Path] = []
-    logs.on_dir_failed = failed.append
+    logs.registry.on_dir_failed = failed.append
     break_directory(dirs[0])
     assert logs.get_or_create("events", 0, LogConfig(), NOW_MS).directory == dirs[1] / "events-0"
     assert failed == [dirs[0]]
@@ -255,23 +255,23 @@ def test_a_directory_that_fails_while_a_log_is_made_is_passed_over(dirs: tuple[P
 def begin_move(logs: LogManager, partition: int, target: Path) -> FutureLog:
     source = logs.get("events", partition)
     assert source is not None
-    logs.prefer("events", partition, logs.log_dir(str(target)))
-    return FutureLog(source, logs.make_future("events", partition, NOW_MS))
+    logs.set_preferred_log_dir("events", partition, logs.log_dir(str(target)))
+    return FutureLog(source, logs.create_future_log("events", partition, NOW_MS))
 
 
 def copy_all(move: FutureLog, max_bytes: int = 1 << 20) -> None:
     for _ in range(10_000):
-        move.take(move.look_up(max_bytes), NOW_MS)
+        move.append(move.read_next(max_bytes), NOW_MS)
         if not move.lag:
             return
     raise AssertionError("it never caught up")
 
 
 def finish(logs: LogManager, move: FutureLog, partition: int = 0) -> Log:
-    assert move.finish(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS)
     old = move.source.log_dir
-    log = logs.replace_with_future("events", partition)
-    logs.checkpoint_move(old, log.log_dir)
+    log = logs.replace_current_with_future("events", partition)
+    logs.checkpoint_dirs(old, log.log_dir)
     return log
 
 
@@ -289,7 +289,7 @@ def test_a_log_moves_with_all_that_it_knows(dirs: tuple[Path, Path]) -> None:
     moved = finish(logs, move)
 
     assert logs.get("events", 0) is moved
-    assert logs.future("events", 0) is None
+    assert logs.future_log("events", 0) is None
     assert moved.directory == dirs[1] / "events-0"
     assert (moved.log_start_offset, moved.log_end_offset) == (3, 21)
     assert values(moved) == [f"v{n}" for n in range(3, 20)] + ["late"]
@@ -299,7 +299,7 @@ def test_a_log_moves_with_all_that_it_knows(dirs: tuple[Path, Path]) -> None:
     assert retry.duplicate, "it knows its producers"
     append(moved, "after", epoch=9, producer=(5, 0, 21))
     moved.roll(NOW_MS)
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert not list(dirs[0].glob("events-0*"))
     logs.close(NOW_MS)
 
@@ -318,7 +318,7 @@ def test_what_is_truncated_while_a_log_moves_is_truncated_in_both(dirs: tuple[Pa
     source.truncate_to(4)
     for n in range(8):
         append(source, f"new{n}", epoch=2)
-    assert not move.finish(1 << 20, NOW_MS), "the two have parted"
+    assert not move.catch_up(1 << 20, NOW_MS), "the two have parted"
     copy_all(move)
     moved = finish(logs, move)
     assert values(moved) == [f"old{n}" for n in range(4)] + [f"new{n}" for n in range(8)]
@@ -345,9 +345,9 @@ def test_much_that_is_missing_is_not_copied_on_the_spot(dirs: tuple[Path, Path])
     for _ in range((1 << 20) // 100_000 + 2):
         append(source, value)
     move = begin_move(logs, 0, dirs[1])
-    move.take(None, NOW_MS)
-    assert not move.finish(1 << 20, NOW_MS)
-    assert move.finish(1 << 20, NOW_MS), "what is left is little"
+    move.append(None, NOW_MS)
+    assert not move.catch_up(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS), "what is left is little"
 
 
 def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
@@ -356,19 +356,19 @@ def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
     for n in range(50):
         append(source, f"v{n}")
     move = begin_move(logs, 0, dirs[1])
-    move.take(None, NOW_MS)
-    move.take(move.look_up(1000), NOW_MS)
+    move.append(None, NOW_MS)
+    move.append(move.read_next(1000), NOW_MS)
     copied = move.log.log_end_offset
     assert 0 < copied < 50
     logs.close(NOW_MS)
 
     again = manager(*dirs)
-    source, future = again.get("events", 0), again.future("events", 0)
+    source, future = again.get("events", 0), again.future_log("events", 0)
     assert source is not None
     assert future is not None
     assert future.log_end_offset == copied
     move = FutureLog(source, future)
-    move.take(None, NOW_MS)
+    move.append(None, NOW_MS)
     assert future.log_end_offset == copied, "what was copied is not copied again"
     copy_all(move)
     assert values(finish(again, move)) == [f"v{n}" for n in range(50)]
@@ -380,8 +380,8 @@ def test_a_move_that_is_called_off_leaves_the_log_where_it_is(dirs: tuple[Path, 
     append(source, "a")
     move = begin_move(logs, 0, dirs[1])
     copy_all(move)
-    logs.drop_future("events", 0)
-    logs.tend(NOW_MS)
+    logs.delete_future_log("events", 0)
+    logs.run_deferred_tasks(NOW_MS)
     assert not list(dirs[1].glob("events-0*"))
     assert logs.get("events", 0) is source
     append(source, "b")
@@ -393,7 +393,7 @@ def test_a_topic_that_is_deleted_takes_what_was_copied_with_it(dirs: tuple[Path,
     append(make(logs, 0, dirs[0]), "a")
     copy_all(begin_move(logs, 0, dirs[1]))
     logs.delete("events", 0)
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     for path in dirs:
         assert not list(path.glob("events-0*"))
 
@@ -404,13 +404,13 @@ def test_a_target_that_fails_costs_only_the_move(dirs: tuple[Path, Path]) -> Non
     append(source, "a")
     move = begin_move(logs, 0, dirs[1])
     copy_all(move)
-    assert move.finish(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS)
     break_directory(dirs[1])
     with pytest.raises(KafkaError) as refused:
-        logs.replace_with_future("events", 0)
+        logs.replace_current_with_future("events", 0)
     assert code_of(refused) is ErrorCode.KAFKA_STORAGE_ERROR
     logs.take_offline(dirs[1])
-    assert logs.future("events", 0) is None
+    assert logs.future_log("events", 0) is None
     assert logs.get("events", 0) is source
     append(source, "b")
     assert values(source) == ["a", "b"]

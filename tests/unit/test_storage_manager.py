@@ -19,7 +19,7 @@ from ottla.storage.directories import (
     read_topic_id,
 )
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 def manager(*log_dirs: Path, broker_id: int = 1, cluster_id: str = "c1", **defaults: str) -> LogManager:
@@ -61,8 +61,8 @@ def test_a_topics_id_is_on_disk_before_its_first_batch(tmp_path: Path) -> None:
         assert read_topic_id(log.directory) is None
     append(busy, "a")
     assert (read_topic_id(busy.directory), read_topic_id(idle.directory)) == (uuid.UUID(int=7), None)
-    assert logs.has_chores(NOW_MS)
-    logs.tend(NOW_MS)
+    assert logs.has_deferred_tasks(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert read_topic_id(idle.directory) == uuid.UUID(int=7)
     logs.close(NOW_MS)
 
@@ -148,13 +148,13 @@ def test_deleting_removes_a_log_and_what_was_noted_of_it(tmp_path: Path) -> None
     logs.delete("never", 0)
     assert logs.get("events", 0) is None
     assert not (tmp_path / "events-0").exists()
-    logs.tend(NOW_MS)
-    logs.tend(NOW_MS + 59_999)
+    logs.run_deferred_tasks(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS + 59_999)
     assert list(tmp_path.glob("events-0*-delete"))
-    assert logs.has_chores(NOW_MS + 60_000)
-    logs.tend(NOW_MS + 60_000)
+    assert logs.has_deferred_tasks(NOW_MS + 60_000)
+    logs.run_deferred_tasks(NOW_MS + 60_000)
     assert not list(tmp_path.glob("events-0*"))
-    assert not logs.has_chores(NOW_MS + 60_000)
+    assert not logs.has_deferred_tasks(NOW_MS + 60_000)
     logs.write_checkpoints()
     assert list(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
 
@@ -186,7 +186,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     (doomed / "00000000000000000000.log").write_bytes(b"")
     logs = manager(tmp_path, file_delete_delay_ms="0")
     assert logs.logs() == {}
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert not doomed.exists()
 
 
@@ -209,8 +209,8 @@ def test_upkeep_leaves_compacted_logs_and_those_that_are_being_cleaned_to_the_cl
     for name, policy in (("plain", "delete"), ("both", "compact,delete"), ("changed", "delete")):
         config = logs.config_for({"cleanup.policy": policy})
         append(logs.get_or_create(name, 0, config), "a", timestamp=NOW_MS)
-    assert logs.claim(("changed", 0))
-    assert not logs.claim(("changed", 0))
+    assert logs.maintenance.try_lock_for_cleaning(("changed", 0))
+    assert not logs.maintenance.try_lock_for_cleaning(("changed", 0))
     known = {(name, 0): 1 for name in ("plain", "both", "changed")}
     assert logs.cleanup(NOW_MS + 11, known) == 1
     assert {name: log.log_start_offset for (name, _), log in logs.logs().items()} == {
@@ -218,7 +218,7 @@ def test_upkeep_leaves_compacted_logs_and_those_that_are_being_cleaned_to_the_cl
         "both": 0,
         "changed": 0,
     }
-    logs.release(("changed", 0))
+    logs.maintenance.unlock_for_cleaning(("changed", 0))
     assert logs.cleanup(NOW_MS + 11, known) == 1
 
 
@@ -253,19 +253,19 @@ def test_the_files_of_deleted_segments_go_after_their_delay(tmp_path: Path) -> N
     log = logs.get_or_create("events", 0, config)
     for number in range(5):
         append(log, f"{number}" * 20, timestamp=NOW_MS)
-    logs.tend(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert log.recovery_point == 4, "what is sealed is soon flushed"
     assert logs.cleanup(NOW_MS + 11, {("events", 0): 5}) == 3
     log.truncate_fully_and_start_at(3)
     doomed = sorted((tmp_path / "events-0").glob("*.log.deleted"))
     assert len(doomed) == 4
-    logs.tend(NOW_MS)
-    assert not logs.has_chores(NOW_MS + 499)
-    logs.tend(NOW_MS + 499)
+    logs.run_deferred_tasks(NOW_MS)
+    assert not logs.has_deferred_tasks(NOW_MS + 499)
+    logs.run_deferred_tasks(NOW_MS + 499)
     assert all(path.exists() for path in doomed)
-    logs.tend(NOW_MS + 500)
+    logs.run_deferred_tasks(NOW_MS + 500)
     assert not list((tmp_path / "events-0").glob("*.deleted"))
-    assert not logs.has_chores(NOW_MS + 10**9)
+    assert not logs.has_deferred_tasks(NOW_MS + 10**9)
 
 
 def test_a_recovery_point_that_a_truncation_lowered_is_written_down_soon(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_a_recovery_point_that_a_truncation_lowered_is_written_down_soon(tmp_pat
     log.flush()
     logs.write_checkpoints()
     log.truncate_to(3)
-    assert logs.has_chores(NOW_MS)
-    logs.tend(NOW_MS)
+    assert logs.has_deferred_tasks(NOW_MS)
+    logs.run_deferred_tasks(NOW_MS)
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {("events", 0): 3}
 
 

@@ -15,7 +15,7 @@ from ottla.protocol.records import Record, build_batch
 from ottla.storage import page_cache
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.page_cache import ColdRead, NoWaiting, is_resident, load, pread, read_file
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss, is_resident, load, pread, read_file
 from ottla.storage.segment_files import SegmentFile
 
 MIB = 1 << 20
@@ -43,15 +43,15 @@ def evict_open(fd: int) -> None:
         pytest.skip("this file system is memory")
 
 
-def miss(attempt: Callable[[], object], *paths: Path) -> ColdRead:
+def miss(attempt: Callable[[], object], *paths: Path) -> PageCacheMiss:
     """What `attempt` misses of files that were evicted. Asking for pages has them read, though nobody waits:
     in theory they may be there at once, so it may take more than one go."""
     for _ in range(20):
         evict(*paths)
         try:
-            with NoWaiting():
+            with NonblockingReads():
                 attempt()
-        except ColdRead as e:
+        except PageCacheMiss as e:
             return e
     raise AssertionError("what was evicted is always there")
 
@@ -63,12 +63,12 @@ def file(tmp_path: Path) -> SegmentFile:
 
 
 def test_what_is_in_memory_is_read_and_what_is_not_is_named(file: SegmentFile) -> None:
-    with NoWaiting():
+    with NonblockingReads():
         assert len(pread(file.fd, 5000, 100)) == 5000
     cold = miss(lambda: pread(file.fd, 5000, MIB), file.path)
     assert (cold.position, cold.length) == (MIB, 5000)
     load(cold.file.fd, MIB, 5000)
-    with NoWaiting():
+    with NonblockingReads():
         assert pread(file.fd, 5000, MIB) == os.pread(file.fd, 5000, MIB)
 
 
@@ -81,7 +81,7 @@ def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None
         begin_and_end()
         assert is_resident(file.fd, 0, 4096)
         if not is_resident(file.fd, 0, MIB):
-            raise ColdRead(file.fd, 0, MIB)
+            raise PageCacheMiss(file.fd, 0, MIB)
 
     def read() -> None:
         begin_and_end()
@@ -93,7 +93,7 @@ def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None
 
 
 def test_the_end_of_a_file_is_no_reason_to_wait(file: SegmentFile) -> None:
-    with NoWaiting():
+    with NonblockingReads():
         assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
         assert pread(file.fd, 5000, 2 * MIB) == b""
 
@@ -113,14 +113,14 @@ def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
         may_wait: list[bool] = []
 
         async def task() -> None:
-            may_wait.append(page_cache.waiting_allowed())
+            may_wait.append(page_cache.blocking_allowed())
 
-        with NoWaiting():
-            loop.call_soon(lambda: may_wait.append(page_cache.waiting_allowed()))
+        with NonblockingReads():
+            loop.call_soon(lambda: may_wait.append(page_cache.blocking_allowed()))
             begun = loop.create_task(task())
-            with NoWaiting():
+            with NonblockingReads():
                 pass
-            assert not page_cache.waiting_allowed()
+            assert not page_cache.blocking_allowed()
         await begun
         assert may_wait == [True, True]
 
@@ -142,12 +142,12 @@ def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: py
 
     monkeypatch.setattr(os, "preadv", refuse)
     assert is_resident(file.fd, 100, MIB)
-    with NoWaiting():
+    with NonblockingReads():
         assert len(pread(file.fd, 5000, 100)) == 5000
         assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
     evict_open(file.fd)
     assert not is_resident(file.fd, 100, MIB)
-    with NoWaiting(), pytest.raises(ColdRead):
+    with NonblockingReads(), pytest.raises(PageCacheMiss):
         pread(file.fd, 5000, MIB)
     load(file.fd, 0, 2 * MIB)
     assert is_resident(file.fd, 100, MIB)
@@ -170,13 +170,13 @@ def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
     for _ in range(10):
         load(cold.file.fd, cold.position, cold.length)
         try:
-            with NoWaiting():
+            with NonblockingReads():
                 found = look_up()
                 break
-        except ColdRead as e:
+        except PageCacheMiss as e:
             cold = e
     else:
         raise AssertionError("it never has what it needs")
     assert found == look_up()
     assert found[2] == (123, 1_000_123, 0)
-    assert page_cache.waiting_allowed()
+    assert page_cache.blocking_allowed()

@@ -18,9 +18,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import BatchMetadata, ProducerEntry
-from ottla.storage.segment import scan_headers
-from ottla.storage.snapshots import CorruptSnapshot, decode, encode
+from ottla.storage.log_segment import scan_headers
+from ottla.storage.producer_snapshots import CorruptSnapshot, decode, encode
+from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -49,13 +49,13 @@ def filled(directory: Path) -> Log:
         append(log, f"number {number}", producer=(8, 0, number), transactional=True)
         if number % 4 == 3 and number < 29:
             end_transaction(log, 8, ControlType.ABORT if number % 8 == 3 else ControlType.COMMIT)
-    assert log.segment_count > 4
+    assert len(log.segments) > 4
     return log
 
 
 class TestSnapshotFormat:
-    def entry(self) -> ProducerEntry:
-        entry = ProducerEntry()
+    def entry(self) -> ProducerStateEntry:
+        entry = ProducerStateEntry()
         entry.epoch, entry.coordinator_epoch, entry.last_timestamp, entry.transaction_start = 3, 2, 999, 50
         entry.batches.append(BatchMetadata(4, 9, 61, 5, 999))
         return entry
@@ -68,7 +68,7 @@ class TestSnapshotFormat:
         assert struct.unpack(">qhiqiqiq", data[10:]) == (1000, 3, 9, 61, 5, 999, 2, 50)
 
     def test_they_come_back(self) -> None:
-        idle = ProducerEntry()
+        idle = ProducerStateEntry()
         idle.epoch = 1
         found = decode(encode({1000: self.entry(), 1001: idle}))
         assert list(found[1000].batches) == [BatchMetadata(4, 9, 61, 5, 999)]
@@ -76,7 +76,7 @@ class TestSnapshotFormat:
         assert (found[1001].epoch, found[1001].transaction_start, list(found[1001].batches)) == (1, None, [])
 
     def test_sequences_wrap(self) -> None:
-        entry = ProducerEntry()
+        entry = ProducerStateEntry()
         entry.batches.append(BatchMetadata(2**31 - 2, 1, 10, 3, 5))
         assert decode(encode({1: entry}))[1].batches[0].first_sequence == 2**31 - 2
 
@@ -172,7 +172,7 @@ class TestSnapshots:
             if data:
                 copy.append_as_follower(data, now_ms=NOW_MS)
             expected[offset] = state(copy)
-        bases = [segment.base_offset for segment in log._segments]
+        bases = [segment.base_offset for segment in log.segments]
         for path in sorted((tmp_path / "events-0").glob("*.log"))[:-2]:
             path.write_bytes(b"\xff" * path.stat().st_size)
         for offset in range(log.log_end_offset - 1, bases[-2] - 1, -1):
@@ -233,7 +233,7 @@ def refused_plain(log: Log) -> bool:
 def log_bytes(log: Log, up_to: int) -> bytes:
     """All whole batches that end before `up_to`."""
     found = b""
-    for segment in log._segments:
+    for segment in log.segments:
         for position, header in scan_headers(segment.fd, 0, segment.size):
             if header.last_offset < up_to:
                 found += segment.read_batch(position)

@@ -12,9 +12,9 @@ from storage_logs import NOW_MS, append, contents, open_log, values
 from test_records_legacy import message
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage.loading import OldFormat
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_loader import UnsupportedMessageFormat
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -232,7 +232,7 @@ def test_what_this_version_cannot_open_is_refused_and_left_alone(tmp_path: Path)
     directory.mkdir()
     old = directory / "00000000000000000000.log"
     old.write_bytes(message(1, 0, b"k", b"v") * 5)
-    with pytest.raises(OldFormat, match="format v1"):
+    with pytest.raises(UnsupportedMessageFormat, match="format v1"):
         open_log(tmp_path, clean=False)
     assert old.read_bytes() == message(1, 0, b"k", b"v") * 5
 

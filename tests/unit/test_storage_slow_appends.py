@@ -16,11 +16,17 @@ from test_records_legacy import message, wrapped
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import Record, TimestampType, build_batch
-from ottla.storage.append_worker import error_of, refusal
-from ottla.storage.batch_rules import LIGHT_BYTES, LIGHT_OLD_BYTES, LIGHT_RECORDS, SlowAppend, settle
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import (
+    INLINE_BYTES_MAX,
+    INLINE_LEGACY_BYTES_MAX,
+    INLINE_RECORDS_MAX,
+    ValidationDeferred,
+    validate,
+)
+from ottla.storage.record_validation import InvalidRecords
+from ottla.storage.validation_worker import decode_error, encode_error
 
 CONFIGS = (
     LogConfig(),
@@ -60,17 +66,17 @@ def samples() -> list[bytes]:
 SAMPLES = samples()
 
 
-def outcome(log: Log, data: bytes, *, elsewhere: bool) -> AppendInfo | tuple[object, ...]:
+def outcome(log: Log, data: bytes, *, elsewhere: bool) -> LogAppendInfo | tuple[object, ...]:
     """Where it went, or how it was refused."""
     try:
         if elsewhere:
-            settled = settle(data, log.config, NOW_MS)
-            kept = bytes(settled[0]), settled[1]  # as it comes back from another process
-            return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, settled=kept)
+            validated = validate(data, log.config, NOW_MS)
+            kept = bytes(validated[0]), validated[1]  # as another process returns it
+            return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, validated=kept)
         return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS)
     except KafkaError as error:
-        again = error_of(refusal(error)) if elsewhere else error
-        records = again.record_errors if isinstance(again, RecordsRefused) else None
+        again = decode_error(encode_error(error)) if elsewhere else error
+        records = again.record_errors if isinstance(again, InvalidRecords) else None
         return again.code, again.message, records
 
 
@@ -117,14 +123,14 @@ GZIPPED = LogConfig(compression_type="gzip")
 @pytest.mark.parametrize(
     ("config", "data"),
     [
-        (COMPACTED, many(LIGHT_RECORDS + 1, Codec.NONE)),
-        (COMPACTED, many(LIGHT_RECORDS + 1, Codec.GZIP)),
-        (COMPACTED, large(LIGHT_BYTES + 1, Codec.NONE)),
-        *[(COMPACTED, large(LIGHT_BYTES + 1, codec)) for codec in Codec if codec is not Codec.NONE],
+        (COMPACTED, many(INLINE_RECORDS_MAX + 1, Codec.NONE)),
+        (COMPACTED, many(INLINE_RECORDS_MAX + 1, Codec.GZIP)),
+        (COMPACTED, large(INLINE_BYTES_MAX + 1, Codec.NONE)),
+        *[(COMPACTED, large(INLINE_BYTES_MAX + 1, codec)) for codec in Codec if codec is not Codec.NONE],
         (GZIPPED, large(100_000, Codec.ZSTD)),
-        (LogConfig(), many(LIGHT_RECORDS + 1, Codec.GZIP)),
-        *[(LogConfig(), large(LIGHT_BYTES + 1, codec)) for codec in Codec if codec is not Codec.NONE],
-        (LogConfig(), message(1, 0, b"k", bytes(LIGHT_OLD_BYTES))),
+        (LogConfig(), many(INLINE_RECORDS_MAX + 1, Codec.GZIP)),
+        *[(LogConfig(), large(INLINE_BYTES_MAX + 1, codec)) for codec in Codec if codec is not Codec.NONE],
+        (LogConfig(), message(1, 0, b"k", bytes(INLINE_LEGACY_BYTES_MAX))),
         (LogConfig(), wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v"))),
     ],
 )
@@ -132,8 +138,8 @@ def test_what_may_take_long_is_left_to_others_and_changes_nothing(
     tmp_path: Path, config: LogConfig, data: bytes
 ) -> None:
     log = open_log(tmp_path, config)
-    with pytest.raises(SlowAppend):
-        log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, light=True)
+    with pytest.raises(ValidationDeferred):
+        log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, allow_deferral=True)
     assert log.log_end_offset == 0
     assert log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS).last_offset >= 0
     log.close()
@@ -145,12 +151,12 @@ def test_what_may_take_long_is_left_to_others_and_changes_nothing(
 )
 def test_what_is_soon_done_is_done_here(tmp_path: Path, data: bytes) -> None:
     log = open_log(tmp_path, COMPACTED)
-    log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, light=True)
+    log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, allow_deferral=True)
     log.close()
 
 
 def test_a_batch_is_opaque_where_nobody_needs_to_look(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    for data in (many(LIGHT_RECORDS + 1, Codec.NONE), large(LIGHT_BYTES + 1, Codec.NONE)):
-        log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, light=True)
+    for data in (many(INLINE_RECORDS_MAX + 1, Codec.NONE), large(INLINE_BYTES_MAX + 1, Codec.NONE)):
+        log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, allow_deferral=True)
     log.close()

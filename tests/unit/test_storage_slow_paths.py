@@ -20,10 +20,10 @@ from ottla.protocol.records import (
     parse_batch_header,
     verify_crc,
 )
-from ottla.storage.batch_rules import SlowPath, needs_rewrite_or_records, slow_paths
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import SlowPath, needs_rewrite_or_records, slow_paths
+from ottla.storage.record_validation import InvalidRecords
 
 COMPACTED = LogConfig(cleanup_policy="compact")
 STAMPED = LogConfig(message_timestamp_type="LogAppendTime")
@@ -32,7 +32,7 @@ KEYS_AT = (0, 2)
 LAT = TimestampType.LOG_APPEND_TIME
 
 
-def add(log: Log, data: bytes) -> AppendInfo:
+def add(log: Log, data: bytes) -> LogAppendInfo:
     return log.append_as_leader(data, leader_epoch=3, now_ms=NOW_MS)
 
 
@@ -98,7 +98,7 @@ class TestKeys:
         log = open_log(tmp_path, COMPACTED)
         records = [Record(at, 1, b"k" if at in KEYS_AT else None, b"v") for at in range(4)]
         error = refused(log, build_batch(records, codec=codec))
-        assert isinstance(error, RecordsRefused)
+        assert isinstance(error, InvalidRecords)
         assert error.code is ErrorCode.INVALID_RECORD
         assert [each.batch_index for each in error.record_errors] == [1, 3]
         assert append(log, "a", codec=codec) == 0
@@ -113,7 +113,7 @@ class TestTimestamps:
         log = open_log(tmp_path, LIMITED)
         times = [NOW_MS, NOW_MS + 11, -1, NOW_MS - 101, NOW_MS - 100]
         error = refused(log, build_batch([Record(0, at, b"k", b"v") for at in times]))
-        assert isinstance(error, RecordsRefused)
+        assert isinstance(error, InvalidRecords)
         assert error.code is ErrorCode.INVALID_TIMESTAMP
         assert [each.batch_index for each in error.record_errors] == [1, 3]
         assert append(log, "a", timestamp=NOW_MS + 10) == 0
@@ -123,7 +123,7 @@ class TestTimestamps:
         log = open_log(tmp_path, LogConfig(cleanup_policy="compact", message_timestamp_after_max_ms=10))
         records = [Record(0, NOW_MS, None, b"v"), Record(1, NOW_MS + 99, b"k", b"v")]
         error = refused(log, build_batch(records))
-        assert isinstance(error, RecordsRefused)
+        assert isinstance(error, InvalidRecords)
         assert error.code is ErrorCode.INVALID_TIMESTAMP
         codes = [each.code for each in error.record_errors]
         assert codes == [ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP]
@@ -146,7 +146,7 @@ class TestLogAppendTime:
     def test_a_client_may_not_say_so_where_brokers_do(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, STAMPED)
         error = refused(log, build_batch([Record(0, 5, b"k", b"v")] * 2, timestamp_type=LAT))
-        assert isinstance(error, RecordsRefused)
+        assert isinstance(error, InvalidRecords)
         assert error.code is ErrorCode.INVALID_TIMESTAMP
         assert [each.batch_index for each in error.record_errors] == [0, 1]
 

@@ -10,8 +10,8 @@ from storage_logs import NOW_MS, batch, open_log
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
-from ottla.storage.log import AppendInfo, Log
-from ottla.storage.producers import Verification
+from ottla.storage.log import Log, LogAppendInfo
+from ottla.storage.producer_state import VerificationGuard
 
 PID = 7
 
@@ -23,15 +23,17 @@ def log(tmp_path: Path) -> Log:
     return opened
 
 
-def begin(log: Log, sequence: int = 0, epoch: int = 0) -> Verification | None:
+def begin(log: Log, sequence: int = 0, epoch: int = 0) -> VerificationGuard | None:
     return log.producers.begin_verification(PID, epoch, sequence, NOW_MS)
 
 
 def append(
     log: Log, guard: object | None, sequence: int = 0, epoch: int = 0, *, client: bool = True
-) -> AppendInfo:
+) -> LogAppendInfo:
     records = batch("value", producer=(PID, epoch, sequence), transactional=True)
-    return log.append_as_leader(records, leader_epoch=0, now_ms=NOW_MS, client=client, guard=guard)
+    return log.append_as_leader(
+        records, leader_epoch=0, now_ms=NOW_MS, client=client, verification_guard=guard
+    )
 
 
 def end(log: Log, epoch: int = 0) -> None:
@@ -108,7 +110,7 @@ def test_without_verification_nothing_is_asked_for(log: Log) -> None:
 
 def test_a_question_that_nobody_answers_is_forgotten_with_its_producer(log: Log) -> None:
     guard = begin(log)
-    log.producers.expire(NOW_MS + 999, 1000)
+    log.producers.remove_expired(NOW_MS + 999, 1000)
     assert begin(log) is guard
-    log.producers.expire(NOW_MS + 1000, 1000)
+    log.producers.remove_expired(NOW_MS + 1000, 1000)
     assert begin(log) is not guard

@@ -14,7 +14,7 @@ from storage_logs import NOW_MS, append
 
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -23,7 +23,7 @@ from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
 from ottla.storage.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE, read_offsets
 from ottla.storage.directories import parse_future_directory, parse_partition_directory
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 ILLEGAL = ("", ".", "..", "../x", "../../../x", "/x", "a/b", "a b", "a\nb", "a\n", "a\0b", "ä", "x" * 250)
 

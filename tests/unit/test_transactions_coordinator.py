@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinators_world import settle, story
-from transactions_world import PARTITIONS, TIMEOUT_MS, TransactionWorld
+from simulated_coordinators import run_until_idle, scenario
+from simulated_transactions import PARTITIONS, TIMEOUT_MS, SimulatedTransactions
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ListTransactionsRequest
 
 
-@story
+@scenario
 async def test_a_commit_from_beginning_to_end() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     assert producer == (1000, 0)
     assert await world.add(producer) is ErrorCode.NONE
     assert world.state() == "Ongoing"
     assert await world.end(producer, commit=True) is ErrorCode.NONE
-    await settle()
+    await run_until_idle()
     assert world.state() == "CompleteCommit"
     assert world.log.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
     assert world.partitions.outcomes() == {key: [True] for key in PARTITIONS}
@@ -28,7 +28,7 @@ async def test_a_commit_from_beginning_to_end() -> None:
     assert await world.end(producer, commit=True) is ErrorCode.NONE, "a repetition"
 
 
-@story
+@scenario
 async def test_whoever_takes_over_after_any_record_ends_it_as_was_decided() -> None:
     """All or nothing, wherever the coordinator dies, and however many markers it had sent."""
     for commit in (True, False):
@@ -38,7 +38,7 @@ async def test_whoever_takes_over_after_any_record_ends_it_as_was_decided() -> N
 
 
 async def take_over(commit: bool, known: int, sent: int) -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     world.partitions.hold = True
     producer = await world.producer()
     await world.add(producer)
@@ -47,14 +47,14 @@ async def take_over(commit: bool, known: int, sent: int) -> None:
     decided = known >= 3
     for _ in range(sent if decided else 0):
         world.partitions.let_one()
-    await settle()
+    await run_until_idle()
     if known > len(world.log.batches[0]):
         return  # Not all markers were sent: there is no fourth record.
     heir = await world.taken_over(known)
     heir.partitions.hold = False
     for arrive in world.partitions.held:
         arrive()  # Too late: nobody listens to the old coordinator.
-    await settle()
+    await run_until_idle()
     if not decided:
         assert world.partitions.outcomes() == {}, "what is not decided is not told"
         if known == 2:
@@ -62,7 +62,7 @@ async def take_over(commit: bool, known: int, sent: int) -> None:
         else:
             assert await heir.end(producer, commit=commit) is ErrorCode.INVALID_TXN_STATE
             return
-    await settle()
+    await run_until_idle()
     assert heir.state() == ("CompleteCommit" if commit else "CompleteAbort")
     outcomes = heir.partitions.outcomes()
     assert outcomes.keys() == PARTITIONS
@@ -70,9 +70,9 @@ async def take_over(commit: bool, known: int, sent: int) -> None:
     assert (await heir.producer())[0] == producer[0], "and the next producer begins"
 
 
-@story
+@scenario
 async def test_while_markers_are_on_their_way_others_wait() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     await world.add(producer)
     world.partitions.hold = True
@@ -90,13 +90,13 @@ async def test_while_markers_are_on_their_way_others_wait() -> None:
     )
     while world.partitions.held:
         world.partitions.let_one()
-    await settle()
+    await run_until_idle()
     assert await world.add(producer) is ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     await world.add(producer)
     await world.time.advance(TIMEOUT_MS)
@@ -108,9 +108,9 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
     assert await world.producer() == (producer[0], producer[1] + 2)
 
 
-@story
+@scenario
 async def test_ids_that_nobody_uses_leave_a_tombstone() -> None:
-    world = await TransactionWorld(transactional_id_expiration_ms=1000).started()
+    world = await SimulatedTransactions(transactional_id_expiration_ms=1000).started()
     await world.producer()
     await world.time.advance(3_600_000)
     assert world.log.states() == ["Empty", "gone"]
@@ -119,9 +119,9 @@ async def test_ids_that_nobody_uses_leave_a_tombstone() -> None:
     assert heir.coordinator.describe("tid").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-@story
+@scenario
 async def test_a_log_that_does_not_answer_is_the_producers_to_try_again() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     for told, error in (
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -134,26 +134,26 @@ async def test_a_log_that_does_not_answer_is_the_producers_to_try_again() -> Non
     assert await world.add(producer) is ErrorCode.NONE
 
 
-@story
+@scenario
 async def test_the_last_record_is_written_as_often_as_it_takes() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     await world.add(producer)
     world.log.answers = [ErrorCode.NONE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 3]
     assert await world.end(producer, commit=True) is ErrorCode.NONE
-    await settle()
+    await run_until_idle()
     assert world.state() == "PrepareCommit"
     await world.time.advance(1000)
     assert world.state() == "CompleteCommit"
 
 
-@story
+@scenario
 async def test_what_comes_too_late_for_a_coordinator_is_for_the_next() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     world.log.hold = True
     adding = asyncio.ensure_future(world.add(producer))
-    await settle()
+    await run_until_idle()
     heir = await world.taken_over()
     world.log.release()
     assert await adding is ErrorCode.NOT_COORDINATOR
@@ -161,9 +161,9 @@ async def test_what_comes_too_late_for_a_coordinator_is_for_the_next() -> None:
     assert heir.state() == "Ongoing", "its record was in the log"
 
 
-@story
+@scenario
 async def test_who_may_not_begin() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     assert (await world.coordinator.init_producer_id("", 1, None)).error is ErrorCode.INVALID_REQUEST
     for timeout_ms in (0, -1, 900_001):
         assert (await world.init(timeout_ms=timeout_ms)).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -176,9 +176,9 @@ async def test_who_may_not_begin() -> None:
     assert (await world.init()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-@story
+@scenario
 async def test_the_list_goes_through_filters() -> None:
-    world = await TransactionWorld().started()
+    world = await SimulatedTransactions().started()
     producer = await world.producer()
     await world.add(producer)
     await world.coordinator.init_producer_id("idle", 5000, None)

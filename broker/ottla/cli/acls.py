@@ -1,4 +1,4 @@
-"""`ottla acls`: who may do what (KIP-140)."""
+"""`ottla acls`: list, add and remove ACLs (KIP-140)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from ottla.cli.output import as_json, done, show
-from ottla.cli.session import Session, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command
 from ottla.client.admin import AdminClient
 from ottla.security.acls import (
     CLUSTER_NAME,
@@ -36,16 +36,16 @@ _RESOURCES = {
 }
 
 
-@click.group(short_help="Show and change who may do what.")
+@click.group(short_help="List and change ACLs.")
 def acls() -> None:
     """Access control lists, of a cluster whose brokers have authorizer.class.name set.
 
-    A principal is TYPE:NAME (User:alice); User:* is everybody. A name of * is every resource of its type;
-    with --prefixed a name stands for all that begin with it.
+    A principal is TYPE:NAME (User:alice); User:* matches all users. The name * matches all resources of a
+    type; with --prefixed, a name matches all names that begin with it.
     """
 
 
-def _about_resources(command: Callable[..., None]) -> Callable[..., None]:
+def _resource_options(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("--prefixed", is_flag=True, help="The names are prefixes.")(command)
     command = click.option("--cluster", is_flag=True, help="The cluster itself.")(command)
     for name in reversed(_RESOURCES):
@@ -55,15 +55,17 @@ def _about_resources(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _matching = click.option(
-    "--matching", is_flag=True, help="All that concern these names: literal, prefixed and wildcard patterns."
+    "--matching",
+    is_flag=True,
+    help="All ACLs that apply to these names: literal, prefixed and wildcard patterns.",
 )
 
 
-def _about_entries(command: Callable[..., None]) -> Callable[..., None]:
+def _entry_options(command: Callable[..., None]) -> Callable[..., None]:
     for option, parameter, what in (
-        ("--host", "hosts", "Where from: an address. Any, unless given."),
-        ("--deny", "denied", "Who may not: a principal."),
-        ("--allow", "allowed", "Who may: a principal."),
+        ("--host", "hosts", "An IP address of clients. Default: any."),
+        ("--deny", "denied", "A principal to deny."),
+        ("--allow", "allowed", "A principal to allow."),
     ):
         command = click.option(option, parameter, multiple=True, help=what)(command)
     return click.option(
@@ -71,11 +73,11 @@ def _about_entries(command: Callable[..., None]) -> Callable[..., None]:
         "operations",
         multiple=True,
         type=click.Choice(list(_OPERATIONS), case_sensitive=False),
-        help="What; all, unless given.",
+        help="An operation. Default: all.",
     )(command)
 
 
-_NEEDED: Final = {
+_ROLE_OPERATIONS: Final = {
     "producer": (
         (ResourceType.TOPIC, (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)),
         (ResourceType.TRANSACTIONAL_ID, (Operation.WRITE, Operation.DESCRIBE)),
@@ -88,14 +90,14 @@ _NEEDED: Final = {
 """The operations that a producer and a consumer need, as kafka-acls.sh has them."""
 
 
-def _for_clients(command: Callable[..., None]) -> Callable[..., None]:
+def _role_options(command: Callable[..., None]) -> Callable[..., None]:
     for role, what in (("consumer", "topics and groups"), ("producer", "topics and transactional ids")):
-        help_ = f"What a {role} needs, on the {what} named."
+        help_ = f"The operations of a {role}, on the given {what}."
         command = click.option(f"--{role}", is_flag=True, help=help_)(command)
     return command
 
 
-def _chosen(
+def _pattern_operations(
     patterns: list[tuple[ResourceType, str, PatternType]],
     operations: tuple[str, ...],
     roles: Mapping[str, bool],
@@ -107,16 +109,18 @@ def _chosen(
         chosen = list(map(_operation, operations)) or [otherwise]
         return [(pattern, operation) for pattern in patterns for operation in chosen]
     if operations:
-        raise click.UsageError(f"--{wanted[0]} stands for its operations: leave --operation out")
+        raise click.UsageError(f"--{wanted[0]} and --operation exclude each other")
     kinds = {pattern[0] for pattern in patterns}
     for role in wanted:
-        required = {kind for kind, _ in _NEEDED[role]} if role == "consumer" else {ResourceType.TOPIC}
+        required = (
+            {kind for kind, _ in _ROLE_OPERATIONS[role]} if role == "consumer" else {ResourceType.TOPIC}
+        )
         if missing := sorted(kind.name.lower() for kind in required - kinds):
             raise click.UsageError(f"--{role} needs --{missing[0]}")
     found = [
         (pattern, operation)
         for role in wanted
-        for kind, needed in _NEEDED[role]
+        for kind, needed in _ROLE_OPERATIONS[role]
         for pattern in patterns
         if pattern[0] is kind
         for operation in needed
@@ -128,7 +132,7 @@ def _patterns(
     named: dict[str, tuple[str, ...]], *, cluster: bool, prefixed: bool, matching: bool = False
 ) -> list[tuple[ResourceType, str, PatternType]]:
     if matching and prefixed:
-        raise click.UsageError("--matching finds prefixes by itself: leave --prefixed out")
+        raise click.UsageError("--matching and --prefixed exclude each other")
     pattern_type = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     pattern_type = PatternType.MATCH if matching else pattern_type
     found = [(_RESOURCES[kind], name, pattern_type) for kind, names in named.items() for name in names]
@@ -143,15 +147,15 @@ def parsed_principals(texts: Iterable[str]) -> list[str]:
         try:
             Principal.parse(text)
         except ValueError:
-            raise click.UsageError(f"'{text}' is no principal: write TYPE:NAME, as User:alice") from None
+            raise click.UsageError(f"'{text}' is not a principal: must be TYPE:NAME, as User:alice") from None
     return list(texts)
 
 
 @acls.command("list")
-@_about_resources
-@click.option("--principal", help="Those about this principal alone.")
+@_resource_options
+@click.option("--principal", help="Only ACLs of this principal.")
 @_matching
-@talks_to_a_cluster
+@cluster_command
 def list_(
     session: Session,
     principal: str | None,
@@ -160,7 +164,7 @@ def list_(
     prefixed: bool,
     **named: tuple[str, ...],
 ) -> None:
-    """The ACLs there are, of some resources or of all."""
+    """List ACLs, of some resources or of all."""
     entry = EntryFilter(principal=None if principal is None else parsed_principals([principal])[0])
     asked = _patterns(named, cluster=cluster, prefixed=prefixed, matching=matching)
     filters = [PatternFilter(*each) for each in asked] or [
@@ -188,10 +192,10 @@ def _row(binding: AclBinding) -> dict[str, Any]:
 
 
 @acls.command()
-@_about_resources
-@_about_entries
-@_for_clients
-@talks_to_a_cluster
+@_resource_options
+@_entry_options
+@_role_options
+@cluster_command
 def add(
     session: Session,
     producer: bool,
@@ -204,15 +208,15 @@ def add(
     prefixed: bool,
     **named: tuple[str, ...],
 ) -> None:
-    """Add ACLs: every principal, operation, host and resource named, with each other."""
+    """Add an ACL for each combination of the given principals, operations, hosts and resources."""
     patterns = _patterns(named, cluster=cluster, prefixed=prefixed)
     if not patterns:
-        raise click.UsageError("on what? give --topic, --group, --cluster or another resource")
+        raise click.UsageError("a resource is required: --topic, --group, --cluster or another one")
     if not allowed and not denied:
-        raise click.UsageError("for whom? give --allow or --deny with a principal")
+        raise click.UsageError("a principal is required: --allow or --deny")
     bindings = [
         AclBinding(ResourcePattern(*pattern), Entry(who, host, operation, permission))
-        for pattern, operation in _chosen(
+        for pattern, operation in _pattern_operations(
             patterns, operations, {"producer": producer, "consumer": consumer}, Operation.ALL
         )
         for permission, principals in ((Permission.ALLOW, allowed), (Permission.DENY, denied))
@@ -224,15 +228,15 @@ def add(
         (await admin.create_acls(bindings)).raise_first()
 
     session.admin(create)
-    done(f"added {_many(len(bindings))}", session.output, added=list(map(_row, bindings)))
+    done(f"added {_counted(len(bindings))}", session.output, added=list(map(_row, bindings)))
 
 
 @acls.command()
-@_about_resources
-@_about_entries
-@_for_clients
+@_resource_options
+@_entry_options
+@_role_options
 @_matching
-@talks_to_a_cluster
+@cluster_command
 def remove(
     session: Session,
     matching: bool,
@@ -246,17 +250,18 @@ def remove(
     prefixed: bool,
     **named: tuple[str, ...],
 ) -> None:
-    """Remove ACLs: those of the resources that match; what is not given matches all."""
+    """Remove the ACLs of the given resources that match the other options; an option that is not given
+    matches all."""
     patterns = _patterns(named, cluster=cluster, prefixed=prefixed, matching=matching)
     if not patterns:
-        raise click.UsageError("of what? give --topic, --group, --cluster or another resource")
+        raise click.UsageError("a resource is required: --topic, --group, --cluster or another one")
     whose: list[tuple[Permission, str | None]] = [
         (Permission.ALLOW, who) for who in parsed_principals(allowed)
     ]
     whose += [(Permission.DENY, who) for who in parsed_principals(denied)]
     filters = [
         AclFilter(PatternFilter(*pattern), EntryFilter(who, host, operation, permission))
-        for pattern, operation in _chosen(
+        for pattern, operation in _pattern_operations(
             patterns, operations, {"producer": producer, "consumer": consumer}, Operation.ANY
         )
         for permission, who in whose or [(Permission.ANY, None)]
@@ -271,12 +276,12 @@ def remove(
     if session.output == "json":
         as_json({"removed": list(map(_row, sorted(removed)))})
     else:
-        click.echo(f"removed {_many(len(removed))}")
+        click.echo(f"removed {_counted(len(removed))}")
 
 
 def _operation(name: str) -> Operation:
     return _OPERATIONS[name.lower()]
 
 
-def _many(count: int) -> str:
+def _counted(count: int) -> str:
     return "1 ACL" if count == 1 else f"{count} ACLs"

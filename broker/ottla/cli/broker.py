@@ -1,4 +1,4 @@
-"""`ottla broker`: one broker in the foreground, until SIGTERM or Ctrl-C shuts it down in order."""
+"""`ottla broker`: runs a broker in the foreground until SIGTERM or Ctrl-C, then shuts it down."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import logging
 import os
 import resource
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from ottla import logs
-from ottla.cli.state_file import state_file
 from ottla.metadata import zookeeper_access
 from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla")
 
-_AT_REST_S: Final = (3.0, 30.0)
-"""So long after its start a broker has heard, mostly, what it leads."""
+_TRIM_DELAYS_S: Final = (3.0, 30.0)
+"""Delays after the start at which freed memory is returned; by then a broker mostly has its leaderships."""
+_STATE_INTERVAL_S: Final = 1.0
 
 
 @click.command(short_help="Run one broker with a server.properties.")
@@ -38,7 +39,7 @@ _AT_REST_S: Final = (3.0, 30.0)
     type=click.Path(dir_okay=False, path_type=Path),
     help="A server.properties with Kafka's settings.",
 )
-@click.option("--override", multiple=True, metavar="NAME=VALUE", help="A setting that wins over the file's.")
+@click.option("--override", multiple=True, metavar="NAME=VALUE", help="A setting that overrides the file.")
 @click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
@@ -46,12 +47,12 @@ _AT_REST_S: Final = (3.0, 30.0)
     "--state-file",
     "state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep one line there: starting, recovering, ready or stopping. For probes.",
+    help="A file for probes with the broker's state: starting, recovering, ready or stopping.",
 )
 def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: Path | None) -> None:
     """Run one broker with a server.properties, as kafka-server-start.sh does.
 
-    Of the environment's KAFKA_OPTS, what concerns ZooKeeper counts: a JAAS file, and its client's properties.
+    The properties of KAFKA_OPTS for ZooKeeper are used: a JAAS file, and those of its client.
     """
     logs.configure(log_level)
     logging.getLogger("kazoo").setLevel(logging.WARNING)
@@ -64,7 +65,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
                 raise ConfigError([f"--override {item}: must be NAME=VALUE"])
             settings[name.strip()] = value
         config = BrokerConfig.from_properties(settings)
-        _need(config)
+        _require(config)
         access = ZooKeeperAccess.of(config, properties)
     except ConfigError as error:
         for problem in error.problems:
@@ -79,8 +80,8 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
         raise SystemExit(runner.run(_serve(config, access, state)))
 
 
-def _need(config: BrokerConfig) -> None:
-    """What a process cannot do without, although Kafka's table has a default for it."""
+def _require(config: BrokerConfig) -> None:
+    """Check settings that a process requires although they have a default. Raises ConfigError."""
     problems = []
     if config.broker_id < 0:
         problems.append("broker.id: not set; it must be a whole number from 0")
@@ -91,21 +92,22 @@ def _need(config: BrokerConfig) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as the system lets us have, as a JVM takes them: each connection is one, and each
-    segment, and the usual limit of 1,024 is meant for programs that call select()."""
+    """Raise the limit of open files to the hard limit, as a JVM does. Each connection and each segment
+    needs a descriptor, and the usual soft limit of 1,024 exists for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def give_back_memory() -> None:
-    """What a start with thousands of partitions took, and freed, goes back to the system: glibc keeps it."""
+def trim_heap() -> None:
+    """Return memory that the start has freed to the operating system; glibc would keep it."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | None) -> int:
-    """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
+    """Start, serve until a signal, stop. Returns the exit code: 0, or 1 when the start or the broker
+    failed."""
     from ottla.server.assembly.broker import Broker
 
     stopping = asyncio.Event()
@@ -114,10 +116,10 @@ async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | No
         loop.add_signal_handler(number, stopping.set)
     server = Broker(config, zookeeper_access=access)
     async with state_file(state, lambda: server.phase):
-        return await _live(server, stopping)
+        return await _run(server, stopping)
 
 
-async def _live(server: Broker, stopping: asyncio.Event) -> int:
+async def _run(server: Broker, stopping: asyncio.Event) -> int:
     from ottla.server.assembly.broker import StartupError
 
     loop = asyncio.get_running_loop()
@@ -135,14 +137,52 @@ async def _live(server: Broker, stopping: asyncio.Event) -> int:
         log.error("broker %d cannot start: %s", server.broker_id, error)
         await server.stop()
         return 1
-    # What the start left stays; a full collection would walk all of it each time while requests wait.
+    # The objects of the start are permanent; a full collection would traverse them while requests wait.
     gc.collect()
     gc.freeze()
-    for delay_s in _AT_REST_S:
-        loop.call_later(delay_s, give_back_memory)
+    for delay_s in _TRIM_DELAYS_S:
+        loop.call_later(delay_s, trim_heap)
     died = loop.create_task(server.wait_failed())
     await asyncio.wait({stop_wanted, died}, return_when=asyncio.FIRST_COMPLETED)
     failed = died.done()
     died.cancel()
     await server.stop()
     return 1 if failed else 0
+
+
+@asynccontextmanager
+async def state_file(path: Path | None, phase: Callable[[], str]) -> AsyncIterator[None]:
+    """Write the broker's state to a file every second while the context lasts, then remove the file. None: no
+    file.
+
+    The file has one line: starting, recovering, ready or stopping. The event loop writes it, so that an old
+    file means that the loop is blocked.
+    """
+    if path is None:
+        yield
+        return
+    writer = asyncio.get_running_loop().create_task(_write_periodically(path, phase))
+    try:
+        yield
+    finally:
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        _remove(path)
+
+
+async def _write_periodically(path: Path, phase: Callable[[], str]) -> None:
+    while True:
+        _write_state(path, phase())
+        await asyncio.sleep(_STATE_INTERVAL_S)
+
+
+def _write_state(path: Path, phase: str) -> None:
+    """Replace the file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.tmp")
+    partial.write_text(f"{phase}\n")
+    partial.replace(path)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

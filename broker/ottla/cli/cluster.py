@@ -1,4 +1,4 @@
-"""`ottla cluster`: brokers, leaders, moves of replicas, disks."""
+"""`ottla cluster`: brokers, leader elections, reassignments and log directories."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import ElectionType, LogDirDescription, TopicPartition
+from ottla.client.admin_types import ElectionType, LogDirDescription, Results, TopicPartition
 from ottla.client.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     PreferredLeaderNotAvailableError,
 )
-from ottla.client.results import Results
 
 _POLL_S = 0.5
 
 
-@click.group(short_help="Brokers, leaders, moves of replicas, disks.")
+@click.group(short_help="Brokers, leaders, reassignments, log directories.")
 def cluster() -> None:
-    """The cluster as a whole: its brokers and where replicas are."""
+    """Brokers of the cluster, and the placement of replicas."""
 
 
 @cluster.command()
-@talks_to_a_cluster
+@cluster_command
 def describe(session: Session) -> None:
-    """Brokers, and what each of them has to do."""
+    """List brokers, with their leaders and replicas."""
 
     async def look(admin: AdminClient) -> dict[str, Any]:
         found = await admin.describe_cluster()
@@ -75,15 +74,19 @@ def describe(session: Session) -> None:
 @cluster.command()
 @click.argument("partitions", metavar="TOPIC:PARTITION…", nargs=-1)
 @click.option(
-    "--file", type=click.File("r"), help='As of kafka-leader-election.sh: {"partitions": [{"topic": …}]}.'
+    "--file",
+    type=click.File("r"),
+    help='The file of kafka-leader-election.sh: {"partitions": [{"topic": …}]}.',
 )
-@click.option("--unclean", is_flag=True, help="Any replica, where none is in sync: records may be lost.")
-@talks_to_a_cluster
+@click.option(
+    "--unclean", is_flag=True, help="Elect a replica out of sync if none is in sync; records may be lost."
+)
+@cluster_command
 def elect(session: Session, partitions: tuple[str, ...], file: IO[str] | None, unclean: bool) -> None:
-    """Elect leaders, of these partitions or of all that need it.
+    """Elect leaders of these partitions, or of all that need an election.
 
-    The first replica of each becomes the leader, where it is in sync; with --unclean, leaderless partitions
-    get any replica that is alive.
+    The preferred replica becomes the leader if it is in sync. With --unclean, a partition without a leader
+    gets any live replica.
     """
     asked = [*map(_partition, partitions), *(_partitions_of(file) if file else [])]
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
@@ -91,7 +94,7 @@ def elect(session: Session, partitions: tuple[str, ...], file: IO[str] | None, u
     errors = {tp: e for tp, e in found.errors.items() if not isinstance(e, ElectionNotNeededError)}
     if asked:
         failed = errors
-    else:  # of all, those that cannot be elected now are left as they are
+    else:  # an election of all partitions ignores those that cannot have a leader now
         failed = {
             tp: e
             for tp, e in errors.items()
@@ -123,9 +126,9 @@ def _partitions_of(file: IO[str]) -> list[TopicPartition]:
 
 @cluster.command()
 @click.argument("brokers", metavar="BROKER…", nargs=-1, type=int)
-@talks_to_a_cluster
+@cluster_command
 def versions(session: Session, brokers: tuple[int, ...]) -> None:
-    """The versions of each API that brokers serve."""
+    """List the versions of each API that brokers support."""
     found = session.admin(lambda admin: admin.describe_api_versions(brokers or None)).raise_first()
     show(
         (
@@ -145,9 +148,9 @@ def versions(session: Session, brokers: tuple[int, ...]) -> None:
 
 
 @cluster.command()
-@talks_to_a_cluster
+@cluster_command
 def moves(session: Session) -> None:
-    """Replicas that are on their way to other brokers."""
+    """List the reassignments in progress."""
     found = session.admin(lambda admin: admin.list_partition_reassignments())
     show(
         (
@@ -168,12 +171,12 @@ def moves(session: Session) -> None:
 @cluster.command()
 @click.argument("topic")
 @click.argument("targets", metavar="PARTITION=BROKER,BROKER…", nargs=-1, required=True)
-@click.option("--wait", is_flag=True, help="Until the moves are over.")
-@talks_to_a_cluster
+@click.option("--wait", is_flag=True, help="Wait until the reassignment has completed.")
+@cluster_command
 def move(session: Session, topic: str, targets: tuple[str, ...], wait: bool) -> None:
-    """Move partitions of a topic to the brokers that are named, first the preferred leader.
+    """Reassign partitions of a topic to brokers; the first one is the preferred leader.
 
-    `PARTITION=cancel` takes a move back that is under way.
+    `PARTITION=cancel` cancels a reassignment in progress.
     """
     wanted: dict[TopicPartition, list[int] | None] = {}
     for partition, brokers in key_values(targets, "argument").items():
@@ -189,13 +192,13 @@ def move(session: Session, topic: str, targets: tuple[str, ...], wait: bool) -> 
             "; ".join(f"{tp.topic}-{tp.partition}: {error}" for tp, error in sorted(refused.items()))
         )
     if wait:
-        session.admin(lambda admin: until_over(admin, set(wanted)))
+        session.admin(lambda admin: wait_for_reassignments(admin, set(wanted)))
     message = f"{len(wanted)} partitions of {topic} {'are moved' if wait else 'are being moved'}"
     done(message, session.output, topic=topic, partitions=sorted(tp.partition for tp in wanted), over=wait)
 
 
-async def until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
-    """Wait until no replica of these partitions is being moved."""
+async def wait_for_reassignments(admin: AdminClient, moving: set[TopicPartition]) -> None:
+    """Wait until no partition of `moving` is being reassigned."""
     columns = (TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -207,11 +210,11 @@ async def until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
 
 @cluster.command()
 @click.option("--broker", "brokers", type=int, multiple=True, help="Only of these brokers.")
-@click.option("--topic", "topics", multiple=True, help="Only replicas of these topics; each on a line.")
+@click.option("--topic", "topics", multiple=True, help="Only replicas of these topics, one per line.")
 @click.option("--replicas", is_flag=True, help="A line for each replica, with its size and lag.")
-@talks_to_a_cluster
+@cluster_command
 def disks(session: Session, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool) -> None:
-    """The log directories of brokers, and how full they are; or the replicas in them."""
+    """List the log directories of brokers with their usage, or the replicas in them."""
 
     async def look(admin: AdminClient) -> Results[int, tuple[LogDirDescription, ...]]:
         return (await admin.describe_log_dirs(brokers or None)).raise_first()

@@ -1,4 +1,4 @@
-"""`ottla configs`: the settings of topics and brokers, and the log levels of brokers."""
+"""`ottla configs`: settings of topics and brokers, and log levels of brokers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 import click
 
 from ottla.cli.output import done, show
-from ottla.cli.session import Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigType
-from ottla.metadata.config_def import ConfigError
-from ottla.metadata.properties import read_properties
+from ottla.metadata.config_def import ConfigError, read_properties
 
 _SOURCES = {
     1: "topic",
@@ -35,17 +34,17 @@ _EVERY_BROKER = "all"
 def configs() -> None:
     """Settings of topics and brokers, by Kafka's names, and the levels of brokers' loggers (KIP-412).
 
-    A NAME is a topic's, a broker's id, or `all` for what holds for every broker that has no value of its own.
+    NAME is a topic, a broker id, or `all` for the cluster-wide defaults of brokers.
     """
 
 
 @configs.command()
 @click.argument("kind", type=_KIND)
 @click.argument("name")
-@click.option("--all", "everything", is_flag=True, help="Those that are at their default, too.")
-@talks_to_a_cluster
+@click.option("--all", "everything", is_flag=True, help="Include settings that have their default.")
+@cluster_command
 def describe(session: Session, kind: str, name: str, everything: bool) -> None:
-    """What is set, and where it comes from."""
+    """List settings and their source."""
 
     resource = _resource(kind, name)
 
@@ -71,13 +70,13 @@ def describe(session: Session, kind: str, name: str, everything: bool) -> None:
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A properties file with more; the arguments win.",
+    help="A properties file with settings; arguments override it.",
 )
-@talks_to_a_cluster
+@cluster_command
 def set_(session: Session, kind: str, name: str, values: tuple[str, ...], file: Path | None) -> None:
-    """Set values; those of brokers hold at once where the setting allows that.
+    """Set values; dynamic broker settings take effect at once.
 
-    A logger takes a level, as ottla.server=DEBUG.
+    The value of a logger is a level, as ottla.server=DEBUG.
     """
     wanted = key_values(values, "setting")
     if file is not None:
@@ -86,7 +85,7 @@ def set_(session: Session, kind: str, name: str, values: tuple[str, ...], file: 
         except ConfigError as error:
             raise click.UsageError(str(error)) from None
     if not wanted:
-        raise click.UsageError("set what? give SETTING=VALUE or --file")
+        raise click.UsageError("SETTING=VALUE or --file is required")
     _alter(session, _resource(kind, name), [ConfigChange(*pair) for pair in wanted.items()])
     done(f"set {', '.join(wanted)} of {kind} {name}", session.output, kind=kind, name=name, set=wanted)
 
@@ -95,9 +94,9 @@ def set_(session: Session, kind: str, name: str, values: tuple[str, ...], file: 
 @click.argument("kind", type=_KIND)
 @click.argument("name")
 @click.argument("settings", metavar="SETTING…", nargs=-1, required=True)
-@talks_to_a_cluster
+@cluster_command
 def unset(session: Session, kind: str, name: str, settings: tuple[str, ...]) -> None:
-    """Take values back to what holds without them."""
+    """Delete values, so that defaults apply."""
 
     _alter(
         session,

@@ -1,8 +1,7 @@
-"""`ottla consume`: records of topics, filtered, decoded and printed to standard output.
+"""`ottla consume`: reads topics, and filters, decodes and prints records.
 
-Without a group, partitions are read from positions of one's choosing, and nothing is committed. As a member
-of a group, what was printed is committed, and nothing else: a record that cannot be decoded is read again by
-the next run.
+Without a group, partitions are read from the given positions, and no offset is committed. With a group, the
+offsets of printed records are committed, so that the next run reads a record that could not be decoded again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ottla.cli import record_filters
 from ottla.cli.record_filters import Accepts, BadFilter
 from ottla.cli.record_formats import FORMATS, Print, Shown, head, printer
 from ottla.cli.record_values import READ_FORMATS, Read, reader, registry_client, registry_options
-from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
 from ottla.client.consumer import Consumer
 from ottla.client.core.consumer_config import ISOLATION_LEVELS
@@ -41,32 +40,38 @@ Offsets = dict[TopicPartition, int]
 
 @click.command(short_help="Read topics.")
 @click.argument("topics", metavar="TOPIC…", nargs=-1)
-@click.option("--pattern", metavar="REGEX", help="Topics whose whole names fit, in place of names.")
-@click.option("--group", help="Read as a member of this group, and commit what was printed.")
+@click.option("--pattern", metavar="REGEX", help="Read the topics whose names match.")
+@click.option("--group", help="Read as a member of this group, and commit offsets of printed records.")
 @click.option(
     "--from",
     "start",
     default="latest",
     show_default=True,
     metavar="earliest|latest|OFFSET|-N|TIME",
-    help="Where to begin: -N is the last N of each partition, TIME is ISO 8601.",
+    help="The start position: -N is the last N of each partition, TIME is ISO 8601.",
 )
-@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="The last N that the filters accept.")
-@click.option("--follow", is_flag=True, help="After --tail, go on with what comes.")
-@click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only these.")
-@click.option("-n", "--max", "count_max", type=click.IntRange(min=1), help="End after that many records.")
-@click.option("--until-end", is_flag=True, help="End where the topics end now.")
-@click.option("--until", metavar="TIME", help="End with the records before this time, in ISO 8601.")
-@click.option("--idle", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End when none came so long.")
+@click.option(
+    "--tail", type=click.IntRange(min=1), metavar="N", help="Print the last N records that match the filters."
+)
+@click.option("--follow", is_flag=True, help="After --tail, print new records.")
+@click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only these partitions.")
+@click.option(
+    "-n", "--max", "count_max", type=click.IntRange(min=1), help="End after this number of records."
+)
+@click.option("--until-end", is_flag=True, help="End at the current end offsets.")
+@click.option("--until", metavar="TIME", help="End before records of this time, in ISO 8601.")
+@click.option(
+    "--idle", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this time without records."
+)
 @click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key.")
-@click.option("--key-matches", multiple=True, metavar="REGEX", help="Only keys in which it is found.")
+@click.option("--key-matches", multiple=True, metavar="REGEX", help="Only keys that match.")
 @click.option("--header", "headers", multiple=True, metavar="NAME[=VALUE]", help="Only with this header.")
-@click.option("--grep", multiple=True, metavar="REGEX", help="Only values in which it is found.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Only values that match.")
 @click.option(
     "--where",
     multiple=True,
     metavar="PATH[=VALUE]",
-    help="Only JSON with it, as user.id=7, a[0]>2, b~^x.",
+    help="Only JSON values that match, as user.id=7, a[0]>2, b~^x.",
 )
 @click.option("--key-format", type=click.Choice(READ_FORMATS), default="auto", show_default=True)
 @click.option("--value-format", type=click.Choice(READ_FORMATS), default="auto", show_default=True)
@@ -75,17 +80,17 @@ Offsets = dict[TopicPartition, int]
 @click.option(
     "--template", metavar="TEXT", help="As '{topic} {partition}:{offset} {time} {key} {header:h} {value}'."
 )
-@click.option("--key-separator", metavar="TEXT", help="Print the key, and this, before the value.")
-@click.option("--skip-errors", is_flag=True, help="Go on after records that cannot be decoded.")
+@click.option("--key-separator", metavar="TEXT", help="Print the key and this separator before the value.")
+@click.option("--skip-errors", is_flag=True, help="Skip records that cannot be decoded.")
 @click.option(
     "--isolation",
     type=click.Choice(list(ISOLATION_LEVELS)),
     default="read_uncommitted",
     show_default=True,
-    help="Whether open and aborted transactions are shown.",
+    help="read_uncommitted includes records of open and aborted transactions.",
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the consumer.")
-@talks_to_a_cluster
+@cluster_command
 def consume(
     session: Session,
     topics: tuple[str, ...],
@@ -115,16 +120,16 @@ def consume(
     isolation: str,
     settings: tuple[str, ...],
 ) -> None:
-    """Print the records of topics, from the end on as they come, until Ctrl-C.
+    """Print the records of topics, by default new ones, until Ctrl-C.
 
-    A record has to pass each kind of filter that is given. In JSON, bytes that are no UTF-8 show as \\xNN.
+    A record must match each kind of filter. In JSON, bytes that are not UTF-8 are printed as \\xNN.
     """
     if bool(topics) == (pattern is not None):
-        raise click.UsageError("read what? give TOPICs, or --pattern")
+        raise click.UsageError("either TOPICs or --pattern are required")
     if group is not None and (tail or only or until or start not in ("earliest", "latest")):
         raise click.UsageError("--group: without --tail, --partition, --until; --from earliest or latest")
     if follow and (until_end or until):
-        raise click.UsageError("--follow has no end: leave --until-end and --until out")
+        raise click.UsageError("--follow excludes --until-end and --until")
     _check_start(start)
     client = registry_client(registry, key_values(registry_options, "--registry-option"))
     form = form or ("json" if session.output == "json" else "text")
@@ -143,24 +148,26 @@ def consume(
         **({} if group is None else {"group.id": group, "enable.auto.commit": False}),
         **key_values(settings, "--set"),
     }
-    run = _Run(
+    run = _Output(
         reader(key_format, client), reader(value_format, client), accepts, printing, head(form, template),
         count_max, skip_errors,
     )  # fmt: skip
-    wanted = _Wanted(topics, names, start, _time_ms(until), frozenset(only), until_end or until is not None)
+    wanted = _Selection(
+        topics, names, start, _time_ms(until), frozenset(only), until_end or until is not None
+    )
 
     async def work() -> None:
         async with Consumer(given) as consumer:
             with run.progress:
                 if group is not None:
-                    await _as_member(session, consumer, wanted, run, idle)
+                    await _read_as_member(session, consumer, wanted, run, idle)
                 else:
-                    await _alone(session, consumer, wanted, run, idle, tail, follow)
+                    await _read_partitions(session, consumer, wanted, run, idle, tail, follow)
 
     try:
         session.run(work())
     except (KeyboardInterrupt, BrokenPipeError):
-        # Ctrl-C is how a reader without an end ends; `| head` is the other way.
+        # Ctrl-C and `| head` are regular ends.
         sys.stderr.close()
     except BadRecord as error:
         raise Refused(str(error)) from None
@@ -169,18 +176,20 @@ def consume(
 
 
 class BadRecord(Exception):
-    """A record that cannot be decoded; the message says which one, and why."""
+    """A record cannot be decoded; the message has its position and the cause."""
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Selection:
+    """The topics and positions to read."""
+
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None
     start: str
     until_ms: int | None
     only: frozenset[int]
     ends: bool
-    """Whether reading ends where topics end now, or at a time."""
+    """Whether reading ends at the current end offsets or at a time."""
 
 
 def _filters(
@@ -190,7 +199,7 @@ def _filters(
     grep: Iterable[str],
     where: Iterable[str],
 ) -> Accepts:
-    """Of one kind, keys are alternatives; all others have to be met. Raises BadFilter."""
+    """The filter of all options: keys are alternatives, all other conditions must match. Raises BadFilter."""
     by_key = [record_filters.by_key(each) for each in keys]
     found = [*map(record_filters.by_key_pattern, key_matches), *map(record_filters.by_header, headers)]
     found += [*map(record_filters.by_text, grep), *map(record_filters.by_path, where)]
@@ -200,8 +209,8 @@ def _filters(
 
 
 @dataclass
-class _Run:
-    """What is done with each record."""
+class _Output:
+    """Decodes, filters and prints records, and counts them."""
 
     read_key: Read
     read_value: Read
@@ -216,7 +225,7 @@ class _Run:
 
     @property
     def progress(self) -> AbstractContextManager[Any]:
-        """For a terminal where the records go elsewhere."""
+        """A progress bar on a terminal when standard output is redirected."""
         console = Console(stderr=True)
         if not console.is_terminal or sys.stdout.isatty():
             return nullcontext()
@@ -226,20 +235,20 @@ class _Run:
         return self._progress
 
     def decode(self, record: ConsumerRecord) -> Shown | None:
-        """None for one that the filters leave out, or that is skipped. Raises BadRecord."""
+        """The decoded record; None when a filter excludes it, or it is skipped. Raises BadRecord."""
         try:
             key = self.read_key(record.topic, record.key)
             value = self.read_value(record.topic, record.value)
         except (ClientError, ValueError, ArithmeticError) as error:
             if not self.skip_errors:
                 where = f"{record.topic}-{record.partition} at offset {record.offset}"
-                raise BadRecord(f"{where}: {error}; --skip-errors goes on") from None
+                raise BadRecord(f"{where}: {error}; --skip-errors skips it") from None
             self.skipped += 1
             return None
         return Shown(record, key, value) if self.accepts(key, value, record.headers) else None
 
     def show(self, shown: Shown) -> bool:
-        """Whether it was the last one that is wanted."""
+        """Print a record. Returns whether `count_max` is reached."""
         out = sys.stdout.buffer
         if self.head and not self.printed:
             out.write(self.head)
@@ -250,11 +259,11 @@ class _Run:
         return self.printed == self.count_max
 
 
-async def _alone(
+async def _read_partitions(
     session: Session,
     consumer: Consumer,
-    wanted: _Wanted,
-    run: _Run,
+    wanted: _Selection,
+    run: _Output,
     idle_s: float | None,
     tail: int | None,
     follow: bool,
@@ -280,10 +289,11 @@ async def _alone(
         sys.stdout.flush()
 
 
-async def _as_member(
-    session: Session, consumer: Consumer, wanted: _Wanted, run: _Run, idle_s: float | None
+async def _read_as_member(
+    session: Session, consumer: Consumer, wanted: _Selection, run: _Output, idle_s: float | None
 ) -> None:
-    """Commits what was printed after each poll, also before an error ends it."""
+    """Read as a member of the group. Commits the offsets of printed records after each poll, also on an
+    error."""
     ends: Offsets = {}
     if wanted.ends:
         async with AdminClient(session.client()) as admin:
@@ -325,7 +335,7 @@ async def _all_read(consumer: Consumer, partitions: Iterable[TopicPartition], en
 async def _ranges(
     consumer: Consumer, starts: Offsets, ends: Offsets | None, idle_s: float | None = None
 ) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-    """The records from some offsets on, up to others (or without an end), as they come."""
+    """The records of partitions from `starts` up to `ends` (None: without an end), as they are polled."""
     left = dict(starts)
     if ends is not None:
         left = {tp: offset for tp, offset in starts.items() if offset < ends.get(tp, 0)}
@@ -346,12 +356,12 @@ async def _ranges(
 
 
 async def _last_accepted(
-    consumer: Consumer, run: _Run, firsts: Offsets, ends: Offsets, count: int
+    consumer: Consumer, run: _Output, firsts: Offsets, ends: Offsets, count: int
 ) -> list[Shown]:
-    """The newest `count` records that the filters accept, in the order of their times.
+    """The newest `count` records that match the filters, ordered by timestamp.
 
-    Each partition is read backwards, in pieces that grow, until it has given as many or has no more: offsets
-    may have no records (compaction, transactions), and filters may leave any number of them out.
+    Each partition is read backwards in growing ranges until it has `count` matches or is exhausted: offsets
+    may have no records (compaction, transactions), and filters may exclude any number of records.
     """
     found: defaultdict[TopicPartition, deque[Shown]] = defaultdict(deque)
     upper, size = dict(ends), count
@@ -371,8 +381,8 @@ async def _last_accepted(
     return newest[-count:]
 
 
-async def _positions(admin: AdminClient, wanted: _Wanted) -> tuple[Offsets, Offsets, Offsets]:
-    """Where to begin, and where the partitions begin and end now. Raises Refused."""
+async def _positions(admin: AdminClient, wanted: _Selection) -> tuple[Offsets, Offsets, Offsets]:
+    """(start positions, start offsets, end offsets) of the partitions. Raises Refused."""
     asked = await _partitions(admin, wanted)
     firsts, ends = await admin.start_offsets(asked), await admin.end_offsets(asked)
     if leaderless := sorted({tp.topic for tp in asked if tp not in firsts or tp not in ends}):
@@ -396,11 +406,11 @@ async def _positions(admin: AdminClient, wanted: _Wanted) -> tuple[Offsets, Offs
     return {tp: found.get(tp, end) for tp, end in ends.items()}, firsts, ends
 
 
-async def _partitions(admin: AdminClient, wanted: _Wanted) -> list[TopicPartition]:
+async def _partitions(admin: AdminClient, wanted: _Selection) -> list[TopicPartition]:
     if wanted.pattern is not None:
         names = [name for name in await admin.list_topics() if wanted.pattern.fullmatch(name)]
         if not names:
-            raise Refused(f"no topic fits '{wanted.pattern.pattern}'")
+            raise Refused(f"no topic matches '{wanted.pattern.pattern}'")
     else:
         names = list(wanted.topics)
     described = await admin.describe_topics(names)

@@ -1,4 +1,4 @@
-"""`ottla dev`: one real broker to develop against, in half a second, without ZooKeeper and without Java."""
+"""`ottla dev`: runs one broker for development, without ZooKeeper and Java; it starts in half a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla import logs
 _PORT = 9092
 
 
-@click.command(short_help="Run one broker to develop and test against.")
+@click.command(short_help="Run one broker for development and tests.")
 @click.option(
     "--port", default=_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one."
 )
@@ -21,7 +21,7 @@ _PORT = 9092
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep topics and records there, for the next time. Without it, all is gone at the end.",
+    help="The folder for topics and records, which the next run uses again. Default: a temporary one.",
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's server.properties."
@@ -29,7 +29,7 @@ _PORT = 9092
 @click.option(
     "--control",
     type=click.Path(path_type=Path),
-    help="A Unix socket that takes orders for faults (see docs/testing.md).",
+    help="A Unix socket for commands that inject faults (see docs/testing.md).",
 )
 @click.option(
     "--log-level", default="WARNING", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
@@ -37,10 +37,10 @@ _PORT = 9092
 def dev(
     port: int, host: str, data: Path | None, settings: tuple[str, ...], control: Path | None, log_level: str
 ) -> None:
-    """Run one broker to develop and test against, until Ctrl-C.
+    """Run one broker for development and tests, until Ctrl-C.
 
-    It is the broker that clusters run, with its metadata in memory in place of ZooKeeper. Topics are made by
-    the first that asks for them. It says `ready bootstrap=HOST:PORT` as soon as it serves.
+    It is the broker of clusters, with its metadata in memory instead of ZooKeeper. Topics are created
+    automatically. It prints `ready bootstrap=HOST:PORT` when it serves.
     """
     gc.disable()  # until it serves: see ottla.dev.serve
     logs.configure(log_level)

@@ -1,31 +1,31 @@
-"""`ottla features`: feature levels of the cluster (KIP-584)."""
+"""`ottla features`: describe and change feature levels of the cluster (KIP-584)."""
 
 from __future__ import annotations
 
 import click
 
 from ottla.cli.output import as_json, done, table
-from ottla.cli.session import Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import FeatureUpdate, UpgradeType
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Have it validated, and change nothing.")
-_unsafe = click.option("--unsafe", is_flag=True, help="Even where metadata may be lost.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Validate the change only.")
+_unsafe = click.option("--unsafe", is_flag=True, help="Allow a downgrade that may lose metadata.")
 _levels = click.argument("levels", metavar="FEATURE=LEVEL…", nargs=-1, required=True)
 
 
 @click.group(short_help="Show and change feature levels.")
 def features() -> None:
-    """Features: what brokers support, and which levels are finalized for the cluster.
+    """Supported feature levels of brokers, and finalized levels of the cluster.
 
-    Clusters coordinated by ZooKeeper finalize no feature of Kafka 3.9: brokers refuse changes, as Kafka's do.
+    A cluster with ZooKeeper finalizes no feature of Kafka 3.9: brokers reject changes, as Kafka's do.
     """
 
 
 @features.command()
-@talks_to_a_cluster
+@cluster_command
 def describe(session: Session) -> None:
-    """All features, with the levels that are supported and finalized."""
+    """List all features with their supported and finalized levels."""
     found = session.admin(lambda admin: admin.describe_features())
     rows = []
     for name in sorted({*found.supported, *found.finalized}):
@@ -50,9 +50,9 @@ def describe(session: Session) -> None:
 @features.command()
 @_levels
 @_dry_run
-@talks_to_a_cluster
+@cluster_command
 def upgrade(session: Session, levels: tuple[str, ...], dry_run: bool) -> None:
-    """Raise levels."""
+    """Upgrade features to levels."""
     _update(session, _parsed(levels, UpgradeType.UPGRADE), dry_run)
 
 
@@ -60,9 +60,9 @@ def upgrade(session: Session, levels: tuple[str, ...], dry_run: bool) -> None:
 @_levels
 @_unsafe
 @_dry_run
-@talks_to_a_cluster
+@cluster_command
 def downgrade(session: Session, levels: tuple[str, ...], unsafe: bool, dry_run: bool) -> None:
-    """Lower levels."""
+    """Downgrade features to levels."""
     _update(session, _parsed(levels, _downgrade(unsafe)), dry_run)
 
 
@@ -70,9 +70,9 @@ def downgrade(session: Session, levels: tuple[str, ...], unsafe: bool, dry_run: 
 @click.argument("names", metavar="FEATURE…", nargs=-1, required=True)
 @_unsafe
 @_dry_run
-@talks_to_a_cluster
+@cluster_command
 def disable(session: Session, names: tuple[str, ...], unsafe: bool, dry_run: bool) -> None:
-    """Take features back altogether."""
+    """Disable features."""
     _update(session, dict.fromkeys(names, FeatureUpdate(0, _downgrade(unsafe))), dry_run)
 
 

@@ -1,6 +1,7 @@
-"""`ottla groups reset`: which offsets are asked for, in the forms of kafka-consumer-groups --reset-offsets.
+"""The offsets of `ottla groups reset`, by the options of kafka-consumer-groups --reset-offsets.
 
-Called by `groups`. What the options mean is computed here from a `Reset` and the positions of a cluster.
+Called by `groups`. Parses the options into a `Reset`, and computes new offsets from it and the partitions'
+offsets.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _DURATION = re.compile(
     r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
     re.IGNORECASE,
 )
-"""What java.time.Duration.parse takes, without signs."""
+"""The format of java.time.Duration.parse, without signs."""
 
 Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One way to choose offsets; one of the fields is set."""
+    """A rule for new offsets; exactly one field is set."""
 
     to: str | int | datetime | None = None
     """EARLIEST, LATEST, CURRENT, an offset, or a time with its zone."""
@@ -41,14 +42,14 @@ class Reset:
     from_file: Offsets | None = None
 
 
-# -- what was asked for ----------------------------------------------------------------------------------
+# -- options ---------------------------------------------------------------------------------------------
 
 
 def parse_reset(
     group: str | None, to: str | None, by_duration: str | None, shift_by: int | None, from_file: Path | None
 ) -> Callable[[str], Reset]:
-    """How each group is reset; `group` is the only one, None stands for several. Raises UsageError. What is
-    returned raises Refused for a group of which the file has nothing."""
+    """A function from a group to its Reset. `group`: the only group; None: several. Raises UsageError; the
+    function raises Refused for a group that is not in the file."""
     given = [each for each in (to, by_duration, shift_by, from_file) if each is not None]
     if len(given) != 1:
         raise click.UsageError("exactly one of --to, --by-duration, --shift-by and --from-file is needed")
@@ -87,7 +88,7 @@ def _target(text: str) -> str | int | datetime:
         raise click.UsageError(
             f"--to {text}: must be earliest, latest, current, an offset or an ISO 8601 time"
         ) from None
-    # Kafka's tool takes a time without a zone for UTC.
+    # A time without a zone is UTC, as in Kafka's tool.
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
@@ -119,7 +120,7 @@ def _read(group: str | None, path: Path) -> dict[str, dict[TopicPartition, int]]
 
 
 def parse_topic(text: str) -> tuple[str, frozenset[int]]:
-    """`TOPIC` or `TOPIC:0,2`; no partitions stand for all of them."""
+    """`TOPIC` or `TOPIC:0,2` as (topic, partitions); no partitions: all of them."""
     name, colon, numbers = text.partition(":")
     parts = numbers.split(",") if colon else []
     if not name or not all(part.isdigit() for part in parts):
@@ -130,7 +131,8 @@ def parse_topic(text: str) -> tuple[str, frozenset[int]]:
 async def partitions_of(
     admin: AdminClient, topics: Iterable[tuple[str, frozenset[int]]]
 ) -> list[TopicPartition]:
-    """Raises Refused for a topic or a partition that does not exist."""
+    """The given partitions, or all of a topic. Raises Refused for a topic or a partition that does not
+    exist."""
     wanted = list(topics)
     described = await admin.describe_topics([name for name, _ in wanted])
     found: list[TopicPartition] = []
@@ -144,14 +146,14 @@ async def partitions_of(
     return list(dict.fromkeys(found))
 
 
-# -- what comes of it ------------------------------------------------------------------------------------
+# -- new offsets -----------------------------------------------------------------------------------------
 
 
 async def new_offsets(
     admin: AdminClient, reset: Reset, partitions: Iterable[TopicPartition], committed: Offsets
 ) -> dict[TopicPartition, int]:
-    """An offset for each of the partitions (for those of the file, if there is one). One that does not exist,
-    any more or yet, becomes the nearest that does. Raises Refused."""
+    """The new offset of each partition (of the file's, if there is one). An offset out of range becomes
+    the nearest one in range. Raises Refused."""
     wanted = list(reset.from_file if reset.from_file is not None else partitions)
     starts, ends = await admin.start_offsets(wanted), await admin.end_offsets(wanted)
     at_time: Offsets = {}
@@ -173,7 +175,7 @@ def chosen(
             raise Refused(f"partition {tp.partition} of '{tp.topic}' has no committed offset to shift")
         offset = committed + reset.shift_by
     elif isinstance(reset.to, datetime):
-        offset = at_time.get(tp, end)  # Nothing as late as that: the end.
+        offset = at_time.get(tp, end)  # no record is as late as that: the end offset
     elif isinstance(reset.to, int):
         offset = reset.to
     elif reset.to == CURRENT:
@@ -184,7 +186,8 @@ def chosen(
 
 
 def write_csv(offsets: Mapping[str, Offsets], *, with_group: bool) -> None:
-    """As --from-file reads it, here and in Kafka's tool: with the groups unless one is named."""
+    """Print offsets in the format of --from-file, here and in Kafka's tool. `with_group`: with a column of
+    groups."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(
         (*((group,) if with_group else ()), *tp, offset)
         for group, of_group in sorted(offsets.items())

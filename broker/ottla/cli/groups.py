@@ -1,4 +1,4 @@
-"""`ottla groups`: consumer groups, their members, their lag, their offsets."""
+"""`ottla groups`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from ottla.cli import zookeeper_groups
 from ottla.cli.group_resets import Reset, new_offsets, parse_reset, parse_topic, partitions_of, write_csv
 from ottla.cli.output import as_json, by_topic, done, show, table
-from ottla.cli.session import Refused, Session, Unreachable, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, Unreachable, cluster_command
 from ottla.client.admin import AdminClient, Results
 from ottla.client.admin_member_types import GroupDescription
 from ottla.client.admin_types import TopicPartition
@@ -19,25 +19,25 @@ from ottla.client.admin_types import TopicPartition
 _ZOOKEEPER = click.option(
     "--zookeeper",
     metavar="HOST:PORT[,…][/CHROOT]",
-    help="Groups that keep members and offsets in this ZooKeeper, as consumers of 0.8 do.",
+    help="Groups of 0.8 consumers, which have members and offsets in this ZooKeeper.",
 )
 _ALL_GROUPS = click.option("--all-groups", is_flag=True, help="All groups of consumers.")
 _CONSUMERS = ("consumer", "")
-"""Protocol types of groups that --all-groups stands for, as in Kafka's tool; "": offsets without members."""
+"""The protocol types of --all-groups, as in Kafka's tool; "" is a group with offsets only."""
 _LIVE = ("PreparingRebalance", "CompletingRebalance", "Stable")
 
 
 @click.group(short_help="List, describe, reset and delete consumer groups.")
 def groups() -> None:
-    """Consumer groups: who is in them, how far they are, and how to put them elsewhere."""
+    """Consumer groups: members, lag and offsets."""
 
 
 @groups.command("list")
 @click.option("--state", "states", multiple=True, help="Only groups in this state; may be repeated.")
 @_ZOOKEEPER
-@talks_to_a_cluster
+@cluster_command
 def list_(session: Session, states: tuple[str, ...], zookeeper: str | None) -> None:
-    """All groups and their states."""
+    """List groups and their states."""
 
     async def look(admin: AdminClient) -> list[tuple[str, str]]:
         listed = (await admin.list_groups(states=states)).raise_first()
@@ -63,7 +63,7 @@ def list_(session: Session, states: tuple[str, ...], zookeeper: str | None) -> N
 @click.option("--state", "part", flag_value="state", help="Only the state, the coordinator and the assignor.")
 @click.option("--verbose", is_flag=True, help="With the partitions that each member is assigned.")
 @_ZOOKEEPER
-@talks_to_a_cluster
+@cluster_command
 def describe(
     session: Session,
     names: tuple[str, ...],
@@ -72,7 +72,7 @@ def describe(
     verbose: bool,
     zookeeper: str | None,
 ) -> None:
-    """Members of groups, and their lag in each partition.
+    """Describe groups: members, and lag in each partition.
 
     With several groups, rows have the group, and JSON is a list.
     """
@@ -160,11 +160,11 @@ def _check_scope(names: Sequence[str], all_groups: bool) -> None:
 
 
 async def _group_names(admin: AdminClient, names: Iterable[str], all_groups: bool) -> list[str]:
-    """Those that are named, in their order, or all of consumers by name."""
+    """The named groups in order, or all consumer groups sorted by name."""
     if not all_groups:
         return list(dict.fromkeys(names))
     listed = (await admin.list_groups()).raise_first()
-    groups = (group for share in listed.values() for group in share)
+    groups = (group for of_broker in listed.values() for group in of_broker)
     return sorted({group.group_id for group in groups if group.protocol_type in _CONSUMERS})
 
 
@@ -210,7 +210,7 @@ async def _described(
 
 @groups.command()
 @click.argument("words", metavar="[GROUP] [TOPIC[:PARTITION,…]]…", nargs=-1)
-@click.option("--group", "names", multiple=True, help="In place of GROUP; may be repeated.")
+@click.option("--group", "names", multiple=True, help="A group, instead of GROUP; repeatable.")
 @_ALL_GROUPS
 @click.option(
     "--to",
@@ -218,23 +218,23 @@ async def _described(
     help="TIME is ISO 8601, as 2026-01-31T12:00:00+01:00; without a zone it is UTC. `current` writes the "
     "committed offsets again, and the ends where there are none.",
 )
-@click.option("--by-duration", metavar="DURATION", help="To the time that long ago, as PT1H30M or P2D.")
-@click.option("--shift-by", type=int, metavar="N", help="N records forward, or back when negative.")
+@click.option("--by-duration", metavar="DURATION", help="To the offsets of this time ago, as PT1H30M or P2D.")
+@click.option("--shift-by", type=int, metavar="N", help="Shift by N records; negative: backwards.")
 @click.option(
     "--from-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV lines of topic,partition,offset or group,topic,partition,offset.",
 )
-@click.option("--all-topics", is_flag=True, help="All partitions in which the group has committed.")
+@click.option("--all-topics", is_flag=True, help="All partitions with a committed offset.")
 @click.option("--partition", "only", type=int, multiple=True, help="Only these partitions.")
 @click.option(
     "--live",
     is_flag=True,
-    help="Also while members run: they are removed in the same step, join again and read from there.",
+    help="Allow active members: they are removed in the same step, join again and read from the new offsets.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be, and change nothing.")
-@click.option("--export", is_flag=True, help="Print the new offsets as --from-file reads them.")
-@talks_to_a_cluster
+@click.option("--dry-run", is_flag=True, help="Print the new offsets without a change.")
+@click.option("--export", is_flag=True, help="Print the new offsets in the format of --from-file.")
+@cluster_command
 def reset(
     session: Session,
     words: tuple[str, ...],
@@ -250,10 +250,10 @@ def reset(
     dry_run: bool,
     export: bool,
 ) -> None:
-    """Put groups' offsets elsewhere. Without --live a group must have no members.
+    """Reset the offsets of groups. Without --live, a group must have no members.
 
-    An offset that does not exist (any more, or yet) becomes the nearest one that does. Of several groups,
-    those that cannot be reset are skipped, and the command fails after the others.
+    An offset out of range becomes the nearest one in range. Of several groups, those that cannot be reset are
+    skipped, and the command fails at the end.
     """
     topics = words
     if not names and not all_groups:
@@ -272,7 +272,7 @@ def reset(
     async def work(admin: AdminClient) -> None:
         for group in await _group_names(admin, names, all_groups):
             try:
-                with session.telling():
+                with session.translated_errors():
                     changes[group] = await reset_one(admin, group, wanted(group))
             except Refused as problem:
                 problems[group] = problem
@@ -325,10 +325,10 @@ def reset(
 @groups.command("delete-offsets")
 @click.argument("group")
 @click.argument("topics", metavar="TOPIC[:PARTITION,…]…", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@talks_to_a_cluster
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@cluster_command
 def delete_offsets(session: Session, group: str, topics: tuple[str, ...], yes: bool) -> None:
-    """Delete what a group has committed in topics that its members do not subscribe to."""
+    """Delete committed offsets of a group in topics that no member subscribes to."""
     named = [parse_topic(text) for text in topics]
     if not yes:
         click.confirm(f"Delete the offsets of {group} in {', '.join(topics)}?", abort=True, err=True)
@@ -344,10 +344,10 @@ def delete_offsets(session: Session, group: str, topics: tuple[str, ...], yes: b
 @groups.command()
 @click.argument("names", metavar="[GROUP]…", nargs=-1)
 @_ALL_GROUPS
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@talks_to_a_cluster
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@cluster_command
 def delete(session: Session, names: tuple[str, ...], all_groups: bool, yes: bool) -> None:
-    """Delete groups without members, and their offsets."""
+    """Delete groups without members, with their offsets."""
     _check_scope(names, all_groups)
 
     async def look(admin: AdminClient) -> list[str]:
@@ -365,7 +365,7 @@ def delete(session: Session, names: tuple[str, ...], all_groups: bool, yes: bool
     if deleted or not results.errors:
         done(f"deleted {', '.join(deleted) or 'nothing'}", session.output, deleted=deleted)
     if len(wanted) == 1:
-        with session.telling():
+        with session.translated_errors():
             results.raise_first()
     if results.errors:
         raise Refused("\n".join(f"{name}: {error}" for name, error in results.errors.items()))

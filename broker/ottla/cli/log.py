@@ -1,6 +1,6 @@
-"""`ottla log`: the files of a broker's log directories, read and verified without a broker.
+"""`ottla log`: describes, dumps and verifies the files of log directories, without a broker.
 
-Reads only. A file that a broker is writing to is shown as far as it is whole.
+Never writes. Of a file that a broker is writing to, the complete batches are shown.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import click
 
 from ottla.cli.log_files import (
     TABLE_COLUMNS,
+    DumpOptions,
     Row,
-    Wanted,
     base_offset_of,
     batch_rows,
     plain_name,
@@ -27,10 +27,10 @@ from ottla.cli.output import as_json, show, table
 from ottla.protocol.records import Record
 from ottla.storage.checkpoints import MalformedCheckpoint
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.findings import Findings
 from ottla.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from ottla.storage.log_dir_checks import check_log_dirs, is_open
-from ottla.storage.segment_checks import SegmentContents, mapped, read_batches
+from ottla.storage.producer_snapshots import CorruptSnapshot
+from ottla.storage.segment_checks import Findings, SegmentContents, mapped, read_batches
 from ottla.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -38,7 +38,6 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.snapshots import CorruptSnapshot
 
 _OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -51,16 +50,16 @@ _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 @click.group("log", short_help="Read and verify log directories, without a broker.")
 def log_() -> None:
-    """The files of a partition's log (a folder such as data/orders-0) and of a log directory."""
+    """Files of a partition's log (a folder such as data/orders-0) and of a log directory."""
 
 
 @log_.command()
 @click.argument("folder", type=_FOLDER)
 @_OUTPUT
 def describe(folder: Path, output: str) -> None:
-    """The segments of a partition's FOLDER: offsets, times, sizes.
+    """List the segments of a partition's FOLDER: offsets, times, sizes.
 
-    Exit code 1: a segment has bytes that are no whole batch with the right checksum.
+    Exit code 1: a segment has bytes that are not a complete batch with a valid checksum.
     """
     rows = [_summary(path) for path in sorted(folder.glob(f"*{LOG_SUFFIX}"))]
     show(rows, output, nothing="no segments here")
@@ -70,17 +69,17 @@ def describe(folder: Path, output: str) -> None:
 
 @log_.command()
 @click.argument("files", type=_FILE, nargs=-1, required=True)
-@click.option("--records", "--print-data-log", is_flag=True, help="The records too, with keys and values.")
-@click.option("--deep-iteration", is_flag=True, help="The records too, without keys and values.")
-@click.option("--skip-record-metadata", is_flag=True, help="Of the records, nothing but keys and values.")
+@click.option("--records", "--print-data-log", is_flag=True, help="Print records with keys and values.")
+@click.option("--deep-iteration", is_flag=True, help="Print records without keys and values.")
+@click.option("--skip-record-metadata", is_flag=True, help="Print only keys and values of records.")
 @click.option("--offsets-decoder", is_flag=True, help="Decode records of __consumer_offsets.")
 @click.option("--transaction-log-decoder", is_flag=True, help="Decode records of __transaction_state.")
 @click.option(
     "--key-decoder-class", metavar="NAME", help="string, integer, long, default (base64), or module:function."
 )
-@click.option("--value-decoder-class", metavar="NAME", help="Likewise, of values.")
-@click.option("--max-bytes", type=click.IntRange(1), help="Read no more of a log's batches.")
-@click.option("--index-sanity-check", is_flag=True, help="Only what a broker checks when it opens an index.")
+@click.option("--value-decoder-class", metavar="NAME", help="The same for values.")
+@click.option("--max-bytes", type=click.IntRange(1), help="Read at most this part of a log.")
+@click.option("--index-sanity-check", is_flag=True, help="Only run a broker's check at opening an index.")
 @click.option("--verify-index-only", is_flag=True, help="Only compare indexes with their logs.")
 @_OUTPUT
 def dump(
@@ -97,11 +96,11 @@ def dump(
     verify_index_only: bool,
     output: str,
 ) -> None:
-    """What is in FILES, of all kinds that a broker writes: segments (.log, .index, .timeindex, .txnindex,
+    """Print FILES of all kinds that a broker writes: segments (.log, .index, .timeindex, .txnindex,
     .snapshot), leader-epoch-checkpoint, the other checkpoints, meta.properties and partition.metadata.
 
-    Options are those of kafka-dump-log; a decoder implies --print-data-log. Exit code 1: a log has other
-    bytes behind its last whole batch, or a wrong checksum; a file makes no sense; an index is wrong.
+    Options are those of kafka-dump-log; a decoder implies --print-data-log. Exit code 1: a log has bytes
+    after its last complete batch, or a wrong checksum; a file is corrupt; an index is wrong.
     """
     if index_sanity_check or verify_index_only:
         _verify_indexes(files, output, only_sanity=index_sanity_check)
@@ -116,7 +115,7 @@ def dump(
             raise click.UsageError(str(unknown)) from unknown
         content = by_classes(key, value)
     is_deep = deep_iteration or content is not None
-    wanted = Wanted(is_deep and not skip_record_metadata, content, max_bytes)
+    wanted = DumpOptions(is_deep and not skip_record_metadata, content, max_bytes)
     dumped: dict[str, list[Row]] = {}
     problems: list[str] = []
     for file in files:
@@ -136,8 +135,8 @@ def dump(
         raise SystemExit(_DAMAGED)
 
 
-def _dump(file: Path, wanted: Wanted) -> tuple[list[Row], str | None]:
-    """The rows of a file, and what is wrong with it."""
+def _dump(file: Path, wanted: DumpOptions) -> tuple[list[Row], str | None]:
+    """The rows of a file, and its problem or None."""
     if Path(plain_name(file)).suffix != LOG_SUFFIX:
         try:
             return rows_of(file), None
@@ -181,7 +180,7 @@ def _verify_indexes(files: tuple[Path, ...], output: str, *, only_sanity: bool) 
     for file in files:
         kind = Path(plain_name(file)).suffix
         if kind not in _INDEXES:
-            raise click.UsageError(f"{file.name} is no index: {', '.join(_INDEXES)}")
+            raise click.UsageError(f"{file.name} is not an index: {', '.join(_INDEXES)}")
         if only_sanity:
             _check_sanity(file, kind, findings)
         else:
@@ -237,12 +236,12 @@ def check(folders: tuple[Path, ...], output: str) -> None:
     """Verify all FOLDERS of a broker's log.dirs, or a partition's folder: batches with their checksums and
     offsets, indexes, snapshots, epochs and checkpoints against the logs, and the names of files and folders.
 
-    A line for each finding: file, place, what is wrong. A `note` is what a broker's start mends, as the torn
-    end of a log after a crash, or no broker minds. Exit code 1: there is a finding that is no note.
+    Prints a line for each finding: file, position, problem. A `note` is harmless or is repaired at a broker's
+    start, as an incomplete batch at the end of a log after a crash. Exit code 1: there is another finding.
     """
     for folder in folders:
         if is_open(folder):
-            click.echo(f"{folder}: a broker has it open, and may write while it is read", err=True)
+            click.echo(f"{folder}: a broker has it open and may write to it during the check", err=True)
     found = check_log_dirs(folders)
     if output == "json":
         as_json([{"file": str(f.path), "at": f.at, "problem": f.problem, "error": f.is_error} for f in found])

@@ -1,4 +1,4 @@
-"""The files that a broker writes, as rows for `ottla log dump`: one function for each kind, found by name."""
+"""Readers for `ottla log dump`: one function for each kind of file that a broker writes, by file name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     read_offsets,
 )
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
 from ottla.storage.directories import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
@@ -33,9 +33,10 @@ from ottla.storage.directories import (
     read_properties,
     read_topic_id,
 )
-from ottla.storage.epochs import CHECKPOINT_FILE as EPOCHS_FILE
-from ottla.storage.epochs import read_epochs
 from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.leader_epochs import CHECKPOINT_FILE as EPOCHS_FILE
+from ottla.storage.leader_epochs import read_epochs
+from ottla.storage.producer_snapshots import decode as decode_snapshot
 from ottla.storage.segment_checks import index_entries, mapped, read_batches
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -47,45 +48,43 @@ from ottla.storage.segment_files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.snapshots import decode as decode_snapshot
-from ottla.storage.txn_index import TransactionIndex
+from ottla.storage.transaction_index import TransactionIndex
 
 Row = dict[str, Any]
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-_ON_THE_WAY = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
+_TEMPORARY_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
-class Wanted(NamedTuple):
-    """What to show of a segment's records."""
+class DumpOptions(NamedTuple):
+    """The parts of a segment's records to print."""
 
     metadata: bool = False
     content: Callable[[Record], Content] | None = None
     bytes_max: int | None = None
-    """Stop at the first batch that does not end within as many."""
+    """Stop before the first batch that ends after this position."""
 
 
 def plain_name(path: Path) -> str:
-    """The name without what is behind it while the file is being replaced or removed."""
+    """The name without the suffix of a file that is being replaced or deleted."""
     name = path.name
-    for suffix in _ON_THE_WAY:
+    for suffix in _TEMPORARY_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of any file but a segment's log. Raises OSError, and ValueError for a name that no file of a
-    broker has; CorruptSnapshot, CorruptIndex, MalformedCheckpoint or LogDirProblem for one that makes no
-    sense."""
+    """The rows of any file except a segment's log. Raises OSError; ValueError for a name that no file of a
+    broker has; CorruptSnapshot, CorruptIndex, MalformedCheckpoint or LogDirProblem for a corrupt file."""
     name = plain_name(path)
     reader = _BY_NAME.get(name) or _BY_SUFFIX.get(Path(name).suffix)
     if reader is None:
         names = ", ".join([*(f"*{suffix}" for suffix in SEGMENT_SUFFIXES), *_BY_NAME])
-        raise ValueError(f"{path.name} is no file that a broker writes: {names}")
+        raise ValueError(f"{path.name} is not a file of a broker: {names}")
     return list(reader(path))
 
 
 def base_offset_of(path: Path) -> int:
-    """Of the segment, by the file's name. Raises ValueError."""
+    """The segment's base offset, from the file's name. Raises ValueError."""
     stem = path.name.partition(".")[0]
     if not stem.isdigit():
         raise ValueError(f"{path.name} does not begin with an offset")
@@ -175,15 +174,15 @@ _BY_NAME: dict[str, Callable[[Path], Iterator[Row]]] = {
 # --- logs ----------------------------------------------------------------------------------------
 
 
-def batch_rows(path: Path, wanted: Wanted) -> Iterator[tuple[Row, str | None]]:
-    """Each batch of a segment's log, and what is wrong with it; a row with nothing but `position` stands for
-    bytes that are no batch. Raises OSError."""
+def batch_rows(path: Path, wanted: DumpOptions) -> Iterator[tuple[Row, str | None]]:
+    """(row, problem or None) for each batch of a segment's log. A row with `position` only stands for
+    bytes that are not a batch. Raises OSError."""
     with mapped(path) as data:
         for batch in read_batches(data):
             if wanted.bytes_max is not None and batch.position >= wanted.bytes_max:
                 return
             if batch.header is None:
-                yield from _older_messages(data, batch.position, batch.problem, wanted)
+                yield from _legacy_messages(data, batch.position, batch.problem, wanted)
                 return
             if wanted.bytes_max is not None and batch.position + batch.header.size > wanted.bytes_max:
                 return
@@ -198,10 +197,10 @@ def batch_rows(path: Path, wanted: Wanted) -> Iterator[tuple[Row, str | None]]:
             yield row, problem
 
 
-def _older_messages(
-    data: memoryview, position: int, problem: str | None, wanted: Wanted
+def _legacy_messages(
+    data: memoryview, position: int, problem: str | None, wanted: DumpOptions
 ) -> Iterator[tuple[Row, str | None]]:
-    """What is left, as messages of format v0 or v1; else one row for all of it."""
+    """The rest of the file as messages of format v0 or v1, or as one row when it has none."""
     try:
         messages = list(iter_messages(data[position:]))
     except KafkaError:
@@ -252,10 +251,10 @@ TABLE_COLUMNS = (
     *("position", "first_offset", "last_offset", "records", "bytes", "last_time", "epoch", "codec"),
     *("producer", "transactional", "control", "checksum_ok"),
 )
-"""Of a batch; the others are for programs."""
+"""The columns of a batch in tables; JSON has all."""
 
 
-def _record(header: BatchHeader, record: Record, wanted: Wanted) -> Row:
+def _record(header: BatchHeader, record: Record, wanted: DumpOptions) -> Row:
     row: Row = {"offset": record.offset}
     if wanted.metadata:
         sequence = (

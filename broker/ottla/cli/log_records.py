@@ -1,8 +1,7 @@
-"""Records of a log as `ottla log dump` shows them: keys and values by a decoder, as kafka-dump-log has them.
+"""Decoders for `ottla log dump`: keys and values of records, as in kafka-dump-log.
 
-A decoder turns a record into what stands for its key and its value: text, numbers, or plain structures for
-JSON. Those of the offsets and transaction topics give the fields of Kafka's message definitions, by Kafka's
-names.
+A decoder converts a key or value to text, a number, or a structure for JSON. The decoders of the offsets and
+transactions topics return the fields of Kafka's message definitions, by Kafka's names.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ _DECODERS: dict[str, Decode] = {
 
 
 def find_decoder(name: str) -> Decode:
-    """By the name of one of Kafka's (`org.apache.kafka.tools.api.LongDecoder`, `LongDecoder`, `long`), or of
-    a Python function of bytes, `module:function`. Raises ValueError."""
+    """The decoder of a name: one of Kafka's (`org.apache.kafka.tools.api.LongDecoder`, `LongDecoder`,
+    `long`), or a Python function of bytes, `module:function`. Raises ValueError."""
     module, separator, attribute = name.partition(":")
     if separator:
         try:
@@ -76,12 +75,14 @@ def find_decoder(name: str) -> Decode:
         return found  # type: ignore[no-any-return]
     known = _DECODERS.get(name.rpartition(".")[2].lower().removesuffix("decoder"))
     if known is None:
-        raise ValueError(f"{name} is none of {', '.join(_DECODERS)}, and no module:function")
+        raise ValueError(
+            f"{name} is not a decoder: must be one of {', '.join(_DECODERS)}, or module:function"
+        )
     return known
 
 
 def by_classes(key: Decode, value: Decode) -> Callable[[Record], Content]:
-    """Keys and values by decoders of their own; what one cannot decode is shown as its error."""
+    """A decoder of records from decoders of keys and values; an error of a decoder becomes the content."""
 
     def content(record: Record) -> Content:
         return Content(_attempt(key, record.key), _attempt(value, record.value))
@@ -94,7 +95,7 @@ def _attempt(decoder: Decode, data: bytes | None) -> Any:
         return None
     try:
         return decoder(data)
-    except Exception as problem:  # anything that a decoder of the user's raises
+    except Exception as problem:  # a user's decoder may raise anything
         return f"<cannot be decoded: {problem}>"
 
 
@@ -121,7 +122,7 @@ def _group_value(key: Message, value: bytes) -> dict[str, Any]:
 
 
 def _consumer_protocol(schema: type[Message], encoded: str) -> Any:
-    """As it is, if it is none of the consumer protocol."""
+    """The decoded consumer protocol; other content unchanged."""
     try:
         version, message = _read(schema, base64.b64decode(encoded))
     except MalformedMessage:
@@ -137,7 +138,7 @@ def transactions_content(record: Record) -> Content:
 def _transaction_value(key: Message, value: bytes) -> dict[str, Any]:
     version, message = _read(transaction_records.TransactionLogValue, value)
     data = as_json(message, version)
-    with suppress(ValueError):  # a number that this version does not know is shown as it is
+    with suppress(ValueError):  # an unknown number is shown unchanged
         name = State(data["transactionStatus"]).name
         data["transactionStatus"] = name.title().replace("_", "")  # as Kafka writes it: PrepareCommit
     return {"version": str(version), "data": data}
@@ -171,7 +172,7 @@ def _version_of(data: bytes) -> int:
 
 def _read(schema: type[Message], data: bytes) -> tuple[int, Message]:
     version = _version_of(data)
-    # As in Kafka, later versions of the consumer protocol are read as the last one that is known.
+    # As in Kafka, later versions of the consumer protocol are read as the latest known version.
     if schema in (ConsumerProtocolSubscription, ConsumerProtocolAssignment):
         return min(version, schema.max_version), decode(
             schema, min(version, schema.max_version), data, _VERSION.size

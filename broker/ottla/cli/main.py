@@ -1,8 +1,8 @@
-"""The `ottla` command: a group of subcommands, some of which other distributions' rooms add.
+"""The `ottla` command: a click group whose subcommands are loaded on demand.
 
-`ottla broker` runs one broker. A command is loaded when it is named, so that each starts as quickly as it
-can, and a missing extra costs only its own: those of this package by the table below, others (the operator's
-`ottla up`) by their entry point in the group `ottla.commands`.
+A command's module is imported when the command is used, so that each command starts quickly, and a missing
+extra only affects its own commands. The commands of this package are in the table below; those of other
+packages (such as the operator's `ottla up`) are entry points of the group `ottla.commands`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_OWN: Final = {
+_COMMANDS: Final = {
     "acls": "acls",
     "broker": "broker",
     "cluster": "cluster",
@@ -35,27 +35,27 @@ _OWN: Final = {
     "users": "users",
     "zookeeper": "zookeeper",
 }
-"""By name: what it is called in the module of that name in ottla.cli."""
+"""Command name -> name of the command's object in the module `ottla.cli.<command name>`."""
 
 
 class _Commands(click.Group):
-    """The commands of this package and those that entry points add."""
+    """The commands of this package and of entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_OWN, *(point.name for point in _added())})
+        return sorted({*_COMMANDS, *(point.name for point in _entry_points())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _OWN:
-            found = getattr(import_module(f"ottla.cli.{cmd_name}"), _OWN[cmd_name])
+        if cmd_name in _COMMANDS:
+            found = getattr(import_module(f"ottla.cli.{cmd_name}"), _COMMANDS[cmd_name])
             assert isinstance(found, click.Command)
             return found
-        for point in _added():
+        for point in _entry_points():
             if point.name == cmd_name:
                 return _load(point)
         return None
 
 
-def _added() -> tuple[EntryPoint, ...]:
+def _entry_points() -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group="ottla.commands"))
@@ -74,7 +74,7 @@ def _load(point: EntryPoint) -> click.Command:
         )
         def unavailable() -> None:
             raise click.ClickException(
-                f"'ottla {point.name}' needs the package {missing}: pip install 'ottla[operator,pipeline]'"
+                f"'ottla {point.name}' needs the package {missing}: pip install 'ottla[operator]'"
             )
 
         return unavailable
@@ -87,8 +87,8 @@ def _load(point: EntryPoint) -> click.Command:
 def main() -> None:
     """Ottla: Apache Kafka's job done by Python on Kubernetes.
 
-    Commands that talk to a cluster take --bootstrap (or OTTLA_BOOTSTRAP) and -o json. Exit codes: 0 done, 1
-    refused by the cluster, 2 a mistake on the command line, 3 no answer.
+    Commands for a cluster have --bootstrap (or OTTLA_BOOTSTRAP) and -o json. Exit codes: 0 success, 1
+    rejected by the cluster, 2 invalid command line, 3 no response.
     """
 
 

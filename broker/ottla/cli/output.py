@@ -1,7 +1,7 @@
-"""Tables for people and JSON for programs, from the same rows.
+"""Prints rows as a table or as JSON.
 
-Called by the commands. A row is a mapping from column to plain value; a table's heads are the JSON's names in
-capitals. Tables are never cut, however wide.
+Called by the commands. A row is a mapping from column to plain value; a table's column titles are the JSON's
+names in upper case. Tables are never truncated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDE = 100_000
 
 
 def show(rows: Iterable[Mapping[str, Any]], output: str, *, nothing: str = "nothing found") -> None:
-    """Print rows; `nothing` is what a person reads when there are none."""
+    """Print rows. `nothing`: the message instead of an empty table."""
     found = list(rows)
     if output == "json":
         as_json(found)
@@ -63,7 +63,7 @@ def _text(value: Any) -> str:
 
 
 def done(message: str, output: str, **facts: Any) -> None:
-    """Say what was done; as JSON, the facts of it."""
+    """Print the result of a change: `message`, or `facts` as JSON."""
     if output == "json":
         as_json(facts)
     else:
@@ -71,7 +71,7 @@ def done(message: str, output: str, **facts: Any) -> None:
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> list[str]:
-    """As Kafka's tool shows an assignment: `clicks(0,2)`."""
+    """An assignment in the format of Kafka's tool: `clicks(0,2)`."""
     found: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)

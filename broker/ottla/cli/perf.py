@@ -1,7 +1,7 @@
-"""`ottla perf`: how fast a cluster is for a producer, a consumer, and a record from end to end.
+"""`ottla perf`: measures producers, consumers and end-to-end latency.
 
-The figures are those of kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh and kafka-e2e-latency.sh, in
-the units and with the meanings of those; measured with this client, in one process.
+The metrics are those of kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh and kafka-e2e-latency.sh,
+with the same units; measured with this client, in one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 
 from ottla.cli.output import as_json, show
 from ottla.cli.rates import PERCENTILES, Latencies, Throughput, due_s
-from ottla.cli.session import Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command, key_values
 from ottla.client.blocking import Producer
 from ottla.client.consumer import Consumer
 from ottla.client.core.types import RecordMetadata, TopicPartition
@@ -33,7 +33,7 @@ _RECORDS_MAX: Final = 10_000
 _settings = click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's clients."
 )
-_metrics = click.option("--print-metrics", is_flag=True, help="The client's figures at the end.")
+_metrics = click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end.")
 
 
 @click.group(short_help="Measure producers, consumers and latency.")
@@ -43,23 +43,23 @@ def perf() -> None:
 
 @perf.command()
 @click.argument("topic")
-@click.option("--records", type=click.IntRange(min=1), required=True, help="How many to write.")
+@click.option("--records", type=click.IntRange(min=1), required=True, help="The number of records to write.")
 @click.option("--size", type=click.IntRange(min=1), help="Bytes of each value, which is random letters.")
 @click.option("--payload-file", type=click.File("rb"), help="Values from a file, in a random order.")
 @click.option("--payload-delimiter", default="\\n", help="Between the file's values. Default: a line's end.")
 @click.option("--payload-monotonic", is_flag=True, help="Values are the numbers from 0.")
-@click.option("--rate", type=float, default=-1.0, metavar="N", help="At most so many records a second.")
+@click.option("--rate", type=float, default=-1.0, metavar="N", help="The maximum of records per second.")
 @click.option("--transactional-id", help="Write in transactions of this id.")
 @click.option(
     "--transaction-duration",
     "transaction_ms",
     type=click.IntRange(min=1),
     metavar="MS",
-    help="Commit after so long; needs or makes a transactional id. Default: 3000.",
+    help="Commit a transaction after this time; generates a transactional id by default. Default: 3000.",
 )
 @_settings
 @_metrics
-@talks_to_a_cluster
+@cluster_command
 def produce(
     session: Session,
     topic: str,
@@ -74,14 +74,15 @@ def produce(
     settings: tuple[str, ...],
     print_metrics: bool,
 ) -> None:
-    """Write records as fast as possible, or at a rate; a latency ends with the acknowledgement."""
+    """Write records as fast as possible, or at a rate. The latency of a record ends with its
+    acknowledgement."""
     if sum((size is not None, payload_file is not None, payload_monotonic)) != 1:
         raise click.UsageError("give one of --size, --payload-file and --payload-monotonic")
     values = _values(size, payload_file, payload_delimiter)
     given: dict[str, object] = {**session.client(), **key_values(settings, "--set")}
     if transactional_id or transaction_ms:
         given["transactional.id"] = transactional_id or f"performance-producer-{uuid.uuid4()}"
-    with session.telling():
+    with session.translated_errors():
         run = _ProducerRun(Producer(given), session.output != "json")
         every_s = (transaction_ms or 3000) / 1000 if "transactional.id" in given else None
         run.write(topic, islice(values, records), rate, every_s)
@@ -102,7 +103,7 @@ def _values(size: int | None, file: IO[bytes] | None, delimiter: str) -> Iterato
 
 
 class _ProducerRun:
-    """One measurement: what was acknowledged, how late, and how long all of it took."""
+    """One measurement: latencies and bytes of acknowledged records, and the elapsed time."""
 
     def __init__(self, producer: Producer, reports: bool) -> None:
         self._producer = producer
@@ -117,7 +118,7 @@ class _ProducerRun:
         producer = self._producer
         with producer:
             began = reported = committed = time.perf_counter()
-            told = 0
+            reported_count = 0
             if transaction_s is not None:
                 producer.begin_transaction()
             for sent, value in enumerate(values):
@@ -133,7 +134,7 @@ class _ProducerRun:
                 if self._failed is not None:
                     break
                 if self._reports and now - reported >= _REPORT_S:
-                    told = self._report(told, now - reported)
+                    reported_count = self._report(reported_count, now - reported)
                     reported = now
             if transaction_s is not None and self._failed is None:
                 producer.commit_transaction()
@@ -155,9 +156,9 @@ class _ProducerRun:
 
         return delivered
 
-    def _report(self, told: int, elapsed_s: float) -> int:
-        """Print what was acknowledged since the last report; how much that is in all."""
-        measured = self._latencies[told:]
+    def _report(self, reported_count: int, elapsed_s: float) -> int:
+        """Print the records acknowledged since the last report. Returns the total number."""
+        measured = self._latencies[reported_count:]
         latencies = Latencies.of(measured)
         mean = self._bytes / max(1, len(self._latencies))
         pace = Throughput(len(measured), int(mean * len(measured)), elapsed_s)
@@ -167,7 +168,7 @@ class _ProducerRun:
             f"{latencies.most:.1f} ms max latency.",
             err=True,
         )
-        return told + len(measured)
+        return reported_count + len(measured)
 
     def show(self, session: Session, print_metrics: bool) -> None:
         pace = Throughput(len(self._latencies), self._bytes, self._elapsed_s)
@@ -206,7 +207,7 @@ def _print_metrics(session: Session, metrics: dict[str, float]) -> None:
 
 @perf.command()
 @click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
-@click.option("--records", type=click.IntRange(min=1), required=True, help="How many to read.")
+@click.option("--records", type=click.IntRange(min=1), required=True, help="The number of records to read.")
 @click.option("--group", help="Default: a new one.")
 @click.option("--from-latest", is_flag=True, help="A new group begins at the end, not at the beginning.")
 @click.option("--fetch-size", type=click.IntRange(min=1), metavar="BYTES", help="Of a partition, at a time.")
@@ -218,11 +219,11 @@ def _print_metrics(session: Session, metrics: dict[str, float]) -> None:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="End when no record came for so long.",
+    help="End after this time without a record.",
 )
 @_settings
 @_metrics
-@talks_to_a_cluster
+@cluster_command
 def consume(
     session: Session,
     topics: tuple[str, ...],
@@ -235,7 +236,7 @@ def consume(
     settings: tuple[str, ...],
     print_metrics: bool,
 ) -> None:
-    """Read records as a member of a group; the time until partitions are assigned is told apart."""
+    """Read records as a member of a group. The time of rebalances is reported separately."""
     given: dict[str, object] = {
         **session.client(),
         "group.id": group or f"perf-consumer-{random.randrange(100_000)}",
@@ -297,15 +298,17 @@ async def _read(
 
 @perf.command()
 @click.argument("topic")
-@click.option("--records", type=click.IntRange(min=1), required=True, help="How many, one after the other.")
+@click.option(
+    "--records", type=click.IntRange(min=1), required=True, help="The number of records, one after the other."
+)
 @click.option("--size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of each.")
 @click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
 @_settings
-@talks_to_a_cluster
+@cluster_command
 def latency(
     session: Session, topic: str, records: int, size: int, acks: str, settings: tuple[str, ...]
 ) -> None:
-    """How long a record takes from a producer to a consumer; the next one is sent when it is there."""
+    """Measure the latency from producer to consumer; each record is sent after the previous one was read."""
     given = {**session.client(), **key_values(settings, "--set")}
     measured = session.run(_round_trips(given, topic, records, size, acks, session.timeout_s))
     row = {"records": records, **_latency_row(Latencies.of(measured))}
@@ -315,7 +318,7 @@ def latency(
 async def _round_trips(
     settings: dict[str, object], topic: str, number: int, size: int, acks: str, timeout_s: float
 ) -> list[float]:
-    """In milliseconds. Raises TimeoutError for a record that does not come."""
+    """Latencies in milliseconds. Raises TimeoutError when a record is not read in time."""
     measured = []
     sending = {**settings, "acks": acks, "linger.ms": 0}
     if acks != "all":
@@ -337,7 +340,7 @@ async def _round_trips(
 
 
 async def _until_read(consumer: Consumer, metadata: RecordMetadata) -> None:
-    """Others may write to the topic meanwhile."""
+    """Poll until the record is read, skipping records of other producers."""
     tp = TopicPartition(metadata.topic, metadata.partition)
     while True:
         for record in (await consumer.poll(_POLL_S)).get(tp, ()):

@@ -1,8 +1,8 @@
-"""`ottla produce`: lines, JSON, CSV or whole files become records.
+"""`ottla produce`: writes lines, JSON, CSV or whole files as records.
 
-Written by the client's producer, with acks of all in-sync replicas and without duplicates; it ends when all
-is there. This thread reads, and the producer's own writes meanwhile: a pipe that says nothing holds nothing
-up. At input that is no record, what stands before it is written, and the error names the line.
+Uses the client's idempotent producer with acks=all, and ends when all records are acknowledged. The main
+thread reads and the producer's thread sends, so that slow input does not delay records. At invalid input, the
+records before it are written, and the error has the line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ottla.cli.record_values import (
     schema_writer,
     writer,
 )
-from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command, key_values
 from ottla.client.blocking import Producer
 from ottla.client.core.types import ProducerRecord
 from ottla.client.errors import SerializationError
@@ -40,7 +40,7 @@ _BATCH_BYTES: Final = 256 * 1024
 _LINGER_MS: Final = 5
 _COLUMNS: Final = ("key", "value", "partition", "timestamp", "headers")
 _IGNORED: Final = ("topic", "offset")
-"""Columns and fields of `ottla consume` that say where a record was."""
+"""Columns and fields of `ottla consume` that are ignored."""
 
 Encode = Callable[[Any], bytes | None]
 Header = tuple[str, bytes | None]
@@ -49,8 +49,10 @@ Header = tuple[str, bytes | None]
 @click.command(short_help="Write lines, JSON, CSV or files to a topic.")
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.File("rb"))
-@click.option("--key-separator", metavar="TEXT", help="What stands before its first occurrence is the key.")
-@click.option("--partition", type=click.IntRange(min=0), help="All to this one. Default: by key.")
+@click.option("--key-separator", metavar="TEXT", help="The separator of key and value in a line.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="The partition of all records. Default: by key."
+)
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of each record.")
 @click.option(
     "--format",
@@ -58,19 +60,21 @@ Header = tuple[str, bytes | None]
     type=click.Choice(["text", "json", "csv", "file"]),
     default="text",
     show_default=True,
-    help="json: each line is an object with value, and perhaps key, headers, partition, timestamp (ms), as "
-    "of `ottla consume -o json`. csv: the first line names these columns. file: each file is a value.",
+    help="json: each line is an object with value, optionally key, headers, partition, timestamp (ms), "
+    "as from `ottla consume -o json`. csv: the first line has these columns. file: each file is a value.",
 )
-@click.option("--null", metavar="TEXT", help="A key or value of text or CSV that is this is null.")
+@click.option("--null", metavar="TEXT", help="The text of a null key or value in text or CSV.")
 @click.option("--key-format", type=click.Choice(WRITE_FORMATS), default="text", show_default=True)
 @click.option("--value-format", type=click.Choice(WRITE_FORMATS), default="text", show_default=True)
-@click.option("--key-schema", metavar="FILE|latest|id:N", help="Keys are JSON of this schema.")
+@click.option("--key-schema", metavar="FILE|latest|id:N", help="Encode JSON keys with this schema.")
 @click.option(
     "--value-schema",
     metavar="FILE|latest|id:N",
-    help="Values are JSON of this schema: a file (.avsc, .json, .proto), to register, or one there is.",
+    help="Encode JSON values with this schema: a file to register (.avsc, .json, .proto), or a known one.",
 )
-@click.option("--value-message", metavar="NAME", help="Of a Protobuf schema. Default: its first message.")
+@click.option(
+    "--value-message", metavar="NAME", help="The message of a Protobuf schema. Default: the first one."
+)
 @registry_options
 @click.option(
     "--compression",
@@ -78,10 +82,15 @@ Header = tuple[str, bytes | None]
     default="none",
     show_default=True,
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N a second.")
-@click.option("--skip-errors", is_flag=True, help="Go on after lines that are no records; exit 1 at the end.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="The maximum of records per second.",
+)
+@click.option("--skip-errors", is_flag=True, help="Skip invalid lines; exit 1 at the end.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the producer.")
-@talks_to_a_cluster
+@cluster_command
 def produce(
     session: Session,
     topic: str,
@@ -105,10 +114,10 @@ def produce(
 ) -> None:
     """Write the FILES, or standard input, to TOPIC: each line is a record.
 
-    Returns when all in-sync replicas have all of them. What comes slowly is written as it comes.
+    Ends when all in-sync replicas have all records. Slow input is sent without waiting for more.
     """
     if key_separator is not None and form != "text":
-        raise click.UsageError("--key-separator is for text; JSON and CSV have keys of their own")
+        raise click.UsageError("--key-separator requires --format text")
     client = registry_client(registry, key_values(registry_options, "--registry-option"))
 
     def encoder(schema: str | None, form: str, *, is_key: bool) -> Encode:
@@ -118,7 +127,7 @@ def produce(
         return schema_writer(schema, topic, client, is_key=is_key, message=message)
 
     common = [(name, value.encode()) for name, value in key_values(headers, "--header").items()]
-    shape = _Shape(
+    shape = _RecordBuilder(
         topic,
         partition,
         common,
@@ -146,7 +155,7 @@ def produce(
         **key_values(settings, "--set"),
     }
     problems = 0
-    with session.telling(), _Writer(given, rate) as written:
+    with session.translated_errors(), _Writer(given, rate) as written:
         for found in _records(files or (sys.stdin.buffer,), form, shape):
             if not isinstance(found, _Problem):
                 written.write(found)
@@ -161,8 +170,8 @@ def produce(
 
 
 @dataclass
-class _Shape:
-    """How input becomes records. Each way raises ValueError, or SerializationError, for what is none."""
+class _RecordBuilder:
+    """Builds records from input. Methods raise ValueError or SerializationError for invalid input."""
 
     topic: str
     partition: int | None
@@ -174,7 +183,7 @@ class _Shape:
     json_keys: bool
     json_values: bool
     last: int = 0
-    """The last partition."""
+    """The highest partition number."""
 
     def of_line(self, line: bytes) -> ProducerRecord:
         if self.separator is None:
@@ -205,7 +214,7 @@ class _Shape:
         )
 
     def of_row(self, row: Mapping[str, str]) -> ProducerRecord:
-        key = row.get("key") or None  # an empty field is how `ottla consume` writes no key
+        key = row.get("key") or None  # `ottla consume` writes a null key as an empty field
         headers = row.get("headers")
         return self._record(
             None if key is None else self._text(key.encode(), self.encode_key, self.json_keys),
@@ -222,7 +231,7 @@ class _Shape:
 
     @staticmethod
     def _json(value: Any, encode: Encode, as_json: bool) -> bytes | None:
-        """Text as it is; null as null; any other JSON as its text."""
+        """Strings unchanged, null as null, any other JSON value as its JSON text."""
         if as_json or value is None:
             return None if value is None else encode(value)
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -254,7 +263,7 @@ def _number(name: str, value: Any) -> int:
 
 
 def _headers(given: Any) -> list[Header]:
-    """An object, or a list of pairs, which may have a name twice."""
+    """Headers from an object, or from a list of pairs, which may repeat a name."""
     pairs = [] if given is None else list(given.items()) if isinstance(given, dict) else given
     try:
         return [
@@ -274,11 +283,11 @@ def _encoder(form: str) -> Encode:
 
 
 class _Writer:
-    """Writes records, and shows how many are there. At its end all of them are, or what hindered it is
-    raised."""
+    """Sends records and shows the number of acknowledged ones. The end of the context waits for all of
+    them, and raises the first error."""
 
     def __init__(self, settings: Mapping[str, object], rate: float | None) -> None:
-        """`rate`: at most so many records a second."""
+        """`rate`: the maximum of records per second."""
         self.count = 0
         self._rate = rate
         self._sent = 0
@@ -305,7 +314,7 @@ class _Writer:
 
     def write(self, records: Iterable[ProducerRecord]) -> None:
         for topic, value, key, partition, timestamp_ms, headers in records:
-            self._await_turn()
+            self._wait_for_rate()
             self._producer.send_nowait(
                 topic,
                 value,
@@ -313,20 +322,20 @@ class _Writer:
                 partition=partition,
                 timestamp_ms=timestamp_ms,
                 headers=headers,
-                on_delivery=self._told,
+                on_delivery=self._on_delivery,
             )
         self._check()
         self._progress.update(self._task, completed=self.count)
 
-    def _await_turn(self) -> None:
+    def _wait_for_rate(self) -> None:
         if self._rate is not None:
             early = self._began + due_s(self._sent, self._rate) - time.perf_counter()
             if early > 0:
                 time.sleep(early)
         self._sent += 1
 
-    def _told(self, metadata: object, error: BaseException | None) -> None:
-        """In the producer's thread."""
+    def _on_delivery(self, metadata: object, error: BaseException | None) -> None:
+        """The delivery callback; called in the producer's thread."""
         if error is None:
             self.count += 1
         else:
@@ -338,17 +347,17 @@ class _Writer:
 
 
 class _Problem(str):
-    """What is wrong with some input, and where."""
+    """An error in the input, with its position."""
 
 
 def _records(
-    files: Iterable[IO[bytes]], form: str, shape: _Shape
+    files: Iterable[IO[bytes]], form: str, shape: _RecordBuilder
 ) -> Iterator[list[ProducerRecord] | _Problem]:
-    """What each read brings, as records: a pipe that gives little at a time is not waited for."""
+    """The records of each read: a slow pipe yields small lists instead of delaying records."""
     for file in files:
         name = getattr(file, "name", "<stdin>")
         if form == "file":
-            yield _tried(partial(shape.of_file, file.read()), name)
+            yield _try_build(partial(shape.of_file, file.read()), name)
         elif form == "csv":
             yield from _rows(file, name, shape)
         else:
@@ -372,8 +381,8 @@ def _of_lines(
         yield records
 
 
-def _rows(file: IO[bytes], name: str, shape: _Shape) -> Iterator[list[ProducerRecord] | _Problem]:
-    """RFC 4180, with a first row that names columns."""
+def _rows(file: IO[bytes], name: str, shape: _RecordBuilder) -> Iterator[list[ProducerRecord] | _Problem]:
+    """Records from CSV (RFC 4180) with column names in the first row."""
     rows = csv.reader((line.decode() + "\n" for lines in _lines(file) for line in lines), strict=True)
     columns: list[str] | None = None
     while True:
@@ -392,16 +401,16 @@ def _rows(file: IO[bytes], name: str, shape: _Shape) -> Iterator[list[ProducerRe
                     f"{name}, line 1: columns {','.join(row)}; must be value, and of {', '.join(_COLUMNS)}"
                 )
         elif row:
-            yield _tried(partial(_of_row, shape, columns, row), f"{name}, line {rows.line_num}")
+            yield _try_build(partial(_of_row, shape, columns, row), f"{name}, line {rows.line_num}")
 
 
-def _of_row(shape: _Shape, columns: list[str], row: list[str]) -> ProducerRecord:
+def _of_row(shape: _RecordBuilder, columns: list[str], row: list[str]) -> ProducerRecord:
     if len(row) != len(columns):
         raise ValueError(f"{len(row)} fields for {len(columns)} columns")
     return shape.of_row(dict(zip(columns, row, strict=True)))
 
 
-def _tried(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecord] | _Problem:
+def _try_build(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecord] | _Problem:
     try:
         return [make()]
     except (ValueError, RecursionError, SerializationError) as error:
@@ -409,7 +418,7 @@ def _tried(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecor
 
 
 def _lines(file: Any) -> Iterator[list[bytes]]:
-    """The whole lines of each read, without their ends."""
+    """The complete lines of each read, without line ends."""
     rest = b""
     while chunk := file.read1(_READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")

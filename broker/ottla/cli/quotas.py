@@ -1,4 +1,4 @@
-"""`ottla quotas`: what users and clients may take of the brokers (KIP-546)."""
+"""`ottla quotas`: list and change client quotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 import click
 
 from ottla.cli.output import done, show
-from ottla.cli.session import Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command, key_values
 
 _DEFAULT = "default"
 _KEYS = (
-    "producer_byte_rate, consumer_byte_rate (bytes a second on each broker), request_percentage, "
+    "producer_byte_rate, consumer_byte_rate (bytes per second and broker), request_percentage, "
     "controller_mutation_rate, connection_creation_rate"
 )
 
 
-@click.group(short_help="Show and change what users and clients may take.")
+@click.group(short_help="List and change client quotas.")
 def quotas() -> None:
     """Quotas of users, client ids and addresses.
 
-    The word `default` in place of a name stands for all who have no quota of their own.
+    The name `default` is the default entity, for users or clients without quotas of their own.
     """
 
 
-def _for_an_entity(command: Callable[..., None]) -> Callable[..., None]:
+def _entity_options(command: Callable[..., None]) -> Callable[..., None]:
     for option, what in (("--ip", "An address."), ("--client-id", "A client id."), ("--user", "A user.")):
         command = click.option(option, default=None, help=what)(command)
     return command
@@ -35,14 +35,14 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     given = {"user": user, "client-id": client_id, "ip": ip}
     entity = {kind: None if name == _DEFAULT else name for kind, name in given.items() if name is not None}
     if not entity:
-        raise click.UsageError("whose quota? give --user, --client-id, both, or --ip")
+        raise click.UsageError("an entity is required: --user, --client-id, both, or --ip")
     return entity
 
 
 @quotas.command("list")
-@talks_to_a_cluster
+@cluster_command
 def list_(session: Session) -> None:
-    """All quotas there are."""
+    """List all quotas."""
     found = session.admin(lambda admin: admin.describe_client_quotas())
     show(
         (
@@ -66,9 +66,9 @@ def _name(entity: Mapping[str, str | None], kind: str) -> str | None:
 
 
 @quotas.command("set", help=f"Set quotas: {_KEYS}.")
-@_for_an_entity
+@_entity_options
 @click.argument("values", metavar="QUOTA=NUMBER…", nargs=-1, required=True)
-@talks_to_a_cluster
+@cluster_command
 def set_(
     session: Session, user: str | None, client_id: str | None, ip: str | None, values: tuple[str, ...]
 ) -> None:
@@ -83,13 +83,13 @@ def set_(
 
 
 @quotas.command()
-@_for_an_entity
+@_entity_options
 @click.argument("keys", metavar="QUOTA…", nargs=-1, required=True)
-@talks_to_a_cluster
+@cluster_command
 def unset(
     session: Session, user: str | None, client_id: str | None, ip: str | None, keys: tuple[str, ...]
 ) -> None:
-    """Lift quotas."""
+    """Remove quotas."""
     _alter(session, _entity(user, client_id, ip), dict.fromkeys(keys), f"unset {', '.join(keys)}")
 
 

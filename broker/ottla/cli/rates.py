@@ -1,4 +1,4 @@
-"""Rates of sending, and the figures of a run: arithmetic of `ottla perf` and `ottla produce --rate`. Pure."""
+"""Rate limiting, throughput and latency statistics for `ottla perf` and `ottla produce --rate`. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 _MB: Final = 1024 * 1024
-"""Kafka's tools mean this by MB."""
+"""The MB of Kafka's tools."""
 PERCENTILES: Final = (0.5, 0.95, 0.99, 0.999)
 
 
 def due_s(count: int, per_second: float) -> float:
-    """How long after the start the record after the first `count` may go; 0 without a limit."""
+    """Seconds after the start at which the next record after `count` may be sent; 0 without a limit."""
     return count / per_second if per_second > 0 else 0.0
 
 
@@ -37,12 +37,12 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """In milliseconds; all 0 without a record."""
+    """Statistics of latencies in milliseconds; all 0 without a record."""
 
     average: float
     most: float
     percentiles: tuple[float, ...]
-    """Of PERCENTILES, in their order."""
+    """The percentiles of PERCENTILES, in order."""
 
     @classmethod
     def of(cls, measured_ms: Sequence[float]) -> Latencies:

@@ -1,4 +1,4 @@
-"""`ottla reassign`: moves of replicas by plans, as of kafka-reassign-partitions.sh."""
+"""`ottla reassign`: reassignments by plans, as with kafka-reassign-partitions.sh."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import IO, Any, Final
 import click
 
 from ottla.cli import reassignment
-from ottla.cli.cluster import moves, until_over
+from ottla.cli.cluster import moves, wait_for_reassignments
 from ottla.cli.output import as_json, show, table
 from ottla.cli.reassignment import BadPlan, Plan
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ReplicaLogDirs, TopicPartition, TopicPartitionReplica
 from ottla.client.errors import ReplicaNotAvailableError
@@ -22,12 +22,12 @@ _LOG_DIR_PAUSE_S: Final = 0.1
 _IN_PROGRESS: Final = "in progress"
 
 _plan = click.argument("file", metavar="PLAN", type=click.File("r"))
-_keep_throttles = click.option("--preserve-throttles", is_flag=True, help="Leave throttles in force.")
+_keep_throttles = click.option("--preserve-throttles", is_flag=True, help="Do not remove throttles.")
 
 
-@click.group(short_help="Move replicas by plans, with throttles.")
+@click.group(short_help="Reassign partitions by plans, with throttles.")
 def reassign() -> None:
-    """Moves of replicas by JSON plans, which are those of kafka-reassign-partitions.sh.
+    """Reassignments by JSON plans in the format of kafka-reassign-partitions.sh.
 
     For a few partitions without a plan: `ottla cluster move`.
     """
@@ -38,11 +38,11 @@ reassign.add_command(moves, "list")
 
 @reassign.command()
 @click.argument("topics", metavar="TOPIC…", nargs=-1)
-@click.option("--file", type=click.File("r"), help='In place of topics: {"topics": [{"topic": …}]}.')
-@click.option("--brokers", metavar="ID,ID…", help="Where they may be. Default: all brokers.")
-@click.option("--ignore-racks", is_flag=True, help="Even where some brokers have no rack.")
-@click.option("--current", is_flag=True, help="The plan that restores what is now.")
-@talks_to_a_cluster
+@click.option("--file", type=click.File("r"), help='A file with topics: {"topics": [{"topic": …}]}.')
+@click.option("--brokers", metavar="ID,ID…", help="The target brokers. Default: all.")
+@click.option("--ignore-racks", is_flag=True, help="Ignore racks, as when only some brokers have one.")
+@click.option("--current", is_flag=True, help="Print the plan of the current assignment.")
+@cluster_command
 def plan(
     session: Session,
     topics: tuple[str, ...],
@@ -51,13 +51,13 @@ def plan(
     ignore_racks: bool,
     current: bool,
 ) -> None:
-    """Propose where the replicas of topics could be, spread evenly over brokers and racks.
+    """Propose an assignment of topics, spread evenly over brokers and racks.
 
-    `-o json` prints the plan for `execute`; nothing is changed.
+    `-o json` prints a plan for `execute`; nothing is changed.
     """
     names = [*topics, *(_read(file, reassignment.parse_topics) if file else [])]
     if not names:
-        raise click.UsageError("of what? name a TOPIC, or give --file")
+        raise click.UsageError("a TOPIC or --file is required")
     allowed = None if brokers is None else _ids(brokers)
 
     async def look(admin: AdminClient) -> tuple[reassignment.Assignment, reassignment.Assignment]:
@@ -84,17 +84,26 @@ def plan(
 
 @reassign.command()
 @_plan
-@click.option("--throttle", type=click.IntRange(min=0), metavar="BYTES", help="A second, per broker.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=0),
+    metavar="BYTES",
+    help="The throttle of each broker, in bytes per second.",
+)
 @click.option(
     "--log-dir-throttle",
     type=click.IntRange(min=0),
     metavar="BYTES",
-    help="A second, per broker, between its log directories.",
+    help="The throttle of each broker between its log directories, in bytes per second.",
 )
-@click.option("--additional", is_flag=True, help="Although moves are under way; also to change a throttle.")
-@click.option("--rollback", type=click.File("w"), help="Write the plan that restores what was before.")
-@click.option("--wait", is_flag=True, help="Until the moves are over; then lift the throttles.")
-@talks_to_a_cluster
+@click.option(
+    "--additional", is_flag=True, help="Allow other reassignments in progress; also to change a throttle."
+)
+@click.option("--rollback", type=click.File("w"), help="Write the plan that restores the current assignment.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the reassignments have completed, then remove the throttles."
+)
+@cluster_command
 def execute(
     session: Session,
     file: IO[str],
@@ -104,9 +113,9 @@ def execute(
     rollback: IO[str] | None,
     wait: bool,
 ) -> None:
-    """Start the moves of a plan.
+    """Start the reassignments of a plan.
 
-    A throttle stays in force until `verify` finds all moves over and lifts it: run that from time to time.
+    A throttle stays until `verify` finds all reassignments completed and removes it.
     """
     wanted = _read(file, reassignment.parse_plan)
 
@@ -126,16 +135,18 @@ def execute(
         return
     click.echo(f"{len(wanted.replicas)} partitions {'are moved' if wait else 'are being moved'}")
     if rollback is None:
-        click.echo(f"the plan that restores what was before:\n{json.dumps(reassignment.document(before))}")
+        click.echo(
+            f"the plan that restores the previous assignment:\n{json.dumps(reassignment.document(before))}"
+        )
 
 
 async def _start(
     admin: AdminClient, wanted: Plan, throttle: int | None, log_dir_throttle: int | None, additional: bool
 ) -> reassignment.Assignment:
-    """Check what can be checked, and set the throttles; where the partitions are now."""
+    """Validate the plan and set the throttles. Returns the current assignment."""
     moving = await admin.list_partition_reassignments()
     if moving and not additional:
-        raise Refused(f"{len(moving)} partitions are being moved: wait, cancel, or give --additional")
+        raise Refused(f"{len(moving)} partitions are being reassigned: wait, cancel, or use --additional")
     live = {node.id for node in (await admin.describe_cluster()).brokers}
     if unknown := sorted(wanted.brokers - live):
         raise Refused(f"broker {unknown[0]} is not in the cluster")
@@ -157,7 +168,7 @@ async def _start(
 async def _move_log_dirs(
     admin: AdminClient, targets: Mapping[TopicPartitionReplica, str], timeout_s: float
 ) -> None:
-    """A replica that is yet to come to its broker is named again until it is there."""
+    """Request the log directories; retries for replicas that their broker does not have yet."""
     left = dict(targets)
     deadline = asyncio.get_running_loop().time() + timeout_s
     while left:
@@ -167,13 +178,13 @@ async def _move_log_dirs(
                 raise error
         left = {replica: left[replica] for replica in results.errors}
         if left and asyncio.get_running_loop().time() >= deadline:
-            raise Refused(f"not begun within {timeout_s:g} s: {', '.join(map(str, sorted(left)))}")
+            raise Refused(f"not started within {timeout_s:g} s:  {', '.join(map(str, sorted(left)))}")
         if left:
             await asyncio.sleep(_LOG_DIR_PAUSE_S)
 
 
 async def _wait(admin: AdminClient, wanted: Plan) -> None:
-    await until_over(admin, set(wanted.replicas))
+    await wait_for_reassignments(admin, set(wanted.replicas))
     while wanted.log_dirs:
         found = (await admin.describe_replica_log_dirs(wanted.log_dirs)).raise_first()
         if all(each.future is None for each in found.values()):
@@ -185,9 +196,9 @@ async def _wait(admin: AdminClient, wanted: Plan) -> None:
 @reassign.command()
 @_plan
 @_keep_throttles
-@talks_to_a_cluster
+@cluster_command
 def verify(session: Session, file: IO[str], preserve_throttles: bool) -> None:
-    """How far the moves of a plan are. When none is under way any more, throttles are lifted."""
+    """Print the progress of a plan. When no reassignment is in progress, throttles are removed."""
     wanted = _read(file, reassignment.parse_plan)
 
     async def look(admin: AdminClient) -> list[dict[str, Any]]:
@@ -233,12 +244,12 @@ def log_dir_state(found: ReplicaLogDirs | None, wanted: str) -> str:
 @_plan
 @_keep_throttles
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@talks_to_a_cluster
+@cluster_command
 def cancel(session: Session, file: IO[str], preserve_throttles: bool, yes: bool) -> None:
-    """Take back the moves of a plan that are under way, and lift throttles."""
+    """Cancel the reassignments of a plan that are in progress, and remove throttles."""
     wanted = _read(file, reassignment.parse_plan)
     if not yes:
-        click.confirm(f"Cancel the moves of {len(wanted.replicas)} partitions?", abort=True, err=True)
+        click.confirm(f"Cancel the reassignment of {len(wanted.replicas)} partitions?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> list[TopicPartition]:
         moving = await admin.list_partition_reassignments(wanted.replicas)
@@ -251,7 +262,7 @@ def cancel(session: Session, file: IO[str], preserve_throttles: bool, yes: bool)
         return sorted(moving)
 
     cancelled = session.admin(work)
-    show(map(_where, cancelled), session.output, nothing="none of them is being moved")
+    show(map(_where, cancelled), session.output, nothing="no partition of the plan is being reassigned")
 
 
 def _where(tp: TopicPartition) -> dict[str, Any]:
@@ -284,7 +295,7 @@ async def _racks(admin: AdminClient, allowed: set[int] | None, ignore: bool) -> 
         raise Refused(f"broker {unknown[0]} is not in the cluster")
     racks = {b: None if ignore else nodes[b].rack for b in sorted(allowed or nodes)}
     if len({rack is None for rack in racks.values()}) > 1:
-        raise Refused("some brokers have a rack and some have none: give --ignore-racks")
+        raise Refused("only some brokers have a rack: use --ignore-racks")
     return racks
 
 
@@ -293,7 +304,7 @@ def _ids(text: str) -> set[int]:
     if not all(part.isdigit() for part in ids):
         raise click.UsageError(f"--brokers {text}: must be ID,ID…")
     if len(set(ids)) < len(ids):
-        raise click.UsageError(f"--brokers {text}: one is there twice")
+        raise click.UsageError(f"--brokers {text}: a broker is given twice")
     return set(map(int, ids))
 
 

@@ -1,9 +1,9 @@
-"""Plans for moves of replicas in the JSON of kafka-reassign-partitions.sh, and the throttles of moves.
+"""Reassignment plans in the JSON format of kafka-reassign-partitions.sh, and replication throttles.
 
-Pure; called by `ottla reassign`. A plan says where the replicas of partitions shall be, the preferred leader
-first, and may name each one's log directory (KIP-113). A throttle (KIP-73) is a rate on each broker that
-takes part, and a list of throttled replicas on each topic: a partition's current replicas send, the new ones
-receive.
+Pure; called by `ottla reassign`. A plan has the replicas of partitions, the preferred leader first, and
+optionally their log directories (KIP-113). A throttle (KIP-73) is a rate on each participating broker, and a
+list of throttled replicas on each topic: a partition's current replicas as leaders, the new ones as
+followers.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 _VERSION: Final = 1
 _ANY: Final = "any"
-"""In place of a log directory: the broker chooses."""
+"""A log directory that the broker chooses."""
 
 Assignment = Mapping[TopicPartition, Sequence[int]]
 Changes = dict[ConfigResource, list[ConfigChange]]
 
 
 class BadPlan(ValueError):
-    """The message says what is wrong with the file, and where."""
+    """A plan is invalid; the message has the position and the problem."""
 
 
 @dataclass(frozen=True)
 class Plan:
     replicas: dict[TopicPartition, list[int]]
     log_dirs: dict[TopicPartitionReplica, str] = field(default_factory=dict)
-    """Only of replicas whose directory is chosen."""
+    """Only replicas whose directory the plan sets."""
 
     @property
     def brokers(self) -> set[int]:
@@ -67,7 +67,7 @@ def parse_plan(text: str) -> Plan:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadPlan(f"{where}: {error!r}; needs topic, partition and replicas") from None
         if tp in replicas:
-            raise BadPlan(f"{where}: {tp} is there twice")
+            raise BadPlan(f"{where}: {tp} is given twice")
         if not brokers:
             raise BadPlan(f"{where}: {tp} has no replicas")
         if len(set(brokers)) < len(brokers):
@@ -90,7 +90,7 @@ def parse_topics(text: str) -> list[str]:
     except (KeyError, TypeError) as error:
         raise BadPlan(f"topics: {error!r}; each needs topic") from None
     if len(set(names)) < len(names):
-        raise BadPlan("topics: one is there twice")
+        raise BadPlan("topics: a topic is given twice")
     return names
 
 
@@ -107,7 +107,7 @@ def _rows(text: str, name: str) -> list[Any]:
 
 
 def document(assignment: Assignment) -> dict[str, Any]:
-    """The plan of an assignment, as JSON's values."""
+    """The JSON document of an assignment's plan."""
     return {
         "version": _VERSION,
         "partitions": [
@@ -118,10 +118,10 @@ def document(assignment: Assignment) -> dict[str, Any]:
 
 
 def propose(current: Assignment, brokers: Mapping[int, str | None]) -> dict[TopicPartition, list[int]]:
-    """Place the topics of `current` anew on these brokers (with their racks), as new topics are placed.
+    """Propose an assignment of the topics of `current` to `brokers` (with racks), by the placement of new
+    topics.
 
-    The starting points follow from the topic's name, so that a plan that is shown is the plan that is saved.
-    Raises BadPlan.
+    The start indexes are derived from the topic's name, so that repeated proposals are equal. Raises BadPlan.
     """
     by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
     for tp in sorted(current):
@@ -145,7 +145,7 @@ def propose(current: Assignment, brokers: Mapping[int, str | None]) -> dict[Topi
 def throttle(
     plan: Plan, current: Assignment, moving: Mapping[TopicPartition, Reassignment], rate: int
 ) -> Changes:
-    """The settings that throttle these moves and those under way; `rate` is in bytes a second, per broker."""
+    """The settings that throttle these moves and those in progress. `rate`: bytes per second and broker."""
     moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
         tp: (set(move.replicas) - set(move.adding), set(move.adding)) for tp, move in moving.items()
     }
@@ -180,7 +180,7 @@ def _set_on(brokers: Iterable[int], names: Iterable[str], rate: int) -> Changes:
 
 
 def unthrottle(topics: Iterable[str], brokers: Iterable[int]) -> Changes:
-    """The changes that end all throttles of moves; on every broker, since former moves are unknown."""
+    """The changes that remove all throttles; on every broker, since earlier moves are unknown."""
     names = {
         ConfigType.TOPIC: (LEADER_REPLICAS, FOLLOWER_REPLICAS),
         ConfigType.BROKER: (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE),

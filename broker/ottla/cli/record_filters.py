@@ -1,8 +1,8 @@
-"""Which records `ottla consume` shows: by key, header, text, and by a path into JSON. Pure.
+"""Record filters of `ottla consume`: by key, header, text, and by a path into JSON. Pure.
 
-A path is a dotted way into a value (`user.address[0].city`, `["a.b"]` for names with dots), with an optional
-comparison: `user.id=7`, `amount>=10`, `name~^A`, or nothing for any value that is there. What is compared is
-JSON where it can be read as JSON, and text otherwise.
+A path selects a part of a value (`user.address[0].city`, `["a.b"]` for names with dots), with an optional
+comparison: `user.id=7`, `amount>=10`, `name~^A`; without one, any existing value matches. Values are compared
+as JSON if they can be parsed, as text otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from ottla.cli.record_values import as_bytes, plain
 
 Accepts = Callable[[Any, Any, Sequence[tuple[str, bytes | None]]], bool]
-"""(key, value, headers) -> whether it is shown."""
+"""(key, value, headers) -> whether the record matches."""
 
 _STEP: Final = re.compile(r'\.?([^.\[\]=!<>~"\s]+)|\[(\d+)\]|\["([^"]*)"\]')
 _COMPARED: Final = re.compile(r"\s*(==|!=|<=|>=|=|<|>|~)\s*(.*)", re.DOTALL)
@@ -33,7 +33,7 @@ _MISSING: Final = object()
 
 
 class BadFilter(ValueError):
-    """The message says what cannot be read."""
+    """A filter cannot be parsed."""
 
 
 def by_key(text: str) -> Accepts:
@@ -92,13 +92,13 @@ def _parsed(text: str) -> tuple[list[str | int], Callable[[Any], bool]]:
         steps.append(int(index) if index is not None else quoted if name is None else name)
         at = found.end()
     if not steps and not text.startswith("$"):
-        raise BadFilter(f"'{text}': begins with no path, as user.id or items[0]")
+        raise BadFilter(f"'{text}': must begin with a path, as user.id or items[0]")
     rest = text[at:]
     if not rest.strip():
         return steps, lambda found: True
     compared = _COMPARED.fullmatch(rest)
     if compared is None:
-        raise BadFilter(f"'{text}': after the path, '{rest}' is no comparison (= != < <= > >= ~)")
+        raise BadFilter(f"'{text}': after the path, '{rest}' is not a comparison (= != < <= > >= ~)")
     return steps, _comparison(*compared.groups())
 
 
@@ -113,7 +113,7 @@ def _comparison(sign: str, text: str) -> Callable[[Any], bool]:
     compare = _OPERATORS[sign]
 
     def compares(found: Any) -> bool:
-        # `id=7` finds the text "7" too; a text is neither smaller nor greater than a number.
+        # `id=7` also matches the string "7"; strings and numbers have no order.
         as_text = isinstance(found, str) and compare in (operator.eq, operator.ne)
         try:
             return bool(compare(found, text if as_text and not isinstance(wanted, str) else wanted))

@@ -1,4 +1,4 @@
-"""How `ottla consume` prints a record: as text, JSON lines, CSV, raw bytes, or by a template. Pure."""
+"""Output formats of `ottla consume`: text, JSON lines, CSV, raw bytes, and templates. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Print = Callable[[Shown], bytes]
 
 
 def printer(form: str, template: str | None, key_separator: str | None) -> Print:
-    """What makes bytes of a record, its line's end included. Raises ValueError for a template."""
+    """The function that formats a record, with its line end. Raises ValueError for an invalid template."""
     if template is not None:
         return _by_template(template)
     if form == "json":
@@ -47,7 +47,7 @@ def printer(form: str, template: str | None, key_separator: str | None) -> Print
 
 
 def head(form: str, template: str | None) -> bytes:
-    """What stands above the first record."""
+    """The header line of the output."""
     return ",".join(_COLUMNS).encode() + b"\r\n" if form == "csv" and template is None else b""
 
 

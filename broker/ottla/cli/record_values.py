@@ -1,7 +1,7 @@
-"""Keys and values of records, as `ottla consume` shows them and `ottla produce` takes them.
+"""Formats of keys and values for `ottla consume` and `ottla produce`.
 
-A format says what bytes mean. The numbers are those of Kafka's Java serializers (big-endian); `auto` is a
-schema's value where a registry is given and the bytes are in its framing, and text otherwise.
+Numbers are those of Kafka's Java serializers (big-endian). `auto` decodes with the schema registry if one is
+given and the bytes have its framing; otherwise it is text.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NUMBERS: Final = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "dou
 READ_FORMATS: Final = ("auto", "text", "json", "hex", "base64", "uuid", *_NUMBERS, "registry")
 WRITE_FORMATS: Final = ("text", "hex", "base64", "uuid", *_NUMBERS)
 _TYPES: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
-"""By the suffix of a schema's file."""
+"""Schema types by the file's suffix."""
 
 Read = Callable[[str, bytes | None], Any]
-"""(topic, bytes) -> bytes as they are, or a value of Python's. Raises ClientError, ValueError."""
+"""(topic, bytes) -> the bytes unchanged, or a Python value. Raises ClientError, ValueError."""
 
 
 def registry_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,14 +38,14 @@ def registry_options(command: Callable[..., None]) -> Callable[..., None]:
         "registry_options",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Of the registry's client, as basic.auth.user.info=USER:PASSWORD or ssl.ca.location=FILE.",
+        help="A setting of the registry's client, as basic.auth.user.info=USER:PASSWORD.",
     )(command)
     return click.option(
         "--registry",
         metavar="URL[,URL…]",
         envvar="OTTLA_REGISTRY",
         show_envvar=True,
-        help="Of a schema registry: values in its framing are Avro, JSON Schema or Protobuf.",
+        help="A schema registry, to decode values in its framing: Avro, JSON Schema or Protobuf.",
     )(command)
 
 
@@ -63,7 +63,7 @@ def registry_client(urls: str | None, options: dict[str, str]) -> RegistryClient
 
 
 def reader(form: str, registry: RegistryClient | None) -> Read:
-    """What reads the bytes of one format. Raises click.UsageError."""
+    """The decoder of a format. Raises click.UsageError."""
     if form == "registry" and registry is None:
         raise click.UsageError("format registry: needs --registry")
     if registry is not None and form in ("auto", "registry"):
@@ -97,7 +97,7 @@ def _number_reader(layout: str) -> Callable[[bytes], Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: bytes as text, times as ISO 8601, decimals as text."""
+    """The value with types of JSON only: bytes as text, times as ISO 8601, decimals as text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode(errors="backslashreplace")
     if isinstance(value, dict):
@@ -114,7 +114,7 @@ def plain(value: Any) -> Any:
 
 
 def as_bytes(value: Any) -> bytes:
-    """What a person is shown: bytes and text as they are, other values as JSON, none as nothing."""
+    """The printed form: bytes and text unchanged, other values as JSON, None as empty."""
     if value is None:
         return b""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -128,7 +128,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def writer(form: str) -> Callable[[str], bytes]:
-    """What makes bytes of a text. It raises ValueError."""
+    """The encoder of a format; it raises ValueError."""
     if form == "hex":
         return bytes.fromhex
     if form == "base64":
@@ -151,7 +151,8 @@ def writer(form: str) -> Callable[[str], bytes]:
 def schema_writer(
     given: str, topic: str, registry: RegistryClient | None, *, is_key: bool, message: str | None = None
 ) -> Callable[[Any], bytes | None]:
-    """What makes bytes of a JSON value: `given` is a file, `latest`, or `id:N`. Raises click.UsageError."""
+    """The encoder of JSON values with a schema. `given`: a file, `latest`, or `id:N`. Raises
+    click.UsageError."""
     option = "--key-schema" if is_key else "--value-schema"
     if registry is None:
         raise click.UsageError(f"{option} needs --registry")

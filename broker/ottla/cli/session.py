@@ -1,7 +1,7 @@
-"""What all commands that talk to a cluster share: where it is, how to print, and what the exit code says.
+"""The common options of commands for a cluster, clients with these options, and exit codes of errors.
 
-Exit codes: 0 done; 1 the cluster refused, with Kafka's error; 2 the command line makes no sense; 3 no broker
-answered, or not in time.
+Exit codes: 0 success; 1 the cluster rejected the request, with Kafka's error; 2 the command line is invalid;
+3 no broker responded in time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import click
 from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
-from ottla.metadata.config_def import ConfigError
-from ottla.metadata.properties import read_properties
+from ottla.metadata.config_def import ConfigError, read_properties
 from ottla.protocol.errors import KafkaError
 from ottla.security.clients import ClientSecurity
 
@@ -32,25 +31,27 @@ T = TypeVar("T")
 
 
 class Refused(click.ClickException):
-    """The cluster said no, or what was asked cannot be."""
+    """The cluster rejected the request, or it cannot be executed."""
 
     exit_code = 1
 
 
 class Unreachable(click.ClickException):
-    """Nobody answered, or not in time."""
+    """No broker responded in time."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Session:
+    """The options of a command, and access to the cluster."""
+
     bootstrap: list[tuple[str, int]]
     output: str
     """`table` or `json`."""
     timeout_s: float
     properties: Mapping[str, str] = field(default_factory=dict)
-    """How to connect: security.protocol, sasl.* and ssl.*."""
+    """Client properties: security.protocol, sasl.* and ssl.*."""
 
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         """Run one coroutine with an admin client."""
@@ -63,7 +64,7 @@ class Session:
         return self.run(work())
 
     def client(self) -> dict[str, object]:
-        """What the settings of a Producer or a Consumer begin with."""
+        """The settings of a client: bootstrap servers, client id, time-out and security."""
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "ottla-cli",
@@ -72,17 +73,18 @@ class Session:
         }
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine; its errors are told as `telling` does."""
-        with self.telling():
+        """Run a coroutine with `translated_errors`."""
+        with self.translated_errors():
             return asyncio.run(work)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """What the cluster says against what is done inside becomes one line and an exit code."""
+    def translated_errors(self) -> Iterator[None]:
+        """Translate errors of clients into Refused and Unreachable, with a message of one line and an exit
+        code."""
         try:
             yield
         except RequestTimedOutError as error:
-            raise Unreachable(f"no answer within {self.timeout_s:g} s: {error.message}") from None
+            raise Unreachable(f"no response within {self.timeout_s:g} s: {error.message}") from None
         except UnsupportedVersionError as error:
             raise Refused(f"not supported by this cluster: {error.message}") from None
         except (ClusterUnreachable, NetworkError) as error:
@@ -90,9 +92,9 @@ class Session:
         except (ClientError, KafkaError) as error:
             raise Refused(str(error)) from None
         except TimeoutError:
-            raise Unreachable(f"no answer within {self.timeout_s:g} s") from None
+            raise Unreachable(f"no response within {self.timeout_s:g} s") from None
         except BrokenPipeError:
-            raise  # of our own output: `| head`
+            raise  # standard output was closed, as by `| head`
         except OSError as error:
             raise Unreachable(f"cannot reach the cluster: {error}") from None
 
@@ -104,7 +106,7 @@ def _addresses(
 
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """Hosts and ports, with commas between. Raises click.BadParameter."""
+    """Parse HOST:PORT[,…]; the default port is 9092. Raises click.BadParameter."""
     found = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -117,7 +119,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 
 
 class Config(NamedTuple):
-    """What is used of the properties of a client of Kafka's."""
+    """The content of a command config: bootstrap servers, and security properties."""
 
     bootstrap: list[tuple[str, int]]
     properties: Mapping[str, str] = {}
@@ -129,7 +131,7 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
     try:
         properties = read_properties(path)
         servers = properties.get("bootstrap.servers")
-        ClientSecurity.of_properties(properties)  # what is wrong with it is said before anything is done
+        ClientSecurity.of_properties(properties)  # reports invalid properties before the command runs
         return Config(
             parse_addresses(servers) if servers else _LOCAL,
             {key: value for key, value in properties.items() if key.startswith(_SECURITY)},
@@ -138,9 +140,8 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
         raise click.BadParameter(str(problem)) from None
 
 
-def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--bootstrap`, `--command-config`, `--output` and `--timeout`, and the session made of
-    them."""
+def cluster_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a cluster to a command, and pass a Session as its first argument."""
 
     @click.option(
         "-b",
@@ -149,7 +150,7 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         metavar="HOST:PORT[,…]",
         callback=_addresses,
-        help="Some brokers of the cluster; else those of the command config, else localhost:9092.",
+        help="Bootstrap servers. Default: those of the command config, or localhost:9092.",
     )
     @click.option(
         "--command-config",
@@ -166,7 +167,7 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="For people, or for programs.",
+        help="The output format.",
     )
     @click.option(
         "--timeout",
@@ -174,7 +175,7 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
         type=click.FloatRange(min=0.1),
         default=30,
         show_default=True,
-        help="Seconds.",
+        help="Time-out in seconds.",
     )
     @wraps(command)
     def with_session(
@@ -197,7 +198,7 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def key_values(items: tuple[str, ...], what: str) -> dict[str, str]:
-    """`NAME=VALUE` arguments as a mapping."""
+    """Parse `NAME=VALUE` arguments. Raises click.UsageError."""
     pairs = {}
     for item in items:
         name, equals, value = item.partition("=")

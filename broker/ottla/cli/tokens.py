@@ -1,4 +1,4 @@
-"""`ottla tokens`: delegation tokens (KIP-48), of brokers with delegation.token.secret.key."""
+"""`ottla tokens`: create, list, renew and expire delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from ottla.cli.acls import parsed_principals
 from ottla.cli.output import as_json, done, show
-from ottla.cli.session import Session, talks_to_a_cluster
+from ottla.cli.session import Session, cluster_command
 from ottla.client.admin_member_types import DelegationToken
 
 _UNSET = -1
@@ -28,16 +28,18 @@ _period = click.option(
 
 @click.group(short_help="Create, renew and expire delegation tokens.")
 def tokens() -> None:
-    """Delegation tokens: credentials for SCRAM that can be handed to other processes.
+    """Delegation tokens: SCRAM credentials for other processes. Brokers need delegation.token.secret.key.
 
-    The connection must be authenticated, and not by a token. A token is named by its HMAC in Base64, which is
-    also the password of its login.
+    The connection must be authenticated by other means than a token. A token is identified by its HMAC in
+    Base64, which is also its password.
     """
 
 
 @tokens.command()
-@click.option("--owner", metavar="TYPE:NAME", help="For somebody else.")
-@click.option("--renewer", "renewers", multiple=True, metavar="TYPE:NAME", help="Who else may renew it.")
+@click.option("--owner", metavar="TYPE:NAME", help="The token's owner. Default: the authenticated user.")
+@click.option(
+    "--renewer", "renewers", multiple=True, metavar="TYPE:NAME", help="A principal that may renew the token."
+)
 @click.option(
     "--max-lifetime",
     "max_lifetime_ms",
@@ -45,11 +47,11 @@ def tokens() -> None:
     default=_UNSET,
     show_default=True,
     metavar="MS",
-    help="-1 leaves it to the brokers.",
+    help="-1: the brokers' maximum.",
 )
-@talks_to_a_cluster
+@cluster_command
 def create(session: Session, owner: str | None, renewers: tuple[str, ...], max_lifetime_ms: int) -> None:
-    """Create a token. Its HMAC is shown."""
+    """Create a token and print it with its HMAC."""
     parsed_principals((*renewers, *([owner] if owner else [])))
     made = session.admin(
         lambda admin: admin.create_delegation_token(
@@ -64,9 +66,9 @@ def create(session: Session, owner: str | None, renewers: tuple[str, ...], max_l
 
 @tokens.command("list")
 @click.option("--owner", "owners", multiple=True, metavar="TYPE:NAME", help="Only those of this owner.")
-@talks_to_a_cluster
+@cluster_command
 def list_(session: Session, owners: tuple[str, ...]) -> None:
-    """The tokens that one may see."""
+    """List the tokens that the user may describe."""
     asked = parsed_principals(owners) or None
     found = session.admin(lambda admin: admin.describe_delegation_tokens(asked))
     show(map(_row, sorted(found, key=lambda token: token.issued_ms)), session.output, nothing="no tokens")
@@ -75,21 +77,21 @@ def list_(session: Session, owners: tuple[str, ...]) -> None:
 @tokens.command()
 @click.argument("hmac")
 @_period
-@talks_to_a_cluster
+@cluster_command
 def renew(session: Session, hmac: str, period_ms: int) -> None:
-    """Put a token's expiry off, by the brokers' default unless a period is given."""
+    """Renew a token, by the brokers' default period or the given one."""
     expires_ms = session.admin(lambda admin: admin.renew_delegation_token(_hmac(hmac), period_ms=period_ms))
-    done(f"it expires at {_time(expires_ms)}", session.output, expires_ms=expires_ms)
+    done(f"the token expires at {_time(expires_ms)}", session.output, expires_ms=expires_ms)
 
 
 @tokens.command()
 @click.argument("hmac")
 @_period
-@talks_to_a_cluster
+@cluster_command
 def expire(session: Session, hmac: str, period_ms: int) -> None:
-    """Bring a token's expiry forward; to now, unless a period is given."""
+    """Expire a token now, or after the given period."""
     expires_ms = session.admin(lambda admin: admin.expire_delegation_token(_hmac(hmac), period_ms=period_ms))
-    done(f"it expires at {_time(expires_ms)}", session.output, expires_ms=expires_ms)
+    done(f"the token expires at {_time(expires_ms)}", session.output, expires_ms=expires_ms)
 
 
 def _hmac(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`ottla topics`: list, describe, create, grow and delete topics."""
+"""`ottla topics`: list, describe, create, grow, truncate and delete topics, and list offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 import click
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import (
     ConfigEntry,
@@ -19,11 +19,11 @@ from ottla.client.admin_types import (
     OffsetSpec,
     PartitionDescription,
     Reassignment,
+    Results,
     TopicDescription,
     TopicPartition,
 )
 from ottla.client.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from ottla.client.results import Results
 
 _SET_ON_TOPIC: Final = 1
 _ASSIGNMENT: Final = "The brokers of each partition, preferred leader first, as 0:1,1:2."
@@ -31,14 +31,14 @@ _ASSIGNMENT: Final = "The brokers of each partition, preferred leader first, as 
 
 @click.group(short_help="List, describe, create, grow and delete topics.")
 def topics() -> None:
-    """Topics: list, describe, create, grow, delete. Their settings: `ottla configs`."""
+    """List, describe, create, grow and delete topics. `ottla configs` changes their settings."""
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Kafka's own topics too, such as __consumer_offsets.")
-@talks_to_a_cluster
+@click.option("--internal", is_flag=True, help="Include internal topics, such as __consumer_offsets.")
+@cluster_command
 def list_(session: Session, internal: bool) -> None:
-    """One line a topic."""
+    """List topics."""
     found = session.admin(lambda admin: admin.describe_topics())
     show(
         (_summary(topic) for _, topic in sorted(found.items()) if internal or not topic.internal),
@@ -66,22 +66,24 @@ _HEALTH: Final = ("under_replicated", "unavailable", "under_min_isr", "at_min_is
 @click.option("--id", "topic_id", type=click.UUID, help="The topic with this id.")
 @click.option("--with-settings", is_flag=True, help="Only topics that have settings of their own.")
 @click.option("--under-replicated", is_flag=True, help="Partitions with replicas out of sync.")
-@click.option("--unavailable", is_flag=True, help="Partitions without a leader that is alive.")
-@click.option("--under-min-isr", is_flag=True, help="Partitions with less in sync than min.insync.replicas.")
+@click.option("--unavailable", is_flag=True, help="Partitions without a live leader.")
+@click.option(
+    "--under-min-isr", is_flag=True, help="Partitions with fewer replicas in sync than min.insync.replicas."
+)
 @click.option("--at-min-isr", is_flag=True, help="Partitions with exactly min.insync.replicas in sync.")
-@talks_to_a_cluster
+@cluster_command
 def describe(
     session: Session, names: tuple[str, ...], topic_id: UUID | None, with_settings: bool, **health: bool
 ) -> None:
-    """Partitions, replicas and own settings of topics: of those named, or of all that an option selects.
+    """Describe partitions, replicas and settings of the given topics, or of those that options select.
 
-    With several options, a partition is shown that any of them selects.
+    Several options select partitions for which any of them holds.
     """
     wanted = [name for name in _HEALTH if health[name]]
     if not (names or topic_id or with_settings or wanted):
-        raise click.UsageError("describe what? name a TOPIC, or give an option that selects some")
+        raise click.UsageError("a TOPIC or an option that selects topics is required")
     if topic_id is not None and names:
-        raise click.UsageError("--id stands in place of a TOPIC")
+        raise click.UsageError("--id and TOPIC exclude each other")
 
     async def look(admin: AdminClient) -> _Topics:
         if topic_id is not None:
@@ -184,9 +186,9 @@ def _show_topics(session: Session, found: _Topics) -> None:
 @click.option("--partitions", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--replicas", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting of the topic.")
-@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} In place of both numbers.")
-@click.option("--if-not-exists", is_flag=True, help="One that exists already is fine, as it is.")
-@talks_to_a_cluster
+@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} Replaces both numbers.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists, without a change.")
+@cluster_command
 def create(
     session: Session,
     name: str,
@@ -200,7 +202,7 @@ def create(
     settings = key_values(configs, "--config")
     placed = None if assignment is None else dict(enumerate(_assignment(assignment)))
     if placed is not None and (partitions or replicas):
-        raise click.UsageError("--assignment stands in place of --partitions and --replicas")
+        raise click.UsageError("--assignment excludes --partitions and --replicas")
 
     async def work(admin: AdminClient) -> bool:
         try:
@@ -232,12 +234,12 @@ def _assignment(text: str) -> list[list[int]]:
 @topics.command()
 @click.argument("name", metavar="TOPIC")
 @click.argument("partitions", type=click.IntRange(min=1))
-@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} Of the new ones alone.")
-@talks_to_a_cluster
+@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} Only of the new partitions.")
+@cluster_command
 def grow(session: Session, name: str, partitions: int, assignment: str | None) -> None:
-    """Give a topic more partitions: PARTITIONS in all.
+    """Increase the number of partitions of a topic to PARTITIONS.
 
-    Keys change their partition: what was written stays where it is, what comes goes by the new number.
+    Existing records stay in their partitions. New records of a key may go to another partition than before.
     """
 
     new = NewPartitions(partitions, None if assignment is None else _assignment(assignment))
@@ -251,13 +253,13 @@ def grow(session: Session, name: str, partitions: int, assignment: str | None) -
 
 @topics.command()
 @click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="One that does not exist is fine.")
+@click.option("--if-exists", is_flag=True, help="Succeed if a topic does not exist.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@talks_to_a_cluster
+@cluster_command
 def delete(session: Session, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
-    """Delete topics, with all that is in them."""
+    """Delete topics with their records."""
     if not yes:
-        click.confirm(f"Delete {', '.join(names)} for good?", abort=True, err=True)
+        click.confirm(f"Delete {', '.join(names)} permanently?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> list[str]:
         results = await admin.delete_topics(names)
@@ -277,12 +279,12 @@ def delete(session: Session, names: tuple[str, ...], if_exists: bool, yes: bool)
     default="latest",
     show_default=True,
     metavar="latest|earliest|max-timestamp|earliest-local|latest-tiered|MS",
-    help="Which offset; MS is a time since 1970, for the first record of then or later.",
+    help="The offset; MS is a timestamp, for the first record of this time or later.",
 )
-@click.option("--internal", is_flag=True, help="Kafka's own topics too, where none is named.")
-@talks_to_a_cluster
+@click.option("--internal", is_flag=True, help="Include internal topics if no topic is given.")
+@cluster_command
 def offsets(session: Session, names: tuple[str, ...], at: str, internal: bool) -> None:
-    """Offsets of partitions: where they end, begin, or were at a time. All topics, unless some are named."""
+    """List offsets of partitions: end offsets, start offsets or offsets of a time. Default: of all topics."""
     spec = _spec(at)
 
     async def look(admin: AdminClient) -> list[dict[str, Any]]:
@@ -340,16 +342,18 @@ async def _asked(admin: AdminClient, names: tuple[str, ...], internal: bool) -> 
 @click.argument("name", metavar="TOPIC", required=False)
 @click.argument("before", metavar="PARTITION=OFFSET…", nargs=-1)
 @click.option(
-    "--file", type=click.File("r"), help='As of kafka-delete-records.sh: {"partitions": [{"topic": …}]}.'
+    "--file",
+    type=click.File("r"),
+    help='The file of kafka-delete-records.sh: {"partitions": [{"topic": …}]}.',
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@talks_to_a_cluster
+@cluster_command
 def truncate(
     session: Session, name: str | None, before: tuple[str, ...], file: IO[str] | None, yes: bool
 ) -> None:
-    """Delete the records before an offset; `end` stands for all there are."""
+    """Delete the records before an offset; `end` deletes all records."""
     if (file is None) == (name is None):
-        raise click.UsageError("give a TOPIC and PARTITION=OFFSET, or --file")
+        raise click.UsageError("either TOPIC and PARTITION=OFFSET, or --file are required")
     if file is not None:
         offsets = _offsets_of(file)
     else:
@@ -357,7 +361,7 @@ def truncate(
         offsets = _offsets_given(name, before)
     if not yes:
         topics = ", ".join(sorted({tp.topic for tp in offsets}))
-        click.confirm(f"Delete records of {topics} for good?", abort=True, err=True)
+        click.confirm(f"Delete records of {topics} permanently?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> Results[TopicPartition, int]:
         return (await admin.delete_records(offsets)).raise_first()
@@ -374,7 +378,7 @@ def truncate(
 
 def _offsets_given(name: str, before: tuple[str, ...]) -> dict[TopicPartition, int]:
     if not before:
-        raise click.UsageError("give PARTITION=OFFSET")
+        raise click.UsageError("PARTITION=OFFSET is required")
     offsets = {}
     for partition, offset in key_values(before, "argument").items():
         if not partition.isdigit() or not (offset.isdigit() or offset == "end"):
@@ -384,7 +388,7 @@ def _offsets_given(name: str, before: tuple[str, ...]) -> dict[TopicPartition, i
 
 
 def _offsets_of(file: IO[str]) -> dict[TopicPartition, int]:
-    """-1 is the end, as in Kafka's file."""
+    """The offsets of a file; -1 is the end offset, as in Kafka's tool."""
     try:
         rows = json.load(file)["partitions"]
         found = {TopicPartition(str(r["topic"]), int(r["partition"])): int(r["offset"]) for r in rows}
@@ -393,5 +397,5 @@ def _offsets_of(file: IO[str]) -> dict[TopicPartition, int]:
             f'{file.name}: {error!r}; must be {{"partitions": [{{"topic": …, "partition": …, "offset": …}}]}}'
         ) from None
     if len(found) < len(rows):
-        raise click.UsageError(f"{file.name}: a partition is there twice")
+        raise click.UsageError(f"{file.name}: a partition is given twice")
     return found

@@ -1,8 +1,7 @@
-"""`ottla transactions`: transactional ids, the producers that partitions remember, transactions that hang.
+"""`ottla transactions`: transactional ids, producer states of partitions, and hanging transactions.
 
-As kafka-transactions.sh (KIP-664): a transaction hangs in a partition that has it open while no coordinator
-lists that partition in a transaction of its producer. Until it is aborted, it holds back the last stable
-offset.
+As kafka-transactions.sh (KIP-664): a transaction hangs in a partition if it is open there, and no coordinator
+has that partition in a transaction of its producer. It blocks the last stable offset until it is aborted.
 """
 
 from __future__ import annotations
@@ -14,35 +13,38 @@ from typing import Any, Final
 import click
 
 from ottla.cli.output import as_json, done, show, table
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command
 from ottla.client.admin import AdminClient
 from ottla.client.admin_member_types import ProducerState, TransactionDescription
-from ottla.client.admin_types import TopicPartition
+from ottla.client.admin_types import Results, TopicPartition
 from ottla.client.errors import TransactionalIdNotFoundError
-from ottla.client.results import Results
 
 _TIMEOUT_MIN: Final = 15
 """The default of transaction.max.timeout.ms, in minutes."""
 _BATCH: Final = 500
-"""Partitions that are asked about at a time."""
+"""Partitions of one DescribeProducers request."""
 
-_partition = click.option("--partition", type=click.IntRange(min=0), help="Of the topic; else all of them.")
+_partition = click.option(
+    "--partition", type=click.IntRange(min=0), help="A partition of the topic. Default: all."
+)
 
 
 @click.group(short_help="List, describe and abort transactions.")
 def transactions() -> None:
-    """Transactional ids and their transactions, and what partitions remember of producers."""
+    """Transactional ids, their transactions, and producer states of partitions."""
 
 
 @transactions.command("list")
 @click.option("--state", "states", multiple=True, help="Only in this state, as Ongoing.")
 @click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id.")
-@click.option("--longer-than", type=click.IntRange(min=0), metavar="MS", help="Only open for longer.")
-@talks_to_a_cluster
+@click.option(
+    "--longer-than", type=click.IntRange(min=0), metavar="MS", help="Only transactions open for longer."
+)
+@cluster_command
 def list_(
     session: Session, states: tuple[str, ...], producer_ids: tuple[int, ...], longer_than: int | None
 ) -> None:
-    """All transactional ids, their coordinators and states."""
+    """List transactional ids with their coordinators and states."""
     found = session.admin(
         lambda admin: admin.list_transactions(
             states=states, producer_ids=producer_ids, running_longer_than_ms=longer_than
@@ -66,9 +68,9 @@ def list_(
 
 @transactions.command()
 @click.argument("transactional_id")
-@talks_to_a_cluster
+@cluster_command
 def describe(session: Session, transactional_id: str) -> None:
-    """The state of one transactional id, and the partitions of its transaction."""
+    """Describe a transactional id, and the partitions of its transaction."""
     found = session.admin(lambda admin: admin.describe_transactions([transactional_id]))[transactional_id]
     now_ms = int(time.time() * 1000)
     row = {
@@ -91,10 +93,10 @@ def describe(session: Session, transactional_id: str) -> None:
 @transactions.command()
 @click.argument("topic")
 @_partition
-@click.option("--broker", type=int, help="As this replica knows them; else as the leaders do.")
-@talks_to_a_cluster
+@click.option("--broker", type=int, help="Query this replica. Default: the leaders.")
+@cluster_command
 def producers(session: Session, topic: str, partition: int | None, broker: int | None) -> None:
-    """The producers that a topic's partitions remember."""
+    """List the producer states of a topic's partitions."""
 
     async def look(admin: AdminClient) -> Results[TopicPartition, tuple[ProducerState, ...]]:
         asked = await _partitions(admin, topic, partition)
@@ -130,20 +132,20 @@ def _producer(state: ProducerState) -> dict[str, Any]:
 @transactions.command()
 @click.argument("topic", required=False)
 @_partition
-@click.option("--broker", type=int, help="Only partitions with a replica on it, as it knows them.")
+@click.option("--broker", type=int, help="Query this replica, for its partitions only.")
 @click.option(
     "--longer-than",
     type=click.IntRange(min=0),
     default=_TIMEOUT_MIN,
     show_default=True,
     metavar="MINUTES",
-    help="The cluster's transaction.max.timeout.ms: what is younger may still end by itself.",
+    help="Only transactions without a record for longer. Default: transaction.max.timeout.ms of Kafka.",
 )
-@talks_to_a_cluster
+@cluster_command
 def hanging(
     session: Session, topic: str | None, partition: int | None, broker: int | None, longer_than: int
 ) -> None:
-    """Transactions that no coordinator will end: of TOPIC, of a broker's partitions, or of all."""
+    """Find transactions that no coordinator will end, in TOPIC, in a broker's partitions, or in all."""
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs a TOPIC")
 
@@ -168,7 +170,7 @@ def hanging(
     show(
         ({**_where(tp), **_producer(state)} for tp, state in sorted(session.admin(look), key=_order)),
         session.output,
-        nothing="no transaction hangs",
+        nothing="no hanging transactions",
     )
 
 
@@ -220,11 +222,11 @@ async def _partitions(
 @transactions.command()
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
-@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction begins there.")
-@click.option("--producer-id", type=int, help="With the two epochs, in place of the offset.")
-@click.option("--producer-epoch", type=int, help="As `ottla transactions producers` shows it.")
-@click.option("--coordinator-epoch", type=int, help="As `ottla transactions producers` shows it.")
-@talks_to_a_cluster
+@click.option("--start-offset", type=click.IntRange(min=0), help="The first offset of the transaction.")
+@click.option("--producer-id", type=int, help="The producer, with both epochs, instead of the offset.")
+@click.option("--producer-epoch", type=int, help="See `ottla transactions producers`.")
+@click.option("--coordinator-epoch", type=int, help="See `ottla transactions producers`.")
+@cluster_command
 def abort(
     session: Session,
     topic: str,
@@ -234,14 +236,15 @@ def abort(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
-    """Abort a transaction that hangs in one partition. Consumers of what it wrote before do not see it."""
+    """Abort a hanging transaction in one partition. Its records become invisible to read_committed
+    consumers."""
     numbers = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (producer_id is None):
-        raise click.UsageError("which one? give --start-offset, or --producer-id and both epochs")
+        raise click.UsageError("either --start-offset, or --producer-id and both epochs are required")
     if start_offset is None and None in numbers:
         raise click.UsageError("--producer-id needs --producer-epoch and --coordinator-epoch")
     if start_offset is not None and numbers != (None, None, None):
-        raise click.UsageError("--start-offset stands alone")
+        raise click.UsageError("--start-offset excludes --producer-id and the epochs")
     tp = TopicPartition(topic, partition)
 
     async def work(admin: AdminClient) -> tuple[int, int, int]:
@@ -251,7 +254,7 @@ def abort(
             state = next((s for s in states if s.transaction_start_offset == start_offset), None)
             if state is None:
                 raise Refused(f"no transaction of {tp} begins at offset {start_offset}")
-            # A producer without a marker so far has no coordinator epoch: Kafka's tool sends 0.
+            # Without a marker so far, a producer has no coordinator epoch: Kafka's tool sends 0.
             chosen = state.producer_id, state.producer_epoch, max(0, state.coordinator_epoch)
         producer, epoch, coordinator = chosen
         assert producer is not None

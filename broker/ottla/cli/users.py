@@ -1,4 +1,4 @@
-"""`ottla users`: who may log in by SCRAM (KIP-554)."""
+"""`ottla users`: list and change SCRAM credentials of users (KIP-554)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import IO
 import click
 
 from ottla.cli.output import done, show
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
+from ottla.cli.session import Refused, Session, cluster_command
 from ottla.client.admin import AdminClient
 from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 
 _mechanism = click.option(
-    "--mechanism", type=click.Choice(list(MECHANISMS), case_sensitive=False), help="By which one logs in."
+    "--mechanism", type=click.Choice(list(MECHANISMS), case_sensitive=False), help="The SCRAM mechanism."
 )
 
 
-@click.group(short_help="Show and change who may log in by a password.")
+@click.group(short_help="List and change SCRAM credentials.")
 def users() -> None:
-    """Users with SCRAM credentials, kept in ZooKeeper. What they may do is a matter of `ottla acls`."""
+    """SCRAM credentials of users, which are in ZooKeeper. `ottla acls` has their permissions."""
 
 
 @users.command("list")
-@talks_to_a_cluster
+@cluster_command
 def list_(session: Session) -> None:
-    """All users that have credentials."""
+    """List users with credentials."""
     found = session.admin(lambda admin: admin.describe_user_scram_credentials())
     show(
         (
@@ -45,18 +45,18 @@ def list_(session: Session) -> None:
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=ITERATIONS_MIN,
     show_default=True,
-    help="How often the password is hashed.",
+    help="The number of iterations of the hash.",
 )
 @click.option(
     "--password-file",
     type=click.File("r"),
-    help="Whose first line is the password; - for standard input. Asked for, unless given.",
+    help="A file with the password in its first line; - is standard input. Default: a prompt.",
 )
-@talks_to_a_cluster
+@cluster_command
 def set_(
     session: Session, user: str, mechanism: str | None, iterations: int, password_file: IO[str] | None
 ) -> None:
-    """Make a user, or give one another password: for SCRAM-SHA-512, unless told otherwise."""
+    """Set a user's password, for SCRAM-SHA-512 by default."""
     if password_file is None:
         password = click.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
     else:
@@ -65,17 +65,23 @@ def set_(
         raise click.UsageError("the password is empty")
     chosen = mechanism or "SCRAM-SHA-512"
     session.admin(lambda admin: admin.set_scram_credential(user, chosen, password, iterations))
-    done(f"{user} may log in by {chosen}", session.output, user=user, mechanism=chosen, iterations=iterations)
+    done(
+        f"set the {chosen} credential of {user}",
+        session.output,
+        user=user,
+        mechanism=chosen,
+        iterations=iterations,
+    )
 
 
 @users.command()
 @click.argument("user")
 @_mechanism
-@talks_to_a_cluster
+@cluster_command
 def delete(session: Session, user: str, mechanism: str | None) -> None:
-    """Take a user's credentials back: all of them, or those for one mechanism."""
+    """Delete a user's credentials: all of them, or that of one mechanism."""
 
-    async def take_back(admin: AdminClient) -> list[str]:
+    async def work(admin: AdminClient) -> list[str]:
         there = (await admin.describe_user_scram_credentials()).get(user, {})
         chosen = sorted(there) if mechanism is None else [mechanism]
         if not chosen:
@@ -83,5 +89,7 @@ def delete(session: Session, user: str, mechanism: str | None) -> None:
         await admin.delete_scram_credentials(user, chosen)
         return chosen
 
-    deleted = session.admin(take_back)
-    done(f"{user} cannot log in by {', '.join(deleted)} any more", session.output, user=user, deleted=deleted)
+    deleted = session.admin(work)
+    done(
+        f"deleted the {', '.join(deleted)} credentials of {user}", session.output, user=user, deleted=deleted
+    )

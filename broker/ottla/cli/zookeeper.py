@@ -1,7 +1,7 @@
-"""`ottla zookeeper`: one ZooKeeper server in the foreground, with the jars of the image or of PySpark.
+"""`ottla zookeeper`: runs a ZooKeeper server in the foreground, with the jars of the image or of PySpark.
 
-The process becomes Java's: signals and the exit code are ZooKeeper's own. On Kubernetes each pod of the
-ensemble runs it, and takes its id from its host name.
+The process is replaced by Java, so that signals and the exit code are ZooKeeper's. On Kubernetes each pod of
+the ensemble runs this command, with a server id from its host name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.local.java import JavaUnusable, find_java
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
 
 JARS_VARIABLE = "OTTLA_ZOOKEEPER_JARS"
-# Of Debian's jars slf4j-simple writes the log, of PySpark's log4j; a probe's request is no news.
+# Debian's jars log with slf4j-simple, PySpark's with log4j. Connections of probes are not logged.
 _LOGGING = (
     "-Dlog4j2.level=INFO",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -70,7 +70,7 @@ def zookeeper(config: Path, id_from_hostname: bool, heap: str) -> None:
 
 
 def server_id(hostname: str) -> int:
-    """ZooKeeper's ids begin with 1, a StatefulSet's pods with 0."""
+    """The server id of a host name: the pod's ordinal plus 1, since ZooKeeper's ids begin with 1."""
     found = re.search(r"-([0-9]+)$", hostname.split(".", 1)[0])
     if found is None:
         raise click.ClickException(f"the host name {hostname} does not end in a number, as name-0 does")

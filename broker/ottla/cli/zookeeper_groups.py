@@ -1,6 +1,6 @@
-"""`ottla groups list|describe --zookeeper`: groups that keep members and offsets in ZooKeeper.
+"""`ottla groups list|describe --zookeeper`: groups with members and offsets in ZooKeeper.
 
-Called by `groups`. It shows what Kafka's tools of that time did: ConsumerOffsetChecker, and
+Called by `groups`. Prints the fields of Kafka's former tools, ConsumerOffsetChecker and
 `kafka-consumer-groups --zookeeper`.
 """
 
@@ -30,7 +30,7 @@ def listed(session: Session, connect: str) -> list[tuple[str, str]]:
 
 
 def described(session: Session, connect: str, group_id: str) -> dict[str, Any]:
-    """A group with the lag of each partition, whose end the brokers are asked for."""
+    """A group with the lag of each partition; end offsets are from the brokers."""
 
     async def look(store: MetadataStore, root: str) -> ZooKeeperGroup:
         (group,) = await read_groups(store, [group_id], root)
@@ -79,8 +79,9 @@ def described(session: Session, connect: str, group_id: str) -> dict[str, Any]:
 
 
 async def _with_store(session: Session, connect: str, use: Callable[[MetadataStore, str], Awaitable[T]]) -> T:
-    """`use` gets the chroot apart: a store of that chroot would create it. Raises Unreachable."""
-    from ottla.metadata.zookeeper import ZooKeeperStore  # other commands start sooner without it
+    """Call `use` with a store and the chroot, separately since a store creates its chroot. Raises
+    Unreachable."""
+    from ottla.metadata.zookeeper import ZooKeeperStore  # imported here, so that other commands start faster
 
     hosts, slash, chroot = connect.partition("/")
     store = ZooKeeperStore(hosts, connection_timeout_ms=int(session.timeout_s * 1000))

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Sequence
 from ottla.controller.context import RECOVERED, RECOVERING, ControllerContext, LeaderAndIsr, ReplicaAssignment
 from ottla.controller.effects import Effects
 from ottla.metadata import znodes
-from ottla.metadata.sharing import shared
 from ottla.metadata.store import Create, Operation, SetData
-from ottla.metadata.znodes import NO_LEADER, TopicPartition
+from ottla.metadata.znodes import NO_LEADER, TopicPartition, intern_brokers
 
 FIRST_LEADER_EPOCH = 0
 FIRST_PARTITION_EPOCH = 0
@@ -47,7 +46,7 @@ def change(
     after = LeaderAndIsr(
         leader,
         before.leader_epoch + 1,
-        shared(isr),
+        intern_brokers(isr),
         before.partition_epoch + 1,
         context.controller_epoch,
         before.recovery if recovery is None else recovery,
@@ -98,7 +97,7 @@ def first_leadership(context: ControllerContext, tp: TopicPartition) -> LeaderAn
     """
     assignment = context.assignment(tp)
     assert assignment is not None
-    alive = shared(r for r in assignment.replicas if context.is_online(r, tp))
+    alive = intern_brokers(r for r in assignment.replicas if context.is_online(r, tp))
     if not alive:
         return None
     return LeaderAndIsr(

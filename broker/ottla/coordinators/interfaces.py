@@ -41,8 +41,8 @@ class CoordinatorLog(Protocol):
     ) -> ErrorCode:
         """Append a batch. With acks=all return REQUEST_TIMED_OUT after `timeout_ms` or the log's timeout.
 
-        `guard` is the verification guard for the first batch of a transaction (see `storage.producers`). The
-        append to the local log must happen before the first suspension, so that batches are in the log in
+        `guard` is the verification guard for the first batch of a transaction (see `storage.producer_state`).
+        The append to the local log must happen before the first suspension, so that batches are in the log in
         the order of the calls.
         """
         ...

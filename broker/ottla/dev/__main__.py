@@ -1,6 +1,6 @@
-"""`python -m ottla.dev OPTIONS`, with DevOptions as JSON: `ottla dev` for programs, which starts sooner.
+"""`python -m ottla.dev OPTIONS`, with DevOptions as JSON: `ottla dev` for programs, with a faster start.
 
-Called by ottla.testing. It prints the bootstrap address once the broker serves.
+Called by ottla.testing. Prints the bootstrap address when the broker serves.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The socket by which tests tell a broker what shall go wrong: a line of JSON each way.
+"""The control socket, by which tests inject faults: JSON lines in both directions.
 
-Opened by ottla.dev.serve once the broker serves clients; the other end is `ottla.testing`. It is a Unix
-socket of the user's own, beside the broker's data.
+Opened by ottla.dev.serve when the broker serves; `ottla.testing` is the client. It is a Unix socket with mode
+0600, beside the broker's data.
 
     {"do": "fault", "effect": "error", "api": "PRODUCE", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}
     {"id": 1}
     {"do": "hits", "id": 1}
     {"hits": 2, "left": 0}
 
-`do` is one of about, fault, hits, heal. What cannot be done is answered with {"problem": why}.
+`do` is one of about, fault, hits, heal. The response to an invalid command is {"problem": MESSAGE}.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 
 PATH_BYTES_MAX: Final = 107
-"""Of a Unix socket, on Linux."""
+"""The maximum length of a Unix socket's path on Linux."""
 
 
 class Control:
+    """The server of the control socket."""
+
     def __init__(self, path: Path, faults: Faults, bootstrap: str) -> None:
         self._path = path
         self._faults = faults
@@ -41,7 +43,7 @@ class Control:
         self._path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         try:
-            # Linux gives the file the mode of the socket: there is no moment in which others may connect.
+            # On Linux the file gets the mode of the socket, so that other users can never connect.
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(str(self._path))
             self._server = await asyncio.start_unix_server(self._connected, sock=listening)
@@ -58,7 +60,7 @@ class Control:
         try:
             while line := await reader.readline():
                 try:
-                    answer = self.obey(json.loads(line))
+                    answer = self.handle_command(json.loads(line))
                 except (AttributeError, LookupError, TypeError, ValueError) as e:
                     answer = {"problem": str(e)}
                 writer.write(json.dumps(answer).encode() + b"\n")
@@ -67,41 +69,43 @@ class Control:
         finally:
             writer.close()
 
-    def obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises ValueError for an order that cannot be carried out."""
-        match order.get("do"):
+    def handle_command(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute a command and return its response. Raises ValueError for an invalid command."""
+        match command.get("do"):
             case "about":
                 return dict(self._about)
             case "fault":
-                return {"id": self._faults.add(fault_of(order)).id}
+                return {"id": self._faults.add(fault_of(command)).id}
             case "hits":
-                fault = self._faults.get(int(order["id"]))
+                fault = self._faults.get(int(command["id"]))
                 return {"hits": 0, "left": 0} if fault is None else {"hits": fault.hits, "left": fault.times}
             case "heal":
-                self._faults.remove(order.get("id"))
+                self._faults.remove(command.get("id"))
                 return {}
             case unknown:
                 raise ValueError(f"do: {unknown}; allowed: about, fault, hits, heal")
 
 
-def fault_of(order: Mapping[str, Any]) -> Fault:
+def fault_of(command: Mapping[str, Any]) -> Fault:
     """Raises ValueError."""
-    effect = order.get("effect")
+    effect = command.get("effect")
     if effect not in EFFECTS:
         raise ValueError(f"effect: {effect}; allowed: {', '.join(EFFECTS)}")
-    api = None if order.get("api") is None else _member(ApiKey, "api", order["api"])
-    topic = order.get("topic")
+    api = None if command.get("api") is None else _member(ApiKey, "api", command["api"])
+    topic = command.get("topic")
     if topic is not None and api == ApiKey.FETCH:
-        raise ValueError("topic: a Fetch names its topics once a session; choose by client_id instead")
-    code = _member(ErrorCode, "error", order["error"]) if effect == "error" else ErrorCode.NONE
+        raise ValueError(
+            "topic: not supported for FETCH, which has topics once per session; use client_id instead"
+        )
+    code = _member(ErrorCode, "error", command["error"]) if effect == "error" else ErrorCode.NONE
     if effect == "error" and code is ErrorCode.NONE:
-        raise ValueError("error: NONE is no error")
-    delay_s = float(order.get("delay_s") or 0)
+        raise ValueError("error: NONE is not an error")
+    delay_s = float(command.get("delay_s") or 0)
     if not 0 <= delay_s < 1e6:
-        raise ValueError(f"delay_s: {delay_s}; a number from 0")
-    times = order.get("times")
+        raise ValueError(f"delay_s: {delay_s}; must be a number from 0")
+    times = command.get("times")
     if times is not None and (not isinstance(times, int) or times < 1):
-        raise ValueError(f"times: {times}; a whole number from 1, or null for every request")
+        raise ValueError(f"times: {times}; must be a whole number from 1, or null for all requests")
     return Fault(
         effect,
         api=api,
@@ -109,13 +113,13 @@ def fault_of(order: Mapping[str, Any]) -> Fault:
         delay_s=delay_s,
         times=times,
         topic=topic,
-        client_id=order.get("client_id"),
+        client_id=command.get("client_id"),
     )
 
 
 def _member(table: Any, key: str, given: str | int) -> Any:
-    """Of an enumeration, by name (however written) or number."""
+    """The member of an enumeration, by name (in any case) or number."""
     try:
         return table(given) if isinstance(given, int) else table[str(given).upper()]
     except (KeyError, ValueError):
-        raise ValueError(f"{key}: {given} is none of Kafka 3.9's") from None
+        raise ValueError(f"{key}: {given} does not exist in Kafka 3.9") from None

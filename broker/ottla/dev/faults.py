@@ -1,13 +1,12 @@
-"""What goes wrong on purpose: which requests are refused, held up, or lose their connection.
+"""Fault injection: requests that get an error, are delayed, or lose their connection.
 
-`Faults.around` is put around every route of the dispatcher by ottla.dev.serve; orders come from
-ottla.dev.control. A broker that was not started for development has none of this: no hook in its dispatcher
-asks whether there is a fault.
+ottla.dev.serve wraps every route of the dispatcher with `Faults.wrap`; ottla.dev.control adds and removes
+faults. Other brokers have no such hook in their dispatcher.
 
-A fault takes the next `times` requests that it matches (None: all of them), in the order in which faults were
-made. An error is answered in the API's own response, by the handler that reports real ones, and nothing is
-done. Invariants: what the broker asks of itself and what `ottla.testing` asks of it (by its client id) is
-left alone; a request is given to its handler at most once.
+A fault applies to the next `times` requests that match (None: all of them); older faults have precedence. An
+error is sent in the API's response, by the handler's error path, and the request is not executed. Invariants:
+requests of the broker itself and of `ottla.testing` (by its client id) are exempt; a request is handled at
+most once.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ EFFECTS: Final[tuple[Effect, ...]] = ("error", "delay", "drop", "drop_answer")
 
 @dataclass(slots=True)
 class Fault:
-    """`error` answers with that code; `delay` handles the request `delay_s` later; `drop` closes the
-    connection in place of handling it, `drop_answer` handles it and closes the connection in place of the
-    answer."""
+    """A fault: `error` responds with the code; `delay` handles the request `delay_s` later; `drop` closes the
+    connection instead of handling the request; `drop_answer` handles it and closes the connection instead of
+    responding."""
 
     effect: Effect
     api: ApiKey | None = None
@@ -42,14 +41,14 @@ class Fault:
     code: ErrorCode = ErrorCode.NONE
     delay_s: float = 0.0
     times: int | None = 1
-    """How many requests are left to take; None: no limit."""
+    """The remaining number of requests; None: no limit."""
     topic: str | None = None
-    """Only requests that name this topic; never a Fetch, which in a session names none (KIP-227)."""
+    """Only requests with this topic; never a Fetch, which has no topics in a session (KIP-227)."""
     client_id: str | None = None
     hits: int = 0
     id: int = field(default=0)
 
-    def takes(self, request: Request) -> bool:
+    def matches(self, request: Request) -> bool:
         if self.times == 0 or self.api not in (None, request.route.api_key):
             return False
         if self.client_id not in (None, request.client_id):
@@ -61,8 +60,10 @@ class Fault:
 
 
 class Faults:
+    """The active faults of a broker."""
+
     def __init__(self, broker_id: int) -> None:
-        self._spared = (CONTROL_CLIENT_ID, f"broker-{broker_id}")
+        self._exempt_clients = (CONTROL_CLIENT_ID, f"broker-{broker_id}")
         self._ids = itertools.count(1)
         self._faults: dict[int, Fault] = {}
 
@@ -75,62 +76,62 @@ class Faults:
         return self._faults.get(number)
 
     def remove(self, number: int | None = None) -> None:
-        """One of them, or all."""
+        """Remove a fault; None: all."""
         if number is None:
             self._faults.clear()
         else:
             self._faults.pop(number, None)
 
-    def taken(self, request: Request) -> Fault | None:
-        """The fault that this request meets; it is counted."""
-        if not self._faults or request.client_id in self._spared:
+    def match(self, request: Request) -> Fault | None:
+        """The first fault that matches the request, with its counters updated; None: no fault."""
+        if not self._faults or request.client_id in self._exempt_clients:
             return None
         for fault in self._faults.values():
-            if fault.takes(request):
+            if fault.matches(request):
                 fault.hits += 1
                 fault.times = None if fault.times is None else fault.times - 1
                 return fault
         return None
 
-    def around(self, route: Route) -> Route:
+    def wrap(self, route: Route) -> Route:
         if route.is_async:
             handle = cast(AsyncHandler, route.handle)
 
             async def handle_later(request: Request) -> Message:
-                fault = self.taken(request)
+                fault = self.match(request)
                 if fault is not None:
                     await asyncio.sleep(fault.delay_s)
-                    _meet(fault, request)
+                    _apply(fault, request)
                 return await handle(request)
 
             return route.handled_by(handle_later)
         plain = cast(SyncHandler, route.handle)
 
         def handle_now(request: Request) -> None:
-            fault = self.taken(request)
+            fault = self.match(request)
             if fault is None:
                 plain(request)
             elif fault.effect == "delay":
-                asyncio.get_running_loop().call_later(fault.delay_s, _go_on, plain, request)
+                asyncio.get_running_loop().call_later(fault.delay_s, _handle_delayed, plain, request)
             else:
-                _meet(fault, request)
+                _apply(fault, request)
                 if not request.abandoned:
                     plain(request)
 
         return route.handled_by(handle_now)
 
 
-def _meet(fault: Fault, request: Request) -> None:
-    """Do to the request what is to be done before it is handled. Raises KafkaError in place of that."""
+def _apply(fault: Fault, request: Request) -> None:
+    """Apply the fault to the request before it is handled. Raises KafkaError for effect `error`."""
     if fault.effect == "drop" or (fault.effect == "error" and _expects_no_answer(request)):
-        request.connection.close(f"{request.route.api_key.name} dropped on purpose")
+        request.connection.close(f"{request.route.api_key.name} dropped by an injected fault")
     elif fault.effect == "error":
-        raise KafkaError(fault.code, f"{fault.code.name} on purpose (ottla.testing)")
+        raise KafkaError(fault.code, f"{fault.code.name} injected by ottla.testing")
     elif fault.effect == "drop_answer":
-        request.connection = cast(Connection, _Deaf(request.connection))
+        request.connection = cast(Connection, _ClosingConnection(request.connection))
 
 
-def _go_on(handle: SyncHandler, request: Request) -> None:
+def _handle_delayed(handle: SyncHandler, request: Request) -> None:
     if request.abandoned:
         return
     try:
@@ -140,12 +141,12 @@ def _go_on(handle: SyncHandler, request: Request) -> None:
 
 
 def _expects_no_answer(request: Request) -> bool:
-    """Of a Produce with acks=0 that failed, a broker closes the connection."""
+    """Whether it is a Produce with acks=0, for which a broker closes the connection on an error."""
     return request.route.api_key == ApiKey.PRODUCE and request.decode(m.ProduceRequest).acks == 0
 
 
-class _Deaf:
-    """A connection that ends where an answer would go out."""
+class _ClosingConnection:
+    """A connection that closes instead of sending a response."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -154,14 +155,14 @@ class _Deaf:
         return getattr(self._connection, name)
 
     def respond(self, parts: Sequence[Part]) -> None:
-        self._connection.close("its answer was dropped on purpose")
+        self._connection.close("response dropped by an injected fault")
 
     def complete(self, response: PendingResponse, parts: Sequence[Part]) -> None:
-        self._connection.close("its answer was dropped on purpose")
+        self._connection.close("response dropped by an injected fault")
 
 
 def topics_of(message: Message) -> set[str]:
-    """The names of topics in a request, wherever it has them: as lists of names, or of structs with one."""
+    """The topic names in a request, from lists of names and from structs with a name."""
     found: set[str] = set()
     waiting: list[object] = [message]
     while waiting:

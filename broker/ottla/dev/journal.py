@@ -1,11 +1,11 @@
-"""The in-memory metadata of a broker with a data folder, kept in a file: its topics, and all settings.
+"""A journal of the in-memory metadata of a broker with a data folder: topics and all settings.
 
-Called by ottla.dev.serve. Each change is one line of JSON, written before the change is answered, so that it
-survives a SIGKILL of the process (not a crash of the machine: nothing is synced). The file begins with the
-whole tree as it was when the broker started, and is written anew by each start.
+Used by ottla.dev.serve. Each change is a line of JSON, written before the response, so that it survives a
+SIGKILL of the process (not a crash of the machine: nothing is synced). The file begins with the tree at the
+broker's start, and each start writes a new file.
 
-Invariants: nodes come back with the versions and the transaction ids they had, and later ones get higher ones
-(a broker's epoch is one); a session's ephemeral nodes end with the process; no session id is used again.
+Invariants: nodes keep their versions and transaction ids, and later ones get higher ones (a broker's epoch is
+one); ephemeral nodes end with the process; session ids are not reused.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ FORMAT: Final = 1
 
 
 class DamagedJournal(Exception):
-    """The file is not one that we wrote; the message says where."""
+    """The journal is corrupt; the message has the line."""
 
 
 class JournaledTree(MemoryTree):
+    """A MemoryTree that is restored from a journal, and writes its changes to it."""
+
     def __init__(self, path: Path, clock: Callable[[], int]) -> None:
         """Raises DamagedJournal, OSError."""
         self._now_ms: int | None = None
-        """The clock, while an old change is done again."""
+        """The time of the change that is being replayed."""
         super().__init__(lambda: clock() if self._now_ms is None else self._now_ms)
         self._last_session = 0
         self._write: Callable[[str], object] | None = None
@@ -56,7 +58,7 @@ class JournaledTree(MemoryTree):
         return results
 
     def _read(self, path: Path) -> None:
-        lines = path.read_text().split("\n")[:-1]  # a line without its end was not answered
+        lines = path.read_text().split("\n")[:-1]  # an incomplete last line had no response
         number = 1
         try:
             head = json.loads(lines[0])
@@ -67,7 +69,7 @@ class JournaledTree(MemoryTree):
             for line in lines[1:]:
                 number += 1
                 zxid, session, self._now_ms, operations = json.loads(line)
-                self._zxid = zxid - 1  # it grows by one also where a change was refused
+                self._zxid = zxid - 1  # it increases by one for a failed change, too
                 super().apply([_decoded(*each) for each in operations], session)
                 self._last_session = max(self._last_session, session)
         except (AssertionError, LookupError, StoreError, TypeError, ValueError) as e:
@@ -76,7 +78,8 @@ class JournaledTree(MemoryTree):
 
 
 def _encoded(operation: Operation, result: OperationResult) -> list[Any]:
-    """Empty for one that changed nothing. A sequential node has got its name."""
+    """The JSON form of a change, with the final name of a sequential node; empty for an operation without
+    a change."""
     if isinstance(operation, Create):
         return ["create", result, base64.b64encode(operation.data).decode(), operation.ephemeral]
     if isinstance(operation, SetData):
@@ -91,4 +94,4 @@ def _decoded(kind: str, path: str, data: str = "", ephemeral: bool = False) -> O
         return SetData(path, base64.b64decode(data))
     if kind == "delete":
         return Delete(path)
-    raise ValueError(f"{kind} is no change")
+    raise ValueError(f"unknown change {kind}")

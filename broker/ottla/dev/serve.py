@@ -1,7 +1,7 @@
-"""A broker for development, from its start to a signal. Called by `ottla dev`.
+"""Runs a broker for development from its start to a signal. Called by `ottla dev`.
 
-Half a second is what it may take until it serves, and nearly all of that is Python loading modules: the
-garbage collector rests meanwhile, and what only ZooKeeper or metrics need is not loaded.
+The start may take half a second, most of which is the import of modules: the garbage collector is disabled
+meanwhile, and modules for ZooKeeper and metrics are not imported.
 """
 
 from __future__ import annotations
@@ -19,32 +19,50 @@ from typing import Final
 from ottla.dev.control import Control
 from ottla.dev.faults import Faults
 from ottla.dev.journal import JournaledTree
-from ottla.dev.settings import BROKER_ID, properties
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.server.assembly.broker import Broker, new_event_loop
 
+BROKER_ID: Final = 0
+SETTINGS: Final = {
+    "broker.id": str(BROKER_ID),
+    "controlled.shutdown.enable": "false",  # there is no other broker
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+}
 _PARENT_CHECK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
+    """The options of `ottla dev`."""
+
     data: Path
-    """Logs, and metadata if it is kept; it exists."""
+    """The existing folder for logs, and for metadata if `keep`."""
     keep: bool = False
-    """Whether another broker may go on with `data`: without it, topics end with the process."""
+    """Whether metadata is kept for the next run."""
     host: str = "127.0.0.1"
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of server.properties; they win over ottla.dev.settings."""
+    """Settings of server.properties; they override SETTINGS."""
     control: Path | None = None
     parent: int | None = None
-    """A process with which this one ends."""
+    """The broker stops when this is no longer its parent process."""
+
+
+def properties(host: str, port: int, data: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the broker: Kafka's defaults with SETTINGS, listening on `host` and `port` (0: any),
+    with logs under `data`. `given` overrides them."""
+    return {**SETTINGS, "listeners": f"PLAINTEXT://{host}:{port}", "log.dirs": str(data / "logs"), **given}
 
 
 def run(options: DevOptions, ready: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or Ctrl-C; `ready` hears the bootstrap address. The exit code; raises ConfigError,
-    StartupError, DamagedJournal, OSError."""
+    """Serve until SIGTERM or Ctrl-C. `ready` is called with the bootstrap address. Returns the exit code;
+    raises ConfigError, StartupError, DamagedJournal, OSError."""
     config = BrokerConfig.from_properties(
         properties(options.host, options.port, options.data, options.settings)
     )
@@ -66,14 +84,14 @@ async def _serve(broker: Broker, options: DevOptions, ready: Callable[[str], Non
         bootstrap = f"{endpoint.host}:{endpoint.port}"
         if options.control is not None:
             faults = Faults(BROKER_ID)
-            broker.parts.dispatcher.wrap(faults.around)
+            broker.requests.dispatcher.wrap(faults.wrap)
             control = Control(options.control, faults, bootstrap)
             await control.start()
-        gc.freeze()  # what was loaded stays; nobody walks it again
+        gc.freeze()  # imported modules are permanent
         gc.enable()
         ready(bootstrap)
         if options.parent is not None:
-            _end_with(options.parent, loop, stopping)
+            _stop_with_parent(options.parent, loop, stopping)
         died = loop.create_task(broker.wait_failed())
         stop_wanted = loop.create_task(stopping.wait())
         done, waiting = await asyncio.wait({died, stop_wanted}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,11 +104,11 @@ async def _serve(broker: Broker, options: DevOptions, ready: Callable[[str], Non
         await broker.stop()
 
 
-def _end_with(parent: int, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+def _stop_with_parent(parent: int, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
     if os.getppid() != parent:
         stopping.set()
     else:
-        loop.call_later(_PARENT_CHECK_S, _end_with, parent, loop, stopping)
+        loop.call_later(_PARENT_CHECK_S, _stop_with_parent, parent, loop, stopping)
 
 
 def _now_ms() -> int:

@@ -1,7 +1,7 @@
-"""A broker as a child process with a folder of its own.
+"""A broker as a child process with its own folder.
 
-Called by the operator's local platform (`ottla up`) and the cluster tests. The folder holds
-`server.properties`, `broker.log`, `broker.pid` and, under `data/`, what a pod would keep on its volume.
+Used by the operator's local platform (`ottla up`) and the cluster tests. The folder has `server.properties`,
+`broker.log`, `broker.pid` and, in `data/`, the log directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BrokerProcess:
         return self.directory / "data"
 
     def write_properties(self, zookeeper_connect: str, settings: Mapping[str, str]) -> None:
-        """Write server.properties: what the process needs to be this broker, then the given settings."""
+        """Write server.properties with the broker's own settings, then the given ones."""
         own = {
             "broker.id": str(self.broker_id),
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
@@ -106,11 +106,11 @@ class BrokerProcess:
         self._process.signal(number)
 
     def stop(self, timeout_s: float = 30) -> bool:
-        """Controlled shutdown, SIGKILL when the time is over. True if it went by itself."""
+        """Controlled shutdown, SIGKILL after the time-out. Returns whether it stopped in time."""
         return self._process.stop(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """SIGKILL, which simulates a crash."""
         self._process.kill()
 
     def log_tail(self, lines: int = 15) -> str:
@@ -118,5 +118,5 @@ class BrokerProcess:
 
 
 def escaped(value: str) -> str:
-    """As Java reads it from a properties file."""
+    """The value escaped for a Java properties file."""
     return value.replace("\\", "\\\\")

@@ -1,7 +1,7 @@
-"""A whole cluster out of local processes: one embedded ZooKeeper and some brokers on loopback.
+"""A cluster of local processes: an embedded ZooKeeper and brokers on loopback.
 
-Called by the tests and the benchmarks; `ottla up` drives the same processes through the operator's
-planning instead. A context manager: whatever happens inside, no process is left behind.
+Used by tests and benchmarks; `ottla up` runs the same processes by the operator's planning. A context manager
+that ends all processes in any case.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LocalCluster:
         return broker
 
     def stop(self) -> None:
-        """Stop the brokers, all at the same time, then ZooKeeper; SIGKILL for what does not go."""
+        """Stop all brokers concurrently, then ZooKeeper; SIGKILL after a time-out."""
         for broker in self.brokers.values():
             broker.terminate()
         for broker in self.brokers.values():
@@ -88,7 +88,7 @@ class LocalCluster:
         return self.admin(lambda client: client.describe_cluster())
 
     def controller(self) -> int:
-        """The controller, once all brokers that run name the same."""
+        """Wait until all running brokers return the same controller, and return its id."""
         named: set[int] = set()
 
         def agreed() -> bool:
@@ -101,14 +101,14 @@ class LocalCluster:
                     named.add(described.controller_id)
             return len(named) == 1 and named != {-1}
 
-        self.wait_until(agreed, "all to know the controller")
+        self.wait_until(agreed, "all brokers to return the same controller")
         return named.pop()
 
     def topic(self, name: str) -> TopicDescription | None:
         return self.admin(lambda client: client.describe_topics([name])).get(name)
 
     def views(self, topic: str) -> list[TopicDescription | None]:
-        """What each broker that runs says of a topic: they hear of what the controller decides one by one."""
+        """The topic's description by each running broker: their metadata is updated one by one."""
 
         async def described(client: AdminClient) -> TopicDescription | None:
             return (await client.describe_topics([topic])).get(topic)
@@ -124,16 +124,18 @@ class LocalCluster:
         assignment: Mapping[int, Sequence[int]] | None = None,
         **config: str,
     ) -> None:
-        """Create a topic, and wait until all know of its leaders and its full ISRs; `_` in names is `.`.
+        """Create a topic, and wait until all brokers have its leaders and full ISRs; `_` in names of settings
+        is `.`.
 
-        With `assignment`, each partition's brokers, in place of both numbers.
+        `assignment`: each partition's brokers, instead of both numbers.
         """
         settings = {key.replace("_", "."): value for key, value in config.items()}
         tried = False
         missed = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
         def created() -> bool:
-            """Not while the controller misses a broker that has just lost its session, say."""
+            """Whether the topic is created; False while the controller lacks a broker that has lost its
+            session."""
             nonlocal tried
             again, tried = tried, True
             try:
@@ -158,7 +160,8 @@ class LocalCluster:
         self.wait_until(lambda: self.fully_replicated(name, partitions), f"{name} to be fully replicated")
 
     def fully_replicated(self, name: str, partitions: int = 1) -> bool:
-        """Whether every broker that runs says that this topic, of so many partitions or more, is."""
+        """Whether all running brokers have the topic with at least `partitions` partitions, all fully
+        replicated."""
         views = self.views(name)
         return bool(views) and all(
             topic is not None
@@ -168,12 +171,12 @@ class LocalCluster:
         )
 
     def gone(self, topic: str) -> bool:
-        """Whether no broker that runs knows the topic any more."""
+        """Whether no running broker has the topic."""
         return not any(self.views(topic))
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-        """Await a condition; while no broker answers, or says that it cannot yet, or has not heard of what is
-        looked for (LookupError), it does not hold. Raises StartFailed with the logs."""
+        """Wait for a condition. Unreachable brokers, retriable errors and LookupError count as False.
+        Raises StartFailed with the brokers' logs."""
         last: Exception | None = None
 
         def holds() -> bool:

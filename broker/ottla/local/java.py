@@ -1,6 +1,6 @@
-"""Finding a Java that can run the embedded ZooKeeper.
+"""Finds a Java for the embedded ZooKeeper.
 
-Called by `ottla.local.zookeeper` and, through it, by `ottla up` and the tests.
+Called by `ottla.local.zookeeper`, `ottla zookeeper` and `ottla up`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 JAVA_MIN: Final = 17
-"""Spark 4 needs Java 17; ZooKeeper itself would do with less."""
+"""The version that Spark 4 requires; ZooKeeper requires less."""
 
 
 class JavaUnusable(Exception):
-    """No Java, or one that is too old; the message says what to do."""
+    """Java is missing or too old; the message says what to do."""
 
 
 def find_java() -> Path:
@@ -34,7 +34,7 @@ def find_java() -> Path:
 
 @cache
 def _check_version(java: str) -> None:
-    """Once: it takes a tenth of a second. Raises JavaUnusable."""
+    """Run `java -version`, once, since it takes a tenth of a second. Raises JavaUnusable."""
     ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=120, check=False)
     version = parse_java_version(ran.stderr + ran.stdout)
     if ran.returncode or version is None:

@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback, and waiting for one to answer."""
+"""Free TCP ports on loopback, and polling of conditions."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Final
 
-_OURS: Final = range(10_000, 20_000)
-"""Below those that the kernel hands out by itself (Linux: from 32768 on), to servers that want any port and
-to every client's end of a connection: a port of ours stays free while a broker is down, too."""
+_PORTS: Final = range(10_000, 20_000)
+"""Below the kernel's ephemeral ports (Linux: from 32768), so that a port stays free while its broker is
+down."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago, and that hardly anybody takes before you do: each comes up once
-    before any comes again. Processes that start servers side by side do best with a range each: OTTLA_PORTS
-    says FIRST-LAST."""
-    ours, order = _order(os.environ.get("OTTLA_PORTS"))
-    for port in islice(order, len(ours)):
+    """A port that is free now. All ports of the range are returned once before any is repeated, so that
+    concurrent callers rarely collide. OTTLA_PORTS=FIRST-LAST sets the range, for processes that start
+    servers concurrently."""
+    ports, order = _order(os.environ.get("OTTLA_PORTS"))
+    for port in islice(order, len(ports)):
         if not port_in_use(port, host):
             return port
-    raise OSError(f"no port of {ours.start} to {ours.stop - 1} is free on {host}")
+    raise OSError(f"no port of {ports.start} to {ports.stop - 1} is free on {host}")
 
 
 @cache
 def _order(wanted: str | None) -> tuple[range, Iterator[int]]:
-    """The ports of FIRST-LAST, or all of ours, and the order in which they are tried."""
+    """(range of ports, endless random order of them) for FIRST-LAST, or for the default range."""
     first, _, last = wanted.partition("-") if wanted else ("", "", "")
-    ours = range(int(first), int(last) + 1) if last else _OURS
-    return ours, cycle(random.sample(ours, len(ours)))
+    ports = range(int(first), int(last) + 1) if last else _PORTS
+    return ports, cycle(random.sample(ports, len(ports)))
 
 
 def port_in_use(port: int, host: str = "127.0.0.1") -> bool:
@@ -46,7 +46,7 @@ def port_in_use(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Poll until the condition holds; False when the time is over."""
+    """Poll until the condition holds; returns False after the time-out."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

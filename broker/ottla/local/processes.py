@@ -1,8 +1,8 @@
-"""Child processes that are started, watched and ended by the id we hold.
+"""Child processes with a log file and a pid file.
 
-Called by the embedded ZooKeeper and by `BrokerProcess`. Invariants: a child dies with its parent
-(PR_SET_PDEATHSIG), runs in a session of its own so that Ctrl-C reaches only the parent, and writes what it
-says to a log file, of which the last lines are part of the error when it fails to start.
+Used by the embedded ZooKeeper, `BrokerProcess` and the operator's drivers. Invariants: a child dies with its
+parent (PR_SET_PDEATHSIG), runs in its own session so that Ctrl-C reaches only the parent, and writes its
+output to a log file, whose last lines are part of the error when it fails to start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class StartFailed(Exception):
-    """A child that did not come up; the message has the end of its log."""
+    """A child process did not start; the message has the end of its log."""
 
 
 class ChildProcess:
@@ -36,8 +36,9 @@ class ChildProcess:
         folder: Path | None = None,
         watches_parent: bool = False,
     ) -> None:
-        """`folder`: that it works in, else ours. `watches_parent`: it sees to its end by itself; the kernel's
-        signal comes when the thread that called `start` ends, which may be long before the process."""
+        """`folder`: its working directory. `watches_parent`: the child itself ends with its parent
+        process; the kernel's signal is sent when the thread that called `start` ends, which may be
+        earlier."""
         self._folder = folder
         self._preexec = None if watches_parent else _die_with_parent
         self.name = name
@@ -76,7 +77,7 @@ class ChildProcess:
         return None if self._process is None else self._process.poll()
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM); returns at once."""
+        """Send SIGTERM; returns at once."""
         self.signal(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
@@ -84,7 +85,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def stop(self, timeout_s: float) -> bool:
-        """SIGTERM, wait, SIGKILL when the time is over. True if it went by itself."""
+        """SIGTERM, wait, SIGKILL after the time-out. Returns whether it ended in time."""
         if self._process is None:
             return True
         self.terminate()
@@ -98,7 +99,7 @@ class ChildProcess:
             self._forget()
 
     def kill(self) -> None:
-        """SIGKILL and wait for the end."""
+        """SIGKILL and wait for the exit."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,10 +1,10 @@
-"""The embedded ZooKeeper: the real server, out of the jars that PySpark's wheel ships.
+"""The embedded ZooKeeper: a standalone server from the jars in PySpark's wheel, as a child process.
 
-Called by `ottla up` and the tests. One standalone server on loopback, its data in a folder that outlives
-it, no admin server, in about 130 MB of memory (design, decision 8).
+Used by `ottla up` and the tests. It listens on loopback, has no admin server, needs about 130 MB of memory,
+and its data folder is kept when it stops.
 
-`python -m ottla.local.zookeeper` (`make setup` does it) has Java keep its classes as it has loaded them once
-(class data sharing): from then on it is up in two thirds of the time.
+`python -m ottla.local.zookeeper` (in `make setup`) writes an archive of its loaded classes (class data
+sharing), which shortens later starts by a third.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.local.processes import ChildProcess, StartFailed
 
 _ARCHIVES: Final = Path("~/.cache/ottla").expanduser()
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""An archive that does not fit this Java is passed over, and that goes without saying."""
+"""Java ignores an archive of another version; these options disable its warnings."""
 _JARS: Final = (
     "zookeeper-",
     "slf4j-api-",
@@ -34,7 +34,7 @@ _JARS: Final = (
     "commons-io-",
     "metrics-core-",
 )
-"""Of Spark's, what the server needs: it is up in half the time that it takes with all of them."""
+"""The jars that the server needs; a start with all of Spark's jars takes twice as long."""
 _CONFIG: Final = """\
 tickTime=2000
 dataDir={data_dir}
@@ -65,11 +65,11 @@ rootLogger.appenderRef.out.ref=OUT
 
 
 class ZooKeeperUnavailable(Exception):
-    """ZooKeeper's jars are not there; the message says how to get them."""
+    """ZooKeeper's jars are missing; the message says how to install them."""
 
 
 def spark_jars() -> Path:
-    """The folder of PySpark's jars, ZooKeeper's server among them. Raises ZooKeeperUnavailable."""
+    """The folder of PySpark's jars, which include ZooKeeper's server. Raises ZooKeeperUnavailable."""
     spec = importlib.util.find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else None
     if jars is None or not any(jars.glob("zookeeper-3*.jar")):
@@ -80,14 +80,15 @@ def spark_jars() -> Path:
 
 
 def class_archive(java: Path) -> Path:
-    """Where this Java's archive of ZooKeeper's classes is, if it has been written."""
+    """The path of the class archive for this Java and these jars; it may not exist."""
     release = java.resolve().parents[1] / "release"
     made_of = f"{release.read_text() if release.is_file() else java}{spark_jars()}"
     return _ARCHIVES / f"zookeeper-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
 
 
 def write_class_archive() -> None:
-    """Unless it is there; a Java that cannot write one leaves none. Raises as `EmbeddedZooKeeper.start`."""
+    """Write the class archive unless it exists or Java cannot write one. Raises as
+    `EmbeddedZooKeeper.start`."""
     archive = class_archive(find_java())
     if archive.exists():
         return
@@ -102,7 +103,7 @@ def write_class_archive() -> None:
 
 
 class EmbeddedZooKeeper:
-    """One standalone ZooKeeper server, on loopback unless told otherwise, as a child process."""
+    """A standalone ZooKeeper server as a child process."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class EmbeddedZooKeeper:
         settings: str = "",
         jvm: Sequence[str] = (),
     ) -> None:
-        """`prefix` is put before the command (nsenter, say); `settings` are more lines of zoo.cfg."""
+        """`prefix`: put before the command, such as nsenter. `settings`: additional lines of zoo.cfg."""
         self.data_dir = data_dir
         self.host = host
         self._prefix = prefix
@@ -186,7 +187,7 @@ class EmbeddedZooKeeper:
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """SIGKILL, which simulates a crash."""
         if self._process is not None:
             self._process.kill()
 

@@ -1,4 +1,4 @@
-"""Where Kafka keeps ACLs in ZooKeeper, and the form of what stands there. Pure, like `znodes`.
+"""Kafka's ZooKeeper nodes of ACLs: paths and content. Pure, like `znodes`.
 
 Entries of literal patterns are at /kafka-acl/<Type>/<name>, those of prefixed ones at
 /kafka-acl-extended/prefixed/<Type>/<name>, as JSON. A change is announced by a sequential node under
@@ -30,7 +30,7 @@ TYPES: Final = tuple(each for each in ResourceType if each > ResourceType.ANY)
 
 
 def is_node_name(name: str) -> bool:
-    """Whether ZooKeeper takes it for one: it decides on control characters itself."""
+    """Whether this can be the name of a node. ZooKeeper itself rejects control characters."""
     return name not in ("", ".", "..") and "/" not in name
 
 
@@ -44,7 +44,7 @@ def path(pattern: ResourcePattern) -> str:
 
 
 def change_prefix(pattern: ResourcePattern) -> str:
-    """What the sequential node that announces a change begins with."""
+    """The path prefix of the sequential notification nodes for this pattern."""
     return f"{CHANGES[pattern.pattern_type]}/{CHANGE_PREFIX}"
 
 
@@ -63,13 +63,13 @@ def encode(entries: Iterable[Entry]) -> bytes:
 
 
 def decode(where: str, data: bytes) -> frozenset[Entry]:
-    """Raises InvalidNode; an empty node holds no entries."""
+    """The entries of a node's data; none for empty data. Raises InvalidNode."""
     if not data:
         return frozenset()
     try:
         found = json.loads(data)
         if found["version"] != VERSION:
-            raise InvalidNode(f"{where} has version {found['version']!r} of ACLs, which is not known")
+            raise InvalidNode(f"{where} has the unsupported version {found['version']!r} of ACLs")
         return frozenset(
             Entry(
                 str(Principal.parse(each["principal"])),
@@ -82,7 +82,7 @@ def decode(where: str, data: bytes) -> frozenset[Entry]:
     except InvalidNode:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidNode(f"{where} holds no ACLs: {data[:200]!r}") from error
+        raise InvalidNode(f"{where} has no valid ACLs: {data[:200]!r}") from error
 
 
 def encode_change(pattern: ResourcePattern) -> bytes:
@@ -98,7 +98,7 @@ def encode_change(pattern: ResourcePattern) -> bytes:
 
 
 def decode_change(kind: PatternType, data: bytes) -> ResourcePattern:
-    """What a node under `CHANGES[kind]` announces. Raises InvalidNode."""
+    """The pattern that a notification node under `CHANGES[kind]` names. Raises InvalidNode."""
     try:
         if kind is PatternType.LITERAL:
             type_name, colon, name = data.decode().partition(":")

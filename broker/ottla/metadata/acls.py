@@ -1,12 +1,12 @@
-"""The ACLs as the cluster's brokers share them: loaded into the authorizer, followed, and changed.
+"""ACLs in the metadata store: loaded into the authorizer, kept up to date, and changed.
 
-Called by the broker (start, stop) and by the handlers of the ACL APIs. As Kafka's AclAuthorizer: every change
-is a conditional write of the pattern's node, tried again on what another broker wrote meanwhile, then a
-notification, which names the pattern for everybody to read again. Hearing twice, or late, does no harm.
+Called by the broker (start, stop) and by the handlers of the ACL APIs. As in Kafka's AclAuthorizer, a change
+is a conditional write of the pattern's node, retried after a concurrent write, and then a notification with
+the pattern, which every broker reads again. Late and repeated notifications are harmless.
 
-Invariants: after `start`, and after every notification, the authorizer has each pattern's entries as they
-were at that time or later; what this broker has changed, it knows when the call returns. A node that cannot
-be read keeps a broker from starting, and later keeps the entries known before: nobody gains by it.
+Invariants: after `start`, and after every notification, the authorizer has each pattern's entries of that
+time or later; this broker's own changes are in the authorizer when the call returns. An invalid node prevents
+the start of a broker; later the authorizer keeps the previous entries.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ from ottla.security.principals import Principal
 
 log = logging.getLogger("ottla.acls")
 
-TRIES_MAX: Final = 11
+ATTEMPTS_MAX: Final = 11
 BACKOFF_S: Final = 0.1
 
 
-class TooManyTries(Exception):
-    """Others changed the same ACLs each time."""
+class TooManyConflicts(Exception):
+    """Concurrent changes of the same ACLs failed all attempts."""
 
 
 class Deleted(NamedTuple):
-    """What one filter of a deletion has removed: each with what went wrong, if anything."""
+    """An ACL that a filter of a deletion matched, and the error of its deletion."""
 
     binding: AclBinding
     error: Exception | None
 
 
 class _State(NamedTuple):
-    """A pattern's entries at a version of its node; None: there is no node."""
+    """A pattern's entries and the version of its node; None without a node."""
 
     entries: frozenset[Entry] = frozenset()
     version: int | None = None
 
 
 class StoredAcls:
-    """See the module. `clock` gives wall time in ms."""
+    """Loads, follows and changes the ACLs in the store. `clock` returns wall time in ms."""
 
     def __init__(self, store: MetadataStore, authorizer: AclAuthorizer, clock: Callable[[], int]) -> None:
         self._store = store
         self.authorizer = authorizer
         self._versions: dict[ResourcePattern, int] = {}
-        self._alone = asyncio.Lock()
-        """Held while entries are read or written and taken over, so that an older state never wins."""
-        self._news = [
-            Notifications(store, root, f"{kind.name.lower()} ACLs", partial(self._hear, kind), clock)
+        self._lock = asyncio.Lock()
+        """Held from the read or write of entries to the authorizer's update, so that no older state wins."""
+        self._notifications = [
+            Notifications(store, root, f"{kind.name.lower()} ACLs", partial(self._on_changes, kind), clock)
             for kind, root in acl_nodes.CHANGES.items()
         ]
 
@@ -93,53 +93,53 @@ class StoredAcls:
         }
         for each_path in (*type_paths, *acl_nodes.CHANGES.values()):
             await ensure_path(store, each_path)
-        for news in self._news:
-            await news.watch()
+        for notifications in self._notifications:
+            await notifications.watch()
         names = await children_of_many(store, type_paths)
         await self._load(
             ResourcePattern(resource_type, name, kind)
             for (kind, resource_type), found in zip(type_paths.values(), names, strict=True)
             for name in found
         )
-        for news in self._news:
-            news.follow()
+        for notifications in self._notifications:
+            notifications.follow()
 
     async def stop(self) -> None:
-        for news in self._news:
-            await news.stop()
+        for notifications in self._notifications:
+            await notifications.stop()
 
     async def _load(self, patterns: Iterable[ResourcePattern]) -> None:
         wanted = list(patterns)
-        async with self._alone:
+        async with self._lock:
             found = await get_many(self._store, map(acl_nodes.path, wanted))
             for pattern, node in zip(wanted, found, strict=True):
-                self._take(pattern, _entries(pattern, node))
+                self._set_entries(pattern, _entries(pattern, node))
 
-    def _take(self, pattern: ResourcePattern, state: _State) -> None:
-        """That is the pattern's state now."""
+    def _set_entries(self, pattern: ResourcePattern, state: _State) -> None:
+        """Set the pattern's state."""
         self.authorizer.update(pattern, state.entries)
         if state.version is None:
             self._versions.pop(pattern, None)
         else:
             self._versions[pattern] = state.version
 
-    async def _hear(self, kind: PatternType, changes: list[bytes]) -> None:
+    async def _on_changes(self, kind: PatternType, changes: list[bytes]) -> None:
         patterns: dict[ResourcePattern, None] = {}
         for data in changes:
             try:
                 patterns[acl_nodes.decode_change(kind, data)] = None
             except InvalidNode as error:
-                log.error("ignoring a change of ACLs: %s", error)
+                log.error("Ignoring an ACL change notification: %s", error)
         for pattern in patterns:
             try:
                 await self._load([pattern])
             except InvalidNode as error:
-                log.error("keeping the ACLs of %s as they were: %s", acl_nodes.path(pattern), error)
+                log.error("Keeping the previous ACLs of %s: %s", acl_nodes.path(pattern), error)
 
     # --- changing -----------------------------------------------------------------------------------
 
     async def create(self, bindings: Sequence[AclBinding]) -> list[Exception | None]:
-        """Add entries; what went wrong with each. What makes no principal, or no node, is such an error."""
+        """Add entries; returns the error of each, or None. An invalid principal or name is an error, too."""
         outcomes: dict[AclBinding, Exception | None] = {}
         by_pattern: dict[ResourcePattern, set[Entry]] = {}
         for pattern, entry in bindings:
@@ -151,13 +151,13 @@ class StoredAcls:
                     Principal.parse(entry.principal)
                 await self._update(pattern, added.union)
             except Exception as problem:
-                log.warning("the ACLs of %s are not changed: %s", pattern, problem)
+                log.warning("Failed to change the ACLs of %s: %s", pattern, problem)
                 error = problem
             outcomes.update((AclBinding(pattern, entry), error) for entry in added)
         return [outcomes[each] for each in bindings]
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted]]:
-        """Remove what the filters match, by filter; an entry goes to the first one that matches it."""
+        """Delete the entries that the filters match. Returns them by filter, each with its first filter."""
         deleted: list[list[Deleted]] = [[] for _ in filters]
         patterns = dict.fromkeys(self.authorizer.patterns())
         for each in filters:
@@ -171,7 +171,7 @@ class StoredAcls:
             try:
                 await self._update(pattern, partial(_remaining, matching, taken))
             except Exception as problem:
-                log.warning("the ACLs of %s are not changed: %s", pattern, problem)
+                log.warning("Failed to change the ACLs of %s: %s", pattern, problem)
                 error = problem
             for entry, index in sorted(taken.items()):
                 deleted[index].append(Deleted(AclBinding(pattern, entry), error))
@@ -180,16 +180,16 @@ class StoredAcls:
     async def _update(
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], Iterable[Entry]]
     ) -> None:
-        """Change a pattern's entries, and tell everybody if that made a difference. Raises StoreError,
-        InvalidNode, TooManyTries, and ValueError for a name that no node can have."""
+        """Change a pattern's entries, and notify all brokers if they differ. Raises StoreError, InvalidNode,
+        TooManyConflicts, and ValueError for a name that cannot be a node's."""
         if not acl_nodes.is_node_name(pattern.name):
             raise ValueError(f"{pattern.name!r} cannot be the name of a node")
         path = acl_nodes.path(pattern)
-        async with self._alone:
+        async with self._lock:
             state = _State(self.authorizer.entries(pattern), self._versions.get(pattern))
             if state.version is None:
                 state = _entries(pattern, await self._store.get(path))
-            for _ in range(TRIES_MAX):
+            for _ in range(ATTEMPTS_MAX):
                 new = frozenset(change(state.entries))
                 try:
                     written = await self._write(path, new, state.version)
@@ -197,15 +197,15 @@ class StoredAcls:
                     await asyncio.sleep(BACKOFF_S)
                     state = _entries(pattern, await self._store.get(path))
                     continue
-                self._take(pattern, _State(new, written))
+                self._set_entries(pattern, _State(new, written))
                 if new != state.entries:
-                    log.info("the ACLs of %s are changed", path)
+                    log.info("Changed the ACLs of %s", path)
                     await self._announce(pattern)
                 return
-        raise TooManyTries(f"others kept changing {path}")
+        raise TooManyConflicts(f"Failed to update ACLs of {path} after {ATTEMPTS_MAX} attempts")
 
     async def _write(self, path: str, entries: frozenset[Entry], version: int | None) -> int | None:
-        """Write what follows on that version; the new version. Raises BadVersion, NodeExists, NoNode."""
+        """Write the entries over that version; returns the new one. Raises BadVersion, NodeExists, NoNode."""
         if not entries:
             if version is not None:
                 with contextlib.suppress(NoNode):
@@ -225,8 +225,8 @@ class StoredAcls:
 def _remaining(
     matching: Sequence[tuple[int, EntryFilter]], taken: dict[Entry, int], current: frozenset[Entry]
 ) -> frozenset[Entry]:
-    """What the filters leave; `taken` gets what they do not, with the place of the first that matches. It may
-    be called again on what somebody else has written meanwhile."""
+    """The entries that no filter matches. `taken` gets the others with the index of their first filter.
+    Called again after a concurrent write."""
     for entry in current:
         index = next((index for index, wanted in matching if wanted.matches(entry)), None)
         if index is not None:
@@ -244,7 +244,7 @@ def _entries(pattern: ResourcePattern, node: tuple[bytes, Stat] | None) -> _Stat
 async def start_acls(
     given: Mapping[str, str], store: MetadataStore, clock: Callable[[], int]
 ) -> StoredAcls | None:
-    """What a broker with these settings follows; None without an authorizer. Raises StoreError."""
+    """The started ACLs of a broker with these settings; None without an authorizer. Raises StoreError."""
     authorizer = make_authorizer(given)
     if authorizer is None:
         return None
@@ -253,5 +253,5 @@ async def start_acls(
         await acls.start()
     except InvalidNode as error:
         await acls.stop()
-        raise StoreError("the ACLs cannot be read", str(error)) from error
+        raise StoreError("cannot read the ACLs", str(error)) from error
     return acls

@@ -1,8 +1,8 @@
-"""A broker's settings in Kafka 3.9: those that Ottla acts on, and those that it takes without effect.
+"""The table of broker settings: those of Kafka 3.9, implemented or accepted without effect, and `ottla.*`.
 
-Called by `ottla.metadata.config`. Names, types, defaults, ranges and which may change while a broker runs are
-Kafka 3.9.1's, dumped from its own definitions (a test compares them). What would weaken security if it were
-ignored, or cannot be honoured, is not in here: `BrokerConfig` refuses it.
+Used by `ottla.metadata.config`. Names, types, defaults, ranges and dynamic update modes are those of Kafka
+3.9.1, dumped from its own definitions (a test compares them). Settings that Ottla cannot honour and that are
+unsafe to ignore are not in the table: `BrokerConfig` rejects them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from ottla.metadata.config_def import (
     ConfigType,
     at_least,
     between,
+    deletion_policy_names,
     gzip_level,
     one_of,
 )
-from ottla.metadata.config_table import LONG_MAX, cleanup_policies, compression_types, timestamp_types
 from ottla.metadata.security_config_table import (
     INERT_SECURITY_CONFIGS,
     SECURITY_CONFIGS,
     ZOOKEEPER_CONFIGS,
 )
+from ottla.metadata.topic_config_table import LONG_MAX, cleanup_policies, compression_types, timestamp_types
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     ConfigType.BOOLEAN,
@@ -37,7 +38,7 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
 K = ConfigKey
 INT_MAX = str(2**31 - 1)
 
-# Those that Kafka changes cluster-wide or per broker while it runs (KIP-226).
+# Dynamic settings, cluster-wide or per broker (KIP-226).
 _DYNAMIC = """
     background.threads compression.gzip.level compression.lz4.level compression.type
     compression.zstd.level log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
@@ -56,8 +57,8 @@ _DYNAMIC = """
     transaction.partition.verification.enable unclean.leader.election.enable
 """
 
-# What Ottla takes without effect: name, type, default (- for none), least value. A log line says so when one
-# is set. To act on one, move it to the list below.
+# Settings without effect in Ottla: name, type, default (- for none), least value. The broker logs a warning
+# if one is set.
 _WITHOUT_EFFECT = """
     alter.log.dirs.replication.quota.window.num INT 11 1
     alter.log.dirs.replication.quota.window.size.seconds INT 1 1
@@ -126,34 +127,39 @@ _WITHOUT_EFFECT = """
     zookeeper.max.in.flight.requests INT 10 1
 """
 
-_ACTED_UPON = [
+_IMPLEMENTED = [
     # identity and listeners
     K("broker.id", INT, "-1", "This broker's id, from 0.", at_least(-1)),
-    K("authorizer.class.name", STRING, "", "Who decides what clients may do: AclAuthorizer, or nobody."),
+    K("authorizer.class.name", STRING, "", "The authorizer: AclAuthorizer, or empty for none."),
     K("create.topic.policy.class.name", ConfigType.CLASS, None, "A Python class that validates new topics."),
-    K("alter.config.policy.class.name", ConfigType.CLASS, None, "One that validates changed settings."),
+    K(
+        "alter.config.policy.class.name",
+        ConfigType.CLASS,
+        None,
+        "A Python class that validates changed settings.",
+    ),
     K("broker.rack", STRING, None, "The rack (zone) of this broker."),
-    K("listeners", STRING, "PLAINTEXT://:9092", "Where to listen: NAME://HOST:PORT, comma-separated."),
-    K("advertised.listeners", STRING, None, "What clients are told to connect to, where it differs."),
+    K("listeners", STRING, "PLAINTEXT://:9092", "Addresses to listen on: NAME://HOST:PORT, comma-separated."),
+    K("advertised.listeners", STRING, None, "Addresses for clients, if they differ from listeners."),
     K(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Listener name to security protocol.",
     ),
-    K("inter.broker.listener.name", STRING, None, "The listener that brokers use among themselves."),
+    K("inter.broker.listener.name", STRING, None, "The listener for connections between brokers."),
     K(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "Protocol among brokers where no listener is named.",
+        "Protocol between brokers, unless inter.broker.listener.name is set.",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     K(
         "inter.broker.protocol.version",
         STRING,
         "3.9-IV0",
-        "The version that brokers speak among themselves.",
+        "The version of the protocol between brokers.",
     ),
     # ZooKeeper
     K("zookeeper.connect", STRING, None, "HOST:PORT, comma-separated, with an optional /chroot."),
@@ -161,7 +167,7 @@ _ACTED_UPON = [
         "zookeeper.session.timeout.ms",
         INT,
         "18000",
-        "After so long without us, ZooKeeper says we are gone.",
+        "ZooKeeper session timeout.",
     ),
     K("zookeeper.connection.timeout.ms", INT, None, "How long to wait for ZooKeeper at start."),
     # storage
@@ -180,7 +186,7 @@ _ACTED_UPON = [
         "log.retention.check.interval.ms",
         LONG,
         "300000",
-        "How often retention is looked at.",
+        "Interval of the retention check.",
         at_least(1),
     ),
     K(
@@ -192,9 +198,9 @@ _ACTED_UPON = [
     ),
     K("log.index.interval.bytes", INT, "4096", "Bytes of log per index entry.", at_least(0)),
     K("log.index.size.max.bytes", INT, "10485760", "Size of an offset index's file.", at_least(4)),
-    K("log.preallocate", BOOLEAN, "false", "Allocate a segment's file when it is made."),
+    K("log.preallocate", BOOLEAN, "false", "Allocate a segment's file when it is created."),
     K("log.cleanup.policy", LIST, "delete", "delete, compact, or both.", cleanup_policies),
-    K("log.cleaner.enable", BOOLEAN, "true", "Compact logs at all?"),
+    K("log.cleaner.enable", BOOLEAN, "true", "Whether logs are compacted."),
     K("log.cleaner.threads", INT, "1", "Processes that compact logs.", at_least(0)),
     K("log.cleaner.backoff.ms", LONG, "15000", "Pause when there is nothing to compact.", at_least(0)),
     K(
@@ -203,7 +209,7 @@ _ACTED_UPON = [
         "134217728",
         "Memory for the last offsets of keys, 24 bytes each.",
     ),
-    K("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", "How full that memory may become."),
+    K("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", "Maximum load factor of that memory."),
     K("log.cleaner.io.buffer.size", INT, "524288", "Bytes read at once when compacting.", at_least(0)),
     K(
         "log.cleaner.io.max.bytes.per.second",
@@ -224,7 +230,7 @@ _ACTED_UPON = [
     K("num.recovery.threads.per.data.dir", INT, "1", "Threads that open a directory's logs.", at_least(1)),
     K("log.flush.interval.messages", LONG, LONG_MAX, "Messages between forced fsyncs.", at_least(1)),
     K("log.flush.interval.ms", LONG, None, "Milliseconds between forced fsyncs."),
-    K("log.flush.scheduler.interval.ms", LONG, LONG_MAX, "How often fsync is looked at."),
+    K("log.flush.scheduler.interval.ms", LONG, LONG_MAX, "Interval of the check for forced fsyncs."),
     K(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
@@ -239,7 +245,7 @@ _ACTED_UPON = [
         "Log start checkpoints.",
         at_least(0),
     ),
-    K("log.message.timestamp.type", STRING, "CreateTime", "Whose clock stamps the records.", timestamp_types),
+    K("log.message.timestamp.type", STRING, "CreateTime", "CreateTime or LogAppendTime.", timestamp_types),
     K(
         "log.message.timestamp.after.max.ms",
         LONG,
@@ -275,16 +281,21 @@ _ACTED_UPON = [
         at_least(1),
     ),
     # topics
-    K("auto.create.topics.enable", BOOLEAN, "true", "Make a topic when a client first names it."),
-    K("delete.topic.enable", BOOLEAN, "true", "May topics be deleted?"),
-    K("num.partitions", INT, "1", "Partitions of a new topic where none are asked for.", at_least(1)),
-    K("default.replication.factor", INT, "1", "Replicas of a new topic where none are asked for."),
+    K(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "true",
+        "Create a topic when a client first requests its metadata.",
+    ),
+    K("delete.topic.enable", BOOLEAN, "true", "Whether topics can be deleted."),
+    K("num.partitions", INT, "1", "Partitions of a new topic, by default.", at_least(1)),
+    K("default.replication.factor", INT, "1", "Replicas of a new topic, by default."),
     K("min.insync.replicas", INT, "1", "In-sync replicas that acks=all needs.", at_least(1)),
     K(
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "May a replica outside the ISR lead, losing data?",
+        "Whether a replica outside the ISR can be elected leader, with loss of data.",
     ),
     # quotas
     K("quota.window.num", INT, "11", "Samples that a client's rate is measured over.", at_least(1)),
@@ -311,47 +322,58 @@ _ACTED_UPON = [
         "replica.selector.class",
         STRING,
         None,
-        "Who chooses the replica that a consumer reads from; by default the leader.",
+        "The selector of the replica that a consumer reads from; by default the leader.",
         one_of("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
     ),
-    K("replica.fetch.max.bytes", INT, "1048576", "Bytes a follower asks for per partition.", at_least(0)),
+    K(
+        "replica.fetch.max.bytes",
+        INT,
+        "1048576",
+        "Maximum bytes per partition in a follower's fetch.",
+        at_least(0),
+    ),
     K(
         "replica.fetch.response.max.bytes",
         INT,
         "10485760",
-        "Bytes a follower asks for in all.",
+        "Maximum bytes in the response to a follower's fetch.",
         at_least(0),
     ),
     K("replica.fetch.min.bytes", INT, "1", "Bytes a follower waits for."),
     K("replica.fetch.wait.max.ms", INT, "500", "Time a follower waits for them."),
     K("replica.fetch.backoff.ms", INT, "1000", "Pause of a fetcher after an error.", at_least(0)),
-    K("replica.socket.timeout.ms", INT, "30000", "Time-out of requests among brokers."),
+    K("replica.socket.timeout.ms", INT, "30000", "Timeout of requests between brokers."),
     K("replica.high.watermark.checkpoint.interval.ms", LONG, "5000", "High watermark checkpoints."),
     # controller
-    K("auto.leader.rebalance.enable", BOOLEAN, "true", "Give leadership back to preferred replicas."),
+    K("auto.leader.rebalance.enable", BOOLEAN, "true", "Elect preferred leaders automatically."),
     K(
         "leader.imbalance.check.interval.seconds",
         LONG,
         "300",
-        "How often that is looked at.",
+        "Interval of the check for leader imbalance.",
         at_least(1),
     ),
-    K("leader.imbalance.per.broker.percentage", INT, "10", "Share of foreign leaders that is borne."),
+    K(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        "10",
+        "Allowed share of leaders that are not preferred.",
+    ),
     K("controlled.shutdown.enable", BOOLEAN, "true", "Move leaders off before stopping."),
-    K("controlled.shutdown.max.retries", INT, "3", "Tries at that."),
-    K("controlled.shutdown.retry.backoff.ms", LONG, "5000", "Pause between the tries."),
-    K("controller.socket.timeout.ms", INT, "30000", "Time-out of requests to and from the controller."),
+    K("controlled.shutdown.max.retries", INT, "3", "Attempts of a controlled shutdown."),
+    K("controlled.shutdown.retry.backoff.ms", LONG, "5000", "Pause between these attempts."),
+    K("controller.socket.timeout.ms", INT, "30000", "Timeout of requests to and from the controller."),
     # groups
     K("group.initial.rebalance.delay.ms", INT, "3000", "Wait for more members of a new group."),
-    K("group.min.session.timeout.ms", INT, "6000", "Shortest session a member may ask for."),
-    K("group.max.session.timeout.ms", INT, "1800000", "Longest session a member may ask for."),
-    K("group.max.size", INT, INT_MAX, "Members a group may have.", at_least(1)),
+    K("group.min.session.timeout.ms", INT, "6000", "Shortest session timeout of a member."),
+    K("group.max.session.timeout.ms", INT, "1800000", "Longest session timeout of a member."),
+    K("group.max.size", INT, INT_MAX, "Maximum number of members of a group.", at_least(1)),
     K("offset.metadata.max.bytes", INT, "4096", "Largest metadata of an offset commit."),
-    K("offsets.commit.required.acks", SHORT, "-1", "Acks of what is written about groups."),
+    K("offsets.commit.required.acks", SHORT, "-1", "acks of writes to __consumer_offsets."),
     K("offsets.commit.timeout.ms", INT, "5000", "How long a commit waits for replicas.", at_least(1)),
     K("offsets.load.buffer.size", INT, "5242880", "Bytes read at once when loading groups.", at_least(1)),
     K("offsets.retention.minutes", INT, "10080", "How long offsets of an empty group stay.", at_least(1)),
-    K("offsets.retention.check.interval.ms", LONG, "600000", "How often that is looked at.", at_least(1)),
+    K("offsets.retention.check.interval.ms", LONG, "600000", "Interval of that check.", at_least(1)),
     K("offsets.topic.num.partitions", INT, "50", "Partitions of __consumer_offsets.", at_least(1)),
     K("offsets.topic.replication.factor", SHORT, "3", "Replicas of __consumer_offsets.", at_least(1)),
     K(
@@ -389,31 +411,37 @@ _ACTED_UPON = [
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         INT,
         "10000",
-        "How often transactions past their timeout are looked for.",
+        "Interval of the check for timed out transactions.",
         at_least(1),
     ),
-    K("transactional.id.expiration.ms", INT, "604800000", "How long an unused id is known.", at_least(1)),
+    K(
+        "transactional.id.expiration.ms",
+        INT,
+        "604800000",
+        "Time after which an unused transactional id expires.",
+        at_least(1),
+    ),
     K(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
         "3600000",
-        "How often such ids are looked for.",
+        "Interval of the check for expired transactional ids.",
         at_least(1),
     ),
     K(
         "transaction.partition.verification.enable",
         BOOLEAN,
         "true",
-        "Ask the coordinator before a transaction begins in a partition (KIP-890).",
+        "Verify a transaction with its coordinator before its first write to a partition (KIP-890).",
     ),
     K("offsets.topic.compression.codec", INT, "0", "Codec of __consumer_offsets.", between(0, 4)),
     # sockets
-    K("connections.max.idle.ms", LONG, "600000", "Close connections that are silent this long."),
-    K("max.connections", INT, INT_MAX, "Connections in all.", at_least(0)),
+    K("connections.max.idle.ms", LONG, "600000", "Close connections that are idle this long."),
+    K("max.connections", INT, INT_MAX, "Maximum number of connections.", at_least(0)),
     K("max.connection.creation.rate", INT, INT_MAX, "New connections a second.", at_least(0)),
     K("max.connections.per.ip", INT, INT_MAX, "Connections from one address.", at_least(0)),
-    K("max.connections.per.ip.overrides", STRING, "", "The same for single ones: HOST:COUNT,…"),
-    K("queued.max.request.bytes", LONG, "-1", "Memory for requests in all; -1 for no bound."),
+    K("max.connections.per.ip.overrides", STRING, "", "The same for single addresses: HOST:COUNT,…"),
+    K("queued.max.request.bytes", LONG, "-1", "Memory for all requests; -1 for no limit."),
     K("socket.listen.backlog.size", INT, "50", "Pending connections per listener.", at_least(1)),
     K("socket.receive.buffer.bytes", INT, "102400", "SO_RCVBUF; -1 leaves it to the system."),
     K("socket.send.buffer.bytes", INT, "102400", "SO_SNDBUF; -1 leaves it to the system."),
@@ -423,10 +451,10 @@ _ACTED_UPON = [
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Incremental fetch sessions that are kept.",
+        "Maximum number of incremental fetch sessions.",
         at_least(0),
     ),
-    K("request.timeout.ms", INT, "30000", "Time-out of requests the broker makes."),
+    K("request.timeout.ms", INT, "30000", "Timeout of the broker's own requests."),
 ]
 
 
@@ -449,7 +477,7 @@ WITHOUT_EFFECT = frozenset(key.name for key in (*_INERT, *INERT_SECURITY_CONFIGS
 
 BROKER_CONFIGS = ConfigDef(
     [
-        *(replace(key, dynamic=key.name in _DYNAMIC.split()) for key in [*_ACTED_UPON, *_INERT]),
+        *(replace(key, dynamic=key.name in _DYNAMIC.split()) for key in [*_IMPLEMENTED, *_INERT]),
         *SECURITY_CONFIGS,
         *INERT_SECURITY_CONFIGS,
         *ZOOKEEPER_CONFIGS,
@@ -461,7 +489,7 @@ _LISTENERS = ("advertised.listeners", "listener.security.protocol.map", "listene
 PER_BROKER = frozenset(
     (*_LISTENERS, *(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS) if key.dynamic))
 )
-"""Dynamic settings that each broker has for itself (DynamicBrokerConfig.PerBrokerConfigs)."""
+"""Dynamic settings that can be set for a single broker only (DynamicBrokerConfig.PerBrokerConfigs)."""
 
 QUOTA_CONFIGS = ConfigDef(
     [
@@ -492,3 +520,44 @@ QUOTA_CONFIGS = ConfigDef(
     ]
 )
 """Settings of a broker that exist only as dynamic ones (KIP-73, KIP-113)."""
+
+BUILT_IN_POLICIES = ("size", "time")
+"""Deletion policies that every broker has. See `ottla.log.deletion.policies`."""
+
+OTTLA_CONFIGS = ConfigDef(
+    [
+        ConfigKey(
+            "ottla.fetch.session.max.partitions",
+            ConfigType.INT,
+            "100000",
+            "Maximum number of partitions in the fetch sessions of all consumers; one session has at most "
+            "a fifth of that. A consumer with more partitions fetches without a session.",
+            at_least(0),
+        ),
+        ConfigKey(
+            "ottla.http.port",
+            ConfigType.INT,
+            "-1",
+            "The port of /metrics, /healthz and /readyz; 0 is any free port, -1 none.",
+            at_least(-1),
+        ),
+        ConfigKey(
+            "ottla.http.host", ConfigType.STRING, "", "The address to serve them on; empty is every address."
+        ),
+        ConfigKey(
+            "ottla.log.deletion.policies",
+            ConfigType.LIST,
+            "size,time",
+            "Policies that name segments to delete, of topics without ottla.deletion.policies.",
+            deletion_policy_names,
+        ),
+        ConfigKey(
+            "ottla.log.deletion.policy.classes",
+            ConfigType.LIST,
+            "",
+            "Deletion policies that topics may name besides size and time: module:Class, or an entry point "
+            "in the group ottla.policies.",
+            deletion_policy_names,
+        ),
+    ]
+)

@@ -1,8 +1,8 @@
-"""Hundreds of ZooKeeper's nodes with one request: its `multiRead` (ZOOKEEPER-3402, from 3.6), for kazoo.
+"""ZooKeeper's `multiRead` (ZOOKEEPER-3402, since 3.6) for kazoo: reads hundreds of nodes with one request.
 
-Called by the ZooKeeper adapter. Kazoo has no such request, but takes any object that can serialize itself, as
-its own do. Requests for single nodes are pipelined as well, but cost this process 180 µs of CPU time each,
-most of it for kazoo's threads to wake each other; a node of these costs 7.
+Called by `ZooKeeperStore`. Kazoo does not have the request, but accepts any object that can serialize itself.
+A node costs 7 µs of CPU time with it, and 180 µs with a request of its own, mostly for wake-ups of kazoo's
+threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Found = tuple[bytes | None, ZnodeStat] | Exception
 
 
 class MultiRead:
-    """The request, of whole paths. The answer has for each its data with its stat, or kazoo's error."""
+    """The request for absolute paths. The response has data and stat of each, or kazoo's error."""
 
     type = 22
 
@@ -62,7 +62,7 @@ class MultiRead:
 
 
 def read_many(client: Any, paths: Sequence[str]) -> Any:
-    """Ask for the nodes; kazoo's asynchronous result of a list of `Found`."""
+    """Send the request; returns kazoo's asynchronous result of a list of `Found`."""
     result = client.handler.async_result()
     client._call(MultiRead([_prefix_root(client.chroot, path) for path in paths]), result)
     return result

@@ -1,9 +1,9 @@
-"""The cluster as this broker knows it: what the controller's UpdateMetadata requests said.
+"""The cache of cluster metadata (MetadataCache), updated by the controller's UpdateMetadata requests.
 
-Written by the handler of UpdateMetadata, read by everything that answers clients or finds leaders. Until the
-controller has spoken for the first time, what the metadata store says may stand in (`stand_in`).
-Invariants: only `update` and `stand_in` change it; the values handed out are immutable, so a reader may keep
-them; a topic id and a topic name point at each other or at nothing.
+Written by the handler of UpdateMetadata, read by the handlers of clients' requests. Until the first
+UpdateMetadata it can have metadata that the broker read from the store itself (`load_initial`).
+Invariants: only `update` and `load_initial` change it; returned values are immutable, so a reader can keep
+them; topic ids and topic names map to each other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from ottla.metadata.sharing import shared
-from ottla.metadata.znodes import TopicPartition
+from ottla.metadata.znodes import TopicPartition, intern_brokers
 from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
@@ -22,14 +21,15 @@ from ottla.protocol.types import ZERO_UUID
 log = logging.getLogger(__name__)
 
 LEADER_DURING_DELETE = -2
-"""The leader that the controller names for a partition whose topic is being deleted."""
+"""The leader in UpdateMetadata of a partition whose topic is being deleted
+(LeaderAndIsr.LeaderDuringDelete)."""
 
 _SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """A live broker, by one of its listeners."""
+    """The address of one listener of a live broker."""
 
     id: int
     host: str
@@ -41,7 +41,7 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`leader` is -1 while there is none. `partition_epoch` is the version of the partition's node."""
+    """The state of a partition. `leader` is -1 without a leader; `partition_epoch` is the node's version."""
 
     topic: str
     partition: int
@@ -55,14 +55,15 @@ class PartitionMetadata:
 
 
 class MetadataCache:
-    """`listener` is the one that `brokers()` gives by default: the inter-broker listener."""
+    """Live brokers, topics and partitions. `listener` is the default of `brokers`: the inter-broker
+    listener."""
 
     def __init__(self, listener: str = "PLAINTEXT") -> None:
         self.listener = listener
         self.controller_id: int | None = None
         self.cluster_id: str | None = None
-        self.is_stand_in = False
-        """Whether this is what the store said, and no controller."""
+        self.is_initial = False
+        """Whether the metadata was read from the store, before the first UpdateMetadata."""
         self.on_update: list[Callable[[], None]] = []
         self._brokers: dict[int, dict[str, BrokerEndpoint]] = {}
         self._topics: dict[str, dict[int, PartitionMetadata]] = {}
@@ -72,17 +73,17 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
         """Apply the request, and return the partitions that it removed (topics being deleted).
 
-        A controller tells a broker everything first: nothing of what stood in for it is left.
+        The first request of a controller has all metadata, so it replaces metadata from the store.
         """
-        if self.is_stand_in:
+        if self.is_initial:
             self._clear_topics()
-            self.is_stand_in = False
+            self.is_initial = False
         return self._apply(request)
 
-    def stand_in(self, whole: UpdateMetadataRequest) -> None:
-        """Be what the store said of the whole cluster, until the first `update`."""
+    def load_initial(self, whole: UpdateMetadataRequest) -> None:
+        """Set all metadata from the store, until the first `update`."""
         self._clear_topics()
-        self.is_stand_in = True
+        self.is_initial = True
         self._apply(whole)
 
     def _clear_topics(self) -> None:
@@ -109,7 +110,7 @@ class MetadataCache:
         removed: list[tuple[str, int]] = []
         for topic in request.topic_states:
             if not is_legal_topic_name(topic.topic_name):
-                log.error("UpdateMetadata names %r, which no topic can be called: ignored", topic.topic_name)
+                log.error("Ignoring %r in UpdateMetadata: not a legal topic name", topic.topic_name)
                 continue
             if topic.topic_id != ZERO_UUID:
                 self._remember_id(topic.topic_name, topic.topic_id)
@@ -126,7 +127,7 @@ class MetadataCache:
     def _remember_id(self, topic: str, topic_id: UUID) -> None:
         before = self._ids.get(topic)
         if before is not None and before != topic_id:
-            # Deleted and created again while this broker was away: the old topic's partitions are gone.
+            # The topic was deleted and created again while this broker was offline.
             self._names.pop(before, None)
             self._topics.pop(topic, None)
         self._ids[topic] = topic_id
@@ -138,9 +139,9 @@ class MetadataCache:
             state.partition_index,
             state.leader,
             state.leader_epoch,
-            shared(state.isr),
-            shared(state.replicas),
-            shared(state.offline_replicas),
+            intern_brokers(state.isr),
+            intern_brokers(state.replicas),
+            intern_brokers(state.offline_replicas),
             state.controller_epoch,
             state.zk_version,
         )
@@ -173,7 +174,7 @@ class MetadataCache:
         return list(self._topics)
 
     def partitions(self, topic: str) -> dict[int, PartitionMetadata] | None:
-        """The topic's partitions by number, or None if there is no such topic. Do not change it."""
+        """The topic's partitions by number, or None if the topic does not exist. Read-only."""
         return self._topics.get(topic)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:

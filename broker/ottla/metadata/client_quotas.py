@@ -1,14 +1,14 @@
-"""Client quotas in the metadata store: who has which, and changing them (KIP-546).
+"""Client quotas in the metadata store: describing and altering them (KIP-546).
 
-Called by the handlers of DescribeClientQuotas and AlterClientQuotas; the broker reads entities by
-`quota_entity`. They lie where Kafka's brokers keep them, each node a config like a topic's, the default of a
-kind under the name `<default>`, all other names URL-encoded:
+Called by the handlers of DescribeClientQuotas and AlterClientQuotas; the broker parses entities with
+`quota_entity`. Each entity has a config node, as in Kafka. The default entity has the name `<default>`, all
+other names are URL-encoded:
 
     /config/clients/<client-id>     /config/users/<user>/clients/<client-id>
     /config/users/<user>            /config/ips/<address>
 
-Errors, their texts and what is left unchecked are those of Kafka 3.9.1 in ZooKeeper mode. What Kafka answers
-with UNKNOWN_SERVER_ERROR (it does for a node with a setting it does not know, say) is answered so too.
+Validation, error codes and error messages are those of Kafka 3.9.1 in ZooKeeper mode, including
+UNKNOWN_SERVER_ERROR, for example for a node with an unknown setting.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 from urllib.parse import quote, unquote_plus
 
 from ottla.metadata import znodes
-from ottla.metadata.dynamic import CLIENTS, IPS, USERS, DynamicConfigs
+from ottla.metadata.dynamic_configs import CLIENTS, IPS, USERS, DynamicConfigs
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 
@@ -39,7 +39,7 @@ _EPSILON: Final = 1e-6
 _LONG_MAX: Final = 2**63 - 1
 _INT_MAX: Final = 2**31 - 1
 
-# The settings, and the largest whole number they take; None for those that are no whole numbers.
+# The settings with their largest integer; None for settings that are not integers.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     "producer_byte_rate": _LONG_MAX,
     "consumer_byte_rate": _LONG_MAX,
@@ -48,7 +48,7 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {"connection_creation_rate": _INT_MAX}
 _CREDENTIALS: Final = frozenset(("SCRAM-SHA-256", "SCRAM-SHA-512"))
-"""What a user's node holds besides quotas; no quota request can touch it."""
+"""Settings in a user's node that are not quotas; quota requests cannot change them."""
 
 Entity = Mapping[str, Name]
 """Entity type -> name; None is the default of that type."""
@@ -67,7 +67,7 @@ class Component:
 
 
 def sanitize(name: Name) -> str:
-    """The name of a node. Kafka's encoding, which leaves letters, digits and `-._` as they are."""
+    """The node name of an entity, in Kafka's encoding (Sanitizer): letters, digits and `-._` are kept."""
     if name is None:
         return znodes.DEFAULT_ENTITY
     return quote(name, safe="").replace("~", "%7E")
@@ -78,7 +78,7 @@ def desanitize(node: str) -> Name:
 
 
 def quota_entity(entity_type: str, path: str) -> QuotaEntity:
-    """Whom `/config/<entity_type>/<path>` is about. Raises ValueError when it is no path of an entity."""
+    """The entity of the node `/config/<entity_type>/<path>`. Raises ValueError for other paths."""
     parts = path.split("/")
     if entity_type == CLIENTS and len(parts) == 1:
         return QuotaEntity(UNNAMED, desanitize(path))
@@ -90,7 +90,7 @@ def quota_entity(entity_type: str, path: str) -> QuotaEntity:
 
 
 class StoredQuotas:
-    """Describes and changes what the store has. Methods raise KafkaError, StoreError and InvalidNode."""
+    """Describes and alters quotas in the store. Methods raise KafkaError, StoreError and InvalidNode."""
 
     def __init__(self, configs: DynamicConfigs) -> None:
         self._configs = configs
@@ -121,7 +121,7 @@ class StoredQuotas:
             and (strict or IP in by_type or len(by_type) == 2)
             and "" in {c.name for c in by_type.values()}
         ):
-            # Kafka reads the one node that can match, and chokes on its path.
+            # Kafka reads the one node that can match, and fails on its invalid path.
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
         def matches(entity: Entity) -> bool:
@@ -164,14 +164,14 @@ class StoredQuotas:
     async def alter(
         self, entity: Entity, operations: Iterable[tuple[str, float | None]], *, validate_only: bool
     ) -> None:
-        """Set quotas of an entity, or take them away (None)."""
+        """Set quotas of an entity, or remove them (None)."""
         entity_type, path, keys = await _locate(entity)
         config = await self._configs.entity_config(entity_type, path)
         for name, value in operations:
             if value is None:
                 config.pop(name, None)
             else:
-                config[name] = _text(name, value, keys, may_be_credential=entity_type == USERS)
+                config[name] = _stored_text(name, value, keys, may_be_credential=entity_type == USERS)
         if validate_only:
             return
         known = set(keys)
@@ -179,7 +179,7 @@ class StoredQuotas:
             known |= _CREDENTIALS
         unknown = config.keys() - known
         if unknown:
-            raise _unexpected(f"{entity_type}/{path} holds {', '.join(sorted(unknown))}")
+            raise _unexpected(f"{entity_type}/{path} has unknown settings: {', '.join(sorted(unknown))}")
         if entity_type == IPS and any(int(text) < 0 for text in config.values()):
             raise _unexpected(f"{entity_type}/{path} would be negative")
         await self._configs.alter_entity(entity_type, path, config)
@@ -197,7 +197,7 @@ def _check_component(component: Component, others: Mapping[str, Component]) -> N
 
 
 async def _locate(entity: Entity) -> tuple[str, str, Mapping[str, int | None]]:
-    """(node type, path under it, the settings it may have) of an entity that a client names."""
+    """(entity type of the node, path, allowed settings) of the entity in a request."""
     if not entity:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     for entity_type, name in entity.items():
@@ -231,8 +231,8 @@ async def _resolves(host: str) -> bool:
     return True
 
 
-def _text(name: str, value: float, keys: Mapping[str, int | None], *, may_be_credential: bool) -> str:
-    """What is stored for a value."""
+def _stored_text(name: str, value: float, keys: Mapping[str, int | None], *, may_be_credential: bool) -> str:
+    """The text that is stored for a value."""
     if name not in keys:
         if may_be_credential and name in _CREDENTIALS:
             raise _unexpected(f"{name} is no quota")
@@ -241,7 +241,7 @@ def _text(name: str, value: float, keys: Mapping[str, int | None], *, may_be_cre
     if most is None:
         return double_text(value)
     if math.isnan(value):
-        return "0"  # what Java makes of it
+        return "0"  # Java's conversion of NaN
     whole = most if value >= most else -most - 1 if value <= -most - 1 else int(value + _EPSILON)
     if abs(float(whole) - value) > _EPSILON:
         kind = "LONG" if most == _LONG_MAX else "INT"
@@ -265,8 +265,8 @@ def double_text(value: float) -> str:
 
 
 def _unexpected(detail: str) -> KafkaError:
-    """Where Kafka runs into an exception of its own: the answer has no words, our log has."""
-    log.info("a change of client quotas fails: %s", detail)
+    """The error for requests that cause an unexpected exception in Kafka; it has no message."""
+    log.info("Altering client quotas failed: %s", detail)
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
 
@@ -277,10 +277,10 @@ OnAddress = Callable[[str | None, Mapping[str, str]], None]
 def quota_listener(
     changed: OnQuotaEntity, address_changed: OnAddress
 ) -> Callable[[str, str, dict[str, str]], None]:
-    """For `DynamicConfigs`: calls `changed` for users and clients, `address_changed` for addresses, which may
-    have been named by a host; None is the default of all addresses."""
+    """A listener for `DynamicConfigs`: calls `changed` for users and clients, and `address_changed` for IP
+    addresses, resolved if the entity is a host name; None is the default of all addresses."""
 
-    def heard(entity_type: str, path: str, config: dict[str, str]) -> None:
+    def on_config(entity_type: str, path: str, config: dict[str, str]) -> None:
         if entity_type != IPS:
             changed(quota_entity(entity_type, path), config)
         elif path == znodes.DEFAULT_ENTITY:
@@ -297,9 +297,9 @@ def quota_listener(
             if found.exception() is None:
                 address_changed(found.result(), config)
             else:
-                log.error("ignoring the quotas of ips/%s: %s", host, found.exception())
+                log.error("Ignoring the quotas of ips/%s: %s", host, found.exception())
 
-    return heard
+    return on_config
 
 
 async def _first_address(host: str) -> str:

@@ -1,8 +1,8 @@
-"""A broker's settings, and a topic's: parsed, checked and typed.
+"""Broker and topic configuration (KafkaConfig, LogConfig): parsing, validation, typed access.
 
-Called by whoever starts a broker (`ottla broker`, tests) and by every room that reads a setting; the operator
-checks a Topic's `spec.config` by the same table. Invariants: a `BrokerConfig` that exists is valid, and what
-Ottla cannot honour and would be unsafe to ignore (Kerberos, other authorizers) never becomes one.
+Created by `ottla broker` and tests, read by every package of the broker; the operator validates a Topic's
+`spec.config` with the same table. Invariants: a `BrokerConfig` is valid; settings that Ottla cannot honour
+and that are unsafe to ignore (Kerberos, other authorizers) are rejected.
 """
 
 from __future__ import annotations
@@ -15,17 +15,30 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.metadata import stored_passwords, zookeeper_access
-from ottla.metadata.address_limits import parse_address_limits
-from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
-from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
-from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from ottla.metadata.broker_config_table import (
+    BROKER_CONFIGS,
+    BUILT_IN_POLICIES,
+    OTTLA_CONFIGS,
+    QUOTA_CONFIGS,
+    WITHOUT_EFFECT,
+)
+from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value, read_properties
 from ottla.metadata.inter_broker import InterBrokerVersion
-from ottla.metadata.listener_settings import LIMITS, base_name, is_limit, limit_problem, listener_key
-from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
-from ottla.metadata.ottla_config_table import BUILT_IN_POLICIES, OTTLA_CONFIGS
-from ottla.metadata.properties import read_properties
-from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
+from ottla.metadata.listener_security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
+from ottla.metadata.listeners import (
+    LIMITS,
+    Listener,
+    base_name,
+    is_connect_string,
+    is_limit,
+    limit_problem,
+    listener_key,
+    parse_address_limits,
+    parse_listeners,
+    parse_protocol_map,
+)
 from ottla.metadata.security_config_table import BY_MECHANISM, STORE_SETTINGS
+from ottla.metadata.topic_config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.security import authorizer
 
 __all__ = [
@@ -44,26 +57,26 @@ __all__ = [
     "broker_synonyms",
     "deletion_policy_problem",
     "is_connect_string",
-    "is_refused",
-    "of_any_listener",
+    "is_unsupported",
     "read_properties",
     "topic_config_problem",
     "topic_defaults",
     "topic_synonyms",
     "validate_topic_config",
+    "without_listener",
 ]
 
 _REFUSED: Final = {
-    "process.roles": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
-    "control.plane.listener.name": "a control plane listener of its own is not served yet",
+    "process.roles": "KRaft is not supported; Ottla keeps its metadata in ZooKeeper",
+    "control.plane.listener.name": "a separate control plane listener is not supported",
 }
 _REFUSED_BY_PREFIX: Final = {
-    "remote.log.": "tiered storage is not served",
-    "controller.quorum.": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
+    "remote.log.": "tiered storage is not supported",
+    "controller.quorum.": "KRaft is not supported; Ottla keeps its metadata in ZooKeeper",
 }
 
-# Settings of Kafka's that are about what Ottla has not got; given, they are warned of as unknown.
-_NOT_HERE: Final = frozenset(
+# Kafka's settings of features that Ottla does not have. The broker logs them as unknown settings.
+_UNSUPPORTED: Final = frozenset(
     (
         "client.quota.callback.class",
         "controller.listener.names",
@@ -95,7 +108,7 @@ _BROKER_SYNONYMS: Final = (
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value stands, by its number in DescribeConfigs answers (KIP-226)."""
+    """The source of a value; the numbers are those of DescribeConfigs responses (KIP-226)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -105,7 +118,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One of the places that a value could come from."""
+    """A setting and layer that a value can come from."""
 
     name: str
     text: str | None
@@ -115,15 +128,15 @@ class Synonym(NamedTuple):
 class BrokerConfig:
     """The valid settings of one broker. Read by name, with the type: `config.get_int("num.partitions")`.
 
-    Three layers over Kafka's defaults, the strongest first: what is set dynamically for this broker, for all
-    brokers (KIP-226), and what was given at the start. The dynamic layers change while the broker runs: who
-    wants to follow them reads anew, or hears of it from `dynamic_broker`.
+    Three layers over Kafka's defaults, the strongest first: dynamic settings of this broker, dynamic settings
+    of all brokers (KIP-226), and static settings (`given`). The dynamic layers change while the broker runs:
+    readers read a setting again, or register a callback with `dynamic_broker_config`.
     """
 
     def __init__(self, values: Mapping[str, Value], given: Mapping[str, str], warnings: list[str]) -> None:
         self._values = dict(values)
         self.given = dict(given)
-        """What was set at the start, as text; the rest are defaults."""
+        """The static settings from the start of the broker, as text."""
         self.of_broker: dict[str, str] = {}
         self.of_cluster: dict[str, str] = {}
         self._opened_with: dict[str, str] | None = None
@@ -148,7 +161,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Check everything at once; raises ConfigError with a line per problem."""
+        """Parse and validate all settings; raises ConfigError with a line per problem."""
         values, problems = BROKER_CONFIGS.parse_all(properties)
         own, own_problems = OTTLA_CONFIGS.parse_all(properties)
         problems += own_problems
@@ -157,7 +170,7 @@ class BrokerConfig:
             if unprefixed(name) is not None:
                 problems += filter(None, [prefixed_problem(name, text)])
             elif name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
-                _judge_unknown(name, text, problems, warnings)
+                _check_unknown(name, text, problems, warnings)
         problems += authorizer.problems(properties)
         if problems:
             raise ConfigError(problems)
@@ -165,16 +178,16 @@ class BrokerConfig:
         problems += _deletion_policy_problems(own)
         if problems:
             raise ConfigError(problems)
-        # These exist as dynamic settings only, whatever is given.
+        # These are dynamic settings only; static ones are ignored.
         values.update(QUOTA_CONFIGS.parse_all({})[0])
         values.update(own)
         return cls(values, properties, warnings)
 
-    def overlaid(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, Value]:
+    def with_dynamic(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, Value]:
         """All values with these dynamic layers. Raises ConfigError.
 
-        A layer hides the synonyms of its settings in those below: a dynamic log.retention.ms counts more
-        than any of the given ones.
+        A setting hides its synonyms in the layers below: a dynamic log.retention.ms overrides a static
+        log.retention.hours.
         """
         effective = dict(self.given)
         for layer in (of_cluster, of_broker):
@@ -192,26 +205,26 @@ class BrokerConfig:
             raise ConfigError(problems)
         return {**values, **rates, **OTTLA_CONFIGS.parse_all(self.given)[0]}
 
-    def overlay(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> frozenset[str]:
-        """Take these dynamic layers for the present ones; returns the names of the settings that changed.
-        Raises ConfigError, with nothing changed."""
-        values, before = self.overlaid(of_broker, of_cluster), self._values
+    def apply_dynamic(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> frozenset[str]:
+        """Replace the dynamic layers; returns the names of the settings whose values changed. Raises
+        ConfigError, without a change."""
+        values, before = self.with_dynamic(of_broker, of_cluster), self._values
         self.of_broker, self.of_cluster, self._values = dict(of_broker), dict(of_cluster), values
         self._of_listeners = self._listener_layer()
         return frozenset(name for name, value in values.items() if value != before[name])
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Where the value of a setting may come from, the strongest first.
+        """The sources of a setting's value, the strongest first.
 
-        As in Kafka those of other names count only behind one of its own: a given log.retention.hours is not
-        where log.retention.ms comes from.
+        As in Kafka, other names count only after the setting's own name: a static log.retention.hours alone
+        is not a source of log.retention.ms.
         """
         layers = (
             (self.of_broker, ConfigSource.DYNAMIC_BROKER),
             (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
             (self.given, ConfigSource.STATIC_BROKER),
         )
-        names = (name, of_any_listener(name)) if base_name(name) else broker_synonyms(name)
+        names = (name, without_listener(name)) if base_name(name) else broker_synonyms(name)
         found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
         keys = {**BROKER_CONFIGS.keys, **OTTLA_CONFIGS.keys}
         found += [
@@ -225,7 +238,7 @@ class BrokerConfig:
         return self._values[name]
 
     def security(self, listener: str) -> ListenerSecurity:
-        """The security settings of a listener, as they are at each time of asking."""
+        """The security settings of a listener; each read returns the current value."""
         return ListenerSecurity(listener, self._of_listeners, self.of_cluster, self.given)
 
     @property
@@ -233,18 +246,18 @@ class BrokerConfig:
         return self._opened_with is not None
 
     def open_listeners(self) -> None:
-        """From now on listeners take other key and trust stores; what else is set for their security counts
-        from the next start, as in Kafka."""
+        """Call when the listeners open: later changes of key and trust stores apply at once, other changes of
+        listeners' security settings apply from the next start, as in Kafka."""
         self._opened_with = self.of_broker
 
     def _listener_layer(self) -> Mapping[str, str]:
         if self._opened_with is None:
             return self.of_broker
-        kept = {name: text for name, text in self._opened_with.items() if not _is_store(name)}
-        return {**kept, **{name: text for name, text in self.of_broker.items() if _is_store(name)}}
+        kept = {name: text for name, text in self._opened_with.items() if not _is_store_setting(name)}
+        return {**kept, **{name: text for name, text in self.of_broker.items() if _is_store_setting(name)}}
 
     def listener_limit(self, listener: str, name: str) -> int:
-        """One of `listener_settings.LIMITS`: the listener's own, or else the broker's."""
+        """One of `listeners.LIMITS`: the listener's value, or else the broker's."""
         assert name in LIMITS
         key = listener_key(listener, name)
         for layer in (self.of_broker, self.of_cluster, self.given):
@@ -279,13 +292,13 @@ class BrokerConfig:
         return None if self._values[name] is None else self.get_str(name)
 
     def text(self, name: str) -> str | None:
-        """The value in Kafka's text form, as DescribeConfigs shows it."""
+        """The value in Kafka's text form, as in DescribeConfigs."""
         key = BROKER_CONFIGS.keys.get(name) or OTTLA_CONFIGS.keys.get(name) or QUOTA_CONFIGS[name]
         return key.show(self._values[name])
 
 
 def validate_topic_config(name: str, value: str | None) -> str | None:
-    """What is wrong with a topic's setting, or None."""
+    """The error of a topic's setting, or None."""
     problem = TOPIC_CONFIGS.problem(name, value)
     if problem is not None and name not in TOPIC_CONFIGS:
         near = difflib.get_close_matches(name, TOPIC_CONFIGS.keys, n=1)
@@ -294,7 +307,7 @@ def validate_topic_config(name: str, value: str | None) -> str | None:
 
 
 def topic_config_problem(topic: str, settings: Mapping[str, str]) -> str | None:
-    """What is wrong with all the settings of a topic together, in the words of Kafka's answers, or None."""
+    """The error of all settings of a topic together, with Kafka's message, or None."""
     unknown = next((name for name in settings if name not in TOPIC_CONFIGS), None)
     if unknown is not None:
         return validate_topic_config(unknown, settings[unknown])
@@ -310,7 +323,7 @@ def topic_config_problem(topic: str, settings: Mapping[str, str]) -> str | None:
 
 
 def deletion_policy_problem(config: BrokerConfig, settings: Mapping[str, str]) -> str | None:
-    """Which deletion policy of a topic's valid settings this broker has not got, or None."""
+    """The error of a topic's deletion policies that this broker does not have, or None."""
     chosen = TOPIC_CONFIGS["ottla.deletion.policies"].parse(settings.get("ottla.deletion.policies", ""))
     return _unknown_policy("ottla.deletion.policies", chosen, config["ottla.log.deletion.policy.classes"])
 
@@ -323,13 +336,13 @@ def _unknown_policy(setting: str, chosen: Value, classes: Value) -> str | None:
     if not unknown:
         return None
     return (
-        f"Invalid value {','.join(chosen)} for configuration {setting}: the brokers have no policy "
+        f"Invalid value {','.join(chosen)} for configuration {setting}: unknown policy "
         f"{', '.join(unknown)}; ottla.log.deletion.policy.classes allows {', '.join(known)}"
     )
 
 
 def _deletion_policy_problems(own: Mapping[str, Value]) -> list[str]:
-    """`own`: the values of Ottla's settings."""
+    """Errors of the deletion policies in `own`, the values of Ottla's settings."""
     classes = own["ottla.log.deletion.policy.classes"]
     assert isinstance(classes, tuple)
     taken = [name for name in classes if name in BUILT_IN_POLICIES]
@@ -341,7 +354,7 @@ def _deletion_policy_problems(own: Mapping[str, Value]) -> list[str]:
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, str]:
-    """What every topic setting is on this broker where the topic does not set it, as text."""
+    """The values of all topic settings that a topic does not set, on this broker, as text."""
     defaults: dict[str, str] = {}
     for name, key in TOPIC_CONFIGS.keys.items():
         assert key.default is not None
@@ -352,7 +365,7 @@ def topic_defaults(config: BrokerConfig) -> dict[str, str]:
                 continue
             text = config.text(synonym)
             if factor != 1 and isinstance(value, int):
-                # A negative retention means "for ever" in every unit.
+                # A negative retention means no limit in every unit.
                 text = str(value * factor if value >= 0 else -1)
             assert text is not None
             defaults[name] = text
@@ -361,38 +374,38 @@ def topic_defaults(config: BrokerConfig) -> dict[str, str]:
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The names that one broker setting goes by, the strongest first: in milliseconds, minutes, hours."""
+    """The names of one broker setting, the strongest first: in milliseconds, minutes, hours."""
     if name == "log.flush.interval.ms":
-        return name, "log.flush.scheduler.interval.ms"  # its default, and no other way round
+        return name, "log.flush.scheduler.interval.ms"  # its default, but not the reverse
     return next((names for names in _BROKER_SYNONYMS if name in names), (name,))
 
 
 def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
-    """Where a topic's setting comes from that the topic does not set."""
+    """The sources of a topic setting that the topic does not set."""
     synonyms = TOPIC_SYNONYMS.get(name)
     return config.synonyms(synonyms[0][0]) if synonyms else []
 
 
-def of_any_listener(name: str) -> str:
-    """The setting of which a listener's own is an override (DynamicBrokerConfig.brokerConfigSynonyms); any
-    other name as it is."""
+def without_listener(name: str) -> str:
+    """The setting that a listener's setting overrides (DynamicBrokerConfig.brokerConfigSynonyms); other names
+    unchanged."""
     base = base_name(name)
     if base is None:
         return name
     return next((setting for setting in BY_MECHANISM if base.endswith(setting)), base)
 
 
-def _is_store(name: str) -> bool:
+def _is_store_setting(name: str) -> bool:
     return unprefixed(name) in STORE_SETTINGS
 
 
-def is_refused(name: str) -> bool:
-    """Whether it is a setting of Kafka's that Ottla has not got, and so cannot change either."""
+def is_unsupported(name: str) -> bool:
+    """Whether this is a Kafka setting that Ottla does not support, so that it cannot be altered."""
     prefixes = (*_REFUSED_BY_PREFIX, "remote.")
-    return name in _REFUSED or name in _NOT_HERE or name.startswith(prefixes)
+    return name in _REFUSED or name in _UNSUPPORTED or name.startswith(prefixes)
 
 
-def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str]) -> None:
+def _check_unknown(name: str, text: str, problems: list[str], warnings: list[str]) -> None:
     if name in authorizer.SETTINGS:
         return
     if name in _REFUSED and text.strip() and text.strip() != "false":
@@ -410,7 +423,7 @@ def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str
             problems.append(problem)
         return
     if name in WITHOUT_EFFECT:
-        warnings.append(f"{name} is a setting of Kafka's that has no effect in Ottla yet")
+        warnings.append(f"{name} is a setting of Kafka that has no effect in Ottla")
         return
     near = difflib.get_close_matches(name, BROKER_CONFIGS.keys, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
@@ -418,26 +431,26 @@ def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str
 
 
 def _cross_checks(values: Mapping[str, Value]) -> list[str]:
-    """Rules that hold between settings."""
+    """Errors of settings that contradict each other."""
     problems: list[str] = []
     try:
         protocols = parse_protocol_map(str(values["listener.security.protocol.map"]))
         listeners = parse_listeners(str(values["listeners"]), protocols)
         advertised = values["advertised.listeners"]
-        told = parse_listeners(str(advertised), protocols) if advertised else listeners
+        advertised_listeners = parse_listeners(str(advertised), protocols) if advertised else listeners
     except ConfigError as error:
         return error.problems
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
-        problems.append(f"listeners={values['listeners']}: each listener needs a name of its own")
+        problems.append(f"listeners={values['listeners']}: each listener must have a different name")
     problems += [
         f"advertised.listeners: {listener}: there is no listener {listener.name} among {', '.join(names)}"
-        for listener in told
+        for listener in advertised_listeners
         if listener.name not in names
     ]
     problems += [
-        f"advertised.listeners: {listener}: a client cannot connect to {listener.host}; name the host"
-        for listener in told
+        f"advertised.listeners: {listener}: a client cannot connect to {listener.host}; set a host name"
+        for listener in advertised_listeners
         if listener.host in ("0.0.0.0", "::")
     ]
     log_dirs = [d.strip() for d in str(values["log.dirs"] or values["log.dir"]).split(",")]
@@ -467,7 +480,7 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     except ValueError as problem:
         problems.append(f"max.connections.per.ip.overrides={overrides}: {problem}")
     if values["max.connections.per.ip"] == 0 and not overrides:
-        problems.append("max.connections.per.ip=0: needs max.connections.per.ip.overrides to let anybody in")
+        problems.append("max.connections.per.ip=0: requires max.connections.per.ip.overrides")
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     if between_brokers not in names:
         problems.append(
@@ -495,9 +508,9 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
 
 
 def _security_checks(values: Mapping[str, Value], given: Mapping[str, str]) -> list[str]:
-    """What each listener's protocol needs."""
+    """Errors of the security settings that the listeners' protocols require."""
     if "inter.broker.listener.name" in given and "security.inter.broker.protocol" in given:
-        return ["inter.broker.listener.name: cannot be given beside security.inter.broker.protocol"]
+        return ["inter.broker.listener.name: cannot be set together with security.inter.broker.protocol"]
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     protocols = parse_protocol_map(str(values["listener.security.protocol.map"]))
     return [
@@ -512,7 +525,7 @@ def _security_checks(values: Mapping[str, Value], given: Mapping[str, str]) -> l
 
 
 def _time_problems(values: Mapping[str, Value]) -> list[str]:
-    """Where no value at all is allowed, a rule of the single key would refuse that, too."""
+    """Errors of time settings. Their defaults may be null, which a rule of the key itself would reject."""
     problems = []
     for name, low, or_unlimited in (
         ("log.roll.ms", 1, False),

@@ -1,8 +1,8 @@
-"""Configuration definitions: a key's type, default, range and doc, and parsing by them.
+"""Configuration definitions (ConfigDef): type, default, range and doc of keys, parsing, and properties files.
 
-Called by the tables in `ottla.metadata.config_table` and everything that reads a setting. The rules are
-those of Kafka's ConfigDef: values arrive as text, are trimmed and parsed by type, then validated;
-what a value may be is part of the error. Nothing here knows any particular key.
+Used by the tables `broker_config_table` and `topic_config_table`, and by readers of settings. The rules are
+those of Kafka's ConfigDef: values are text, trimmed and parsed by type, then validated; an error names the
+allowed values. This module has no particular keys.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 _INTEGER_BOUNDS = {
     "int": (-(2**31), 2**31 - 1),
@@ -42,7 +44,7 @@ class ConfigType(enum.Enum):
 
 
 class BadValue(ValueError):
-    """A text that is no value of its setting; what is allowed is told in our words and in Kafka's."""
+    """An invalid value of a setting. Its text has the allowed values; `in_kafka` is Kafka's message."""
 
     def __init__(self, allowed: str, in_kafka: str) -> None:
         super().__init__(allowed)
@@ -51,7 +53,7 @@ class BadValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a parsed value may be: a test, and the words that say it in an error, ours and Kafka's."""
+    """A validator of parsed values, with the allowed values as text, and Kafka's message for a value."""
 
     allowed: str
     accepts: Callable[[Value], bool]
@@ -117,7 +119,7 @@ deletion_policy_names = Rule(
     ),
     lambda v: "Must be names of policies, each once: size, time, module:Class or an entry point",
 )
-"""What they may look like; whether a broker has such a policy, only the broker knows."""
+"""The syntax of the names; each broker checks whether it has the policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ class ConfigKey:
     doc: str
     rule: Rule | None = None
     dynamic: bool = False
-    """Whether a running broker takes a new value (Kafka's per-broker or cluster-wide update modes)."""
+    """Whether the value can change while the broker runs (update mode per-broker or cluster-wide)."""
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; raises BadValue with what is allowed."""
+        """The typed value of `text`; raises BadValue."""
         text = text.strip() if self.type is not ConfigType.PASSWORD else text
         value = _parse(self.type, text)
         if self.rule is not None and not self.rule.accepts(value):
@@ -185,7 +187,7 @@ def _parse(kind: ConfigType, text: str) -> Value:
 
 
 def _java_double(value: float) -> str:
-    """As Java prints it: an exponent from 10^7 on and below 10^-3, and always a point."""
+    """Java's Double.toString: with an exponent from 10^7 and below 10^-3, always with a decimal point."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     mantissa, _, exponent = f"{value:e}".partition("e")
@@ -195,7 +197,7 @@ def _java_double(value: float) -> str:
 
 
 class ConfigError(Exception):
-    """Settings that a broker cannot start with; `problems` has one line for each."""
+    """Invalid settings; `problems` has one line for each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -215,12 +217,12 @@ class ConfigDef:
         return self.keys[name]
 
     def problem(self, name: str, text: str | None) -> str | None:
-        """What is wrong with `name=text`, or None. Unknown names are a problem here."""
+        """The error of `name=text`, or None. An unknown name is an error."""
         key = self.keys.get(name)
         if key is None:
             return f"Unknown setting {name}"
         if text is None:
-            return None if key.default is None else f"Invalid value null for {name}: a value is needed"
+            return None if key.default is None else f"Invalid value null for {name}: a value is required"
         try:
             key.parse(text)
         except BadValue as error:
@@ -228,7 +230,7 @@ class ConfigDef:
         return None
 
     def problem_in_kafka(self, name: str, text: str) -> str | None:
-        """The same of a setting in the table, in the words of Kafka's answers."""
+        """The error of a setting in the table with Kafka's message, or None."""
         try:
             self.keys[name].parse(text)
         except BadValue as error:
@@ -236,7 +238,7 @@ class ConfigDef:
         return None
 
     def parse_all(self, settings: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
-        """Every key's value (given or default), and the problems found."""
+        """The values of all keys (from the settings or by default), and the errors."""
         values: dict[str, Value] = {}
         problems: list[str] = []
         for name, key in self.keys.items():
@@ -249,3 +251,40 @@ class ConfigDef:
             except BadValue as error:
                 problems.append(f"{name}={text}: {error}")
         return values, problems
+
+
+_PROPERTY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file: `key=value` or `key: value`, # and ! comments, \\ joins lines.
+
+    Raises ConfigError when the file cannot be read, or for a line with no key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"cannot read {path}: {reason}"]) from None
+    settings: dict[str, str] = {}
+    pending, joined = "", False
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = pending + raw.lstrip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        pending, joined = "", (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if joined:
+            pending = line[:-1]
+            continue
+        found = _PROPERTY.match(line)
+        assert found is not None, "every line matches"
+        if not found[1]:
+            raise ConfigError([f"{path}:{number}: a line with a value and no name: {raw.strip()}"])
+        settings[_unescaped(found[1])] = _unescaped(found[2].rstrip())
+    return settings
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPED.get(m[2], m[2]), text)

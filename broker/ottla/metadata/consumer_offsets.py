@@ -1,10 +1,10 @@
-"""Committed offsets as consumers of 0.8 keep them: one node a partition, below the group's.
+"""Offsets that consumers of 0.8 commit to ZooKeeper: one node per partition.
 
     /consumers/<group>/offsets/<topic>/<partition>  ->  the offset, in decimal digits
 
-Called by the handlers of OffsetCommit 0 and OffsetFetch 0, by which such clients reach these nodes through a
-broker; the high-level consumer of 0.8 goes to ZooKeeper itself, and keeps its members (`ids`) and who reads
-what (`owners`) beside the offsets. Nodes have no metadata and no time: they stay until someone deletes them.
+Called by the handlers of OffsetCommit 0 and OffsetFetch 0. The high-level consumer of 0.8 accesses ZooKeeper
+directly, and has its members (`ids`) and partition owners (`owners`) beside the offsets. The offsets have no
+metadata and no time, and never expire.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 _DECIMAL: Final = re.compile(r"[+-]?\d+")
 _INT64: Final = range(-(2**63), 2**63)
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
-"""Characters that ZooKeeper takes in no path."""
+"""Characters that ZooKeeper rejects in paths."""
 
 
 class ConsumerOffsets:
-    """Both calls raise KafkaError UNKNOWN_SERVER_ERROR, as Kafka answers what ZooKeeper refuses: a group
-    whose id is no path (an empty one, say), a node that holds no number, a store that is out of reach."""
+    """Reads and writes these offsets. As in Kafka, both raise KafkaError UNKNOWN_SERVER_ERROR for a group id
+    that cannot be part of a path (such as an empty one), for a node without a number, and if the store is
+    unavailable."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def get(self, group: str, topic: str, partition: int) -> int | None:
-        """None when nothing is committed."""
+        """The committed offset, or None."""
         path = _path(group, topic, partition)
         try:
             found = await self._store.get(path)
@@ -40,7 +41,7 @@ class ConsumerOffsets:
             return None
         text = found[0].decode("utf-8", "replace")
         if not _DECIMAL.fullmatch(text) or (offset := int(text)) not in _INT64:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{path} holds no offset: {text[:40]!r}")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{path} has no valid offset: {text[:40]!r}")
         return offset
 
     async def set(self, group: str, topic: str, partition: int, offset: int) -> None:
@@ -52,14 +53,14 @@ class ConsumerOffsets:
             except NoNode:
                 try:
                     await self._store.create(path, value, make_parents=True)
-                except NodeExists:  # Somebody was faster.
+                except NodeExists:  # created concurrently
                     await self._store.set(path, value)
         except StoreError as problem:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(problem)) from problem
 
 
 def _path(group: str, topic: str, partition: int) -> str:
-    """A slash in the id of a group makes two folders of it, as with Kafka; but a path must remain one."""
+    """The node's path. A slash in the group id makes two path elements of it, as in Kafka."""
     path = znodes.consumer_offset_path(group, topic, partition)
     if any(part in ("", ".", "..") for part in path[1:].split("/")) or _FORBIDDEN.search(path):
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{group!r} cannot be part of a path")

@@ -1,10 +1,11 @@
-"""Delegation tokens as the cluster's brokers share them: /delegation_token/tokens, and the way of changes.
+"""Delegation tokens in the metadata store (DelegationTokenManager): /delegation_token/tokens.
 
 Called by the broker (start, stop, `expire` about once a second), by the handlers, and by SCRAM for every
-client that shows a token. As in Kafka each change is the token's node, then a sequential notification with
-the token's id, for everybody to read again. Hearing twice, or late, does no harm.
+client that authenticates with a token. As in Kafka, a change writes the token's node, and then a sequential
+notification with the token's id, which every broker reads again. Late and repeated notifications are
+harmless.
 
-Invariant: what this broker has changed, it knows when the call returns.
+Invariant: this broker's own changes are visible when the call returns.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _VERSION: Final = 3
 
 
 class DelegationTokens:
-    """`clock` gives wall time in ms. Without a secret there are none (`enabled`)."""
+    """Loads, follows and changes tokens; disabled without a secret key. `clock` returns wall time in ms."""
 
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
         self._secret = (
@@ -59,7 +60,7 @@ class DelegationTokens:
         self._by_hmac: dict[bytes, str] = {}
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         self._store: MetadataStore | None = None
-        self._news: Notifications | None = None
+        self._notifications: Notifications | None = None
         self._expiring: asyncio.Task[None] | None = None
 
     @property
@@ -67,26 +68,28 @@ class DelegationTokens:
         return bool(self._secret)
 
     async def start(self, store: MetadataStore) -> None:
-        """Load all, and follow the changes. Raises StoreError."""
+        """Load all tokens, and follow their changes. Raises StoreError."""
         if not self.enabled:
             return
         self._store = store
         await ensure_path(store, TOKENS)
         await ensure_path(store, CHANGES)
-        self._news = news = Notifications(store, CHANGES, "delegation tokens", self._hear, self._clock)
-        await news.watch()
+        self._notifications = notifications = Notifications(
+            store, CHANGES, "delegation tokens", self._on_changes, self._clock
+        )
+        await notifications.watch()
         for token_id in await store.children(TOKENS):
             await self._reload(token_id)
-        news.follow()
+        notifications.follow()
 
     async def stop(self) -> None:
-        if self._news is not None:
-            await self._news.stop()
+        if self._notifications is not None:
+            await self._notifications.stop()
         if self._expiring is not None:
             self._expiring.cancel()
             await asyncio.gather(self._expiring, return_exceptions=True)
 
-    # --- what there is ------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------
 
     def all(self) -> list[Token]:
         return list(self._known.values())
@@ -98,7 +101,7 @@ class DelegationTokens:
         return self._known.get(self._by_hmac.get(code, ""))
 
     def lookup(self, mechanism: str, token_id: str) -> tuple[ScramCredential, str, int] | None:
-        """For SCRAM: a token's credential, its owner's name, and when it ends."""
+        """For SCRAM: a token's credential, its owner's name, and its expiry time in ms."""
         token = self._known.get(token_id)
         if token is None:
             return None
@@ -111,26 +114,26 @@ class DelegationTokens:
     # --- changes ------------------------------------------------------------------------------------
 
     async def put(self, token: Token) -> None:
-        """Make or change a token. Raises StoreError."""
-        store = self._at_work()
+        """Create or change a token. Raises StoreError."""
+        store = self._require_store()
         path, data = f"{TOKENS}/{token.id}", encode(token)
         try:
             await store.set(path, data)
         except NoNode:
             with contextlib.suppress(NodeExists):
                 await store.create(path, data, make_parents=True)
-        self._take(token)
+        self._cache(token)
         await self._announce(token.id)
 
     async def remove(self, token_id: str) -> None:
-        """Raises StoreError."""
+        """Delete a token. Raises StoreError."""
         with contextlib.suppress(NoNode):
-            await self._at_work().delete(f"{TOKENS}/{token_id}")
-        self._forget(token_id)
+            await self._require_store().delete(f"{TOKENS}/{token_id}")
+        self._remove_cached(token_id)
         await self._announce(token_id)
 
     def expire(self, *, is_controller: bool) -> None:
-        """Remove what is over, now and then; the controller's job."""
+        """Delete expired tokens every delegation.token.expiry.check.interval.ms, on the controller."""
         now_ms = self._clock()
         if not self.enabled or now_ms - self._checked_ms < self._check_interval_ms:
             return
@@ -141,49 +144,51 @@ class DelegationTokens:
     async def _remove_expired(self, now_ms: int) -> None:
         for token in self.all():
             if token.is_over(now_ms):
-                log.info("delegation token %s of %s has expired", token.id, token.owner)
+                log.info("Delegation token expired for token: %s, owner: %s", token.id, token.owner)
                 try:
                     await self.remove(token.id)
                 except StoreError as problem:
-                    log.warning("a delegation token stays for now: %s", problem)
+                    log.warning("Failed to delete an expired delegation token: %s", problem)
 
-    def _at_work(self) -> MetadataStore:
-        assert self._store is not None, "there are tokens after `start`, with a secret"
+    def _require_store(self) -> MetadataStore:
+        assert self._store is not None, "`start` with a secret key must come first"
         return self._store
 
     async def _announce(self, token_id: str) -> None:
-        await self._at_work().create(CHANGE_PREFIX, token_id.encode(), sequential=True, make_parents=True)
+        await self._require_store().create(
+            CHANGE_PREFIX, token_id.encode(), sequential=True, make_parents=True
+        )
 
-    def _take(self, token: Token) -> None:
+    def _cache(self, token: Token) -> None:
         self._known[token.id] = token
         self._by_hmac[self.hmac(token)] = token.id
 
-    def _forget(self, token_id: str) -> None:
+    def _remove_cached(self, token_id: str) -> None:
         token = self._known.pop(token_id, None)
         if token is not None:
             self._by_hmac.pop(self.hmac(token), None)
         for key in [key for key in self._credentials if key[1] == token_id]:
             del self._credentials[key]
 
-    # --- what others change -------------------------------------------------------------------------
+    # --- following ----------------------------------------------------------------------------------
 
-    async def _hear(self, changes: list[bytes]) -> None:
+    async def _on_changes(self, changes: list[bytes]) -> None:
         for token_id in dict.fromkeys(data.decode("utf-8", "replace") for data in changes):
             await self._reload(token_id)
 
     async def _reload(self, token_id: str) -> None:
-        found = await self._at_work().get(f"{TOKENS}/{token_id}")
+        found = await self._require_store().get(f"{TOKENS}/{token_id}")
         if found is None:
-            self._forget(token_id)
+            self._remove_cached(token_id)
             return
         try:
-            self._take(decode(found[0]))
+            self._cache(decode(found[0]))
         except ValueError as problem:
-            log.error("ignoring the delegation token %s: %s", token_id, problem)
+            log.error("Ignoring the delegation token %s: %s", token_id, problem)
 
 
 def encode(token: Token) -> bytes:
-    """As it stands in the store."""
+    """The token's node."""
     value = {
         "version": _VERSION,
         "owner": sanitize(str(token.owner)),
@@ -198,11 +203,11 @@ def encode(token: Token) -> bytes:
 
 
 def decode(data: bytes) -> Token:
-    """Raises ValueError."""
+    """The token of a node. Raises ValueError."""
     try:
         value = json.loads(data)
         if not 0 < value["version"] <= _VERSION:
-            raise ValueError(f"version {value['version']} is not known")
+            raise ValueError(f"unsupported version {value['version']}")
         owner = _principal(value["owner"])
         requester = _principal(value["tokenRequester"]) if value["version"] >= _VERSION else owner
         times = (int(value[name]) for name in ("issueTimestamp", "maxTimestamp", "expiryTimestamp"))

@@ -1,26 +1,22 @@
-"""inter.broker.protocol.version: which versions of the requests among brokers a cluster uses (2.8 to 3.9).
+"""inter.broker.protocol.version: the versions of requests between brokers (2.8 to 3.9).
 
-Called by the config's validation, the connections to other brokers, and the controller. A cluster is upgraded
-in two rolls: new brokers first, that speak the old version, then the version. What a version changes is on
-the wire alone (and the layout of the /feature node), so that each of the two rolls can be taken back.
+Used by the validation of settings, the connections to other brokers, and the controller. A cluster is
+upgraded in two rolling restarts: first new brokers with the old protocol version, then the new protocol
+version. A version changes requests and the format of the /feature node only, so both restarts can be rolled
+back.
 
-| from    | what changes |
+| from    | change |
 |---------|---|
-| 2.8-IV0 | the oldest here: Fetch 12 (truncation on fetch), ListOffsets 6, LeaderAndIsr 4, UpdateMetadata 6 |
-| 2.8-IV1 | topic ids in LeaderAndIsr 5 and UpdateMetadata 7 |
-| 3.0-IV1 | ListOffsets 7 |
-| 3.1-IV0 | Fetch 13, by topic ids |
-| 3.2-IV0 | LeaderAndIsr 6: leader recovery state after an unclean election (KIP-704) |
-| 3.3-IV0 | /feature in its version 2 |
-| 3.4-IV0 | LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4 |
-| 3.5-IV0 | Fetch 14, ListOffsets 8 |
-| 3.5-IV1 | Fetch 15: the follower's broker epoch (KIP-903) |
-| 3.7-IV4 | Fetch 16 |
-| 3.9-IV0 | Fetch 17, ListOffsets 9 |
+| 2.8-IV0 | the oldest supported: Fetch 12 (truncation on fetch), ListOffsets 6, LeaderAndIsr 4,
+UpdateMetadata 6 | | 2.8-IV1 | topic ids in LeaderAndIsr 5 and UpdateMetadata 7 | | 3.0-IV1 | ListOffsets 7 |
+| 3.1-IV0 | Fetch 13, by topic ids | | 3.2-IV0 | LeaderAndIsr 6: leader recovery state after an unclean
+election (KIP-704) | | 3.3-IV0 | /feature in its version 2 | | 3.4-IV0 | LeaderAndIsr 7, UpdateMetadata 8,
+StopReplica 4 | | 3.5-IV0 | Fetch 14, ListOffsets 8 | | 3.5-IV1 | Fetch 15: the follower's broker epoch
+(KIP-903) | | 3.7-IV4 | Fetch 16 | | 3.9-IV0 | Fetch 17, ListOffsets 9 |
 
 AlterPartition, ControlledShutdown and OffsetForLeaderEpoch are the same in all of them. Below 3.0-IV1 Kafka
-heeds message.format.version, too, and with one below 0.11.0 stores records in format 0 or 1. Here they are
-always stored in format 2, so that such a broker setting is refused there; from 3.0-IV1 on it is ignored.
+applies message.format.version, and stores records in format 0 or 1 if it is below 0.11.0. Ottla always stores
+format 2, so it rejects such a broker setting below 3.0-IV1; from 3.0-IV1 the setting is ignored, as in Kafka.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ _HIGHEST: Final[dict[int, tuple[tuple[str, int], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterBrokerVersion:
-    """One of VERSIONS; `of` finds it."""
+    """One of VERSIONS; `of` parses it."""
 
     name: str
 
@@ -70,14 +66,14 @@ class InterBrokerVersion:
             return cls(wanted)
         of_release = [name for name in VERSIONS if name.partition("-")[0] == wanted]
         if not of_release:
-            raise ValueError(f"Version {text} is not a valid version (2.8 to 3.9 are served)")
+            raise ValueError(f"Version {text} is not a valid version (2.8 to 3.9 are supported)")
         return cls(of_release[-1])
 
     def is_at_least(self, name: str) -> bool:
         return VERSIONS.index(self.name) >= VERSIONS.index(name)
 
     def highest_of(self, api_key: int) -> int | None:
-        """The version of a request to use at most; None: whatever both sides speak."""
+        """The highest version of a request; None if the setting does not limit it."""
         highest = None
         for since, version in _HIGHEST.get(api_key, ()):
             if self.is_at_least(since):
@@ -85,27 +81,27 @@ class InterBrokerVersion:
         return highest
 
     def limits(self) -> dict[int, int]:
-        """API key to the highest version, of all that this setting limits."""
+        """The highest versions of all requests that the setting limits, by API key."""
         limits = {}
         for api_key in _HIGHEST:
             highest = self.highest_of(api_key)
-            assert highest is not None, "2.8-IV0 is the lowest, and has one of each"
+            assert highest is not None, "2.8-IV0 has a version of each"
             limits[api_key] = highest
         return limits
 
     def format_problem(self, message_format: str) -> str | None:
-        """What is wrong with log.message.format.version, or None."""
+        """The error of log.message.format.version, or None."""
         release = tuple(int(part) for part in re.findall(r"\d+", message_format.partition("-")[0]))
         if self.is_at_least("3.0-IV1") or release >= (0, 11):
             return None
         return (
-            "in force below inter.broker.protocol.version 3.0, and records are stored in format 2 here: "
-            "must be 0.11.0 or later"
+            "must be 0.11.0 or later: it applies below inter.broker.protocol.version 3.0, and records are "
+            "always stored in format 2"
         )
 
     @property
     def has_leader_recovery(self) -> bool:
-        """Whether replicas hear that a leader was elected uncleanly (KIP-704)."""
+        """Whether LeaderAndIsr has the leader recovery state (KIP-704)."""
         return self.is_at_least("3.2-IV0")
 
     @property

@@ -1,10 +1,10 @@
-"""Kazoo's connection, as Kafka's settings want it: TLS by `ottla.security`, and a login by DIGEST-MD5.
+"""Kazoo clients with TLS by `ottla.security` and SASL DIGEST-MD5, as Kafka's settings configure them.
 
-Called by the ZooKeeper adapter. Kazoo has seams for both: a handler makes and watches its sockets, and a
-connection handler logs in. Everything here runs in kazoo's threads.
+Used by `ZooKeeperSession`. Kazoo's handler creates and selects sockets, its connection handler authenticates;
+both are extended here. Everything here runs in kazoo's threads.
 
-Invariants: a connection counts as `ready` only after its login; whatever keeps one from that is told to
-`failed`, in one line. Keys and certificates are read anew for every connection: renewed ones are taken.
+Invariants: `ready` is called after a connection's login; `failed` is called with one line for each failed
+connection. Keys and certificates are read again for every connection, so that renewed ones are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECONNECT_DELAY_S_MAX = 1.0
 
 Ready = Callable[[], None]
 Failed = Callable[[str, bool], None]
-"""Why there is no connection, and whether that is ZooKeeper's refusal of our login."""
+"""Called with the reason of a failed connection, and whether ZooKeeper rejected the login."""
 
 
 def new_client(
@@ -45,7 +45,7 @@ def new_client(
     failed: Failed = lambda reason, refused: None,
     **options: Any,
 ) -> KazooClient:
-    """A client that connects as `access` says. With `client_id` it takes that session over."""
+    """A client that connects with `access`. With `client_id` it takes that session over."""
     client = KazooClient(
         hosts=hosts,
         timeout=session_timeout_s,
@@ -59,7 +59,7 @@ def new_client(
 
 
 def zookeeper_context(tls: TlsSettings) -> ssl.SSLContext:
-    """Raises StoreProblem, in the words of the zookeeper.ssl.* settings."""
+    """The TLS context. Raises StoreProblem with the names of the zookeeper.ssl.* settings."""
     try:
         return client_context(tls)
     except StoreProblem as problem:
@@ -68,7 +68,8 @@ def zookeeper_context(tls: TlsSettings) -> ssl.SSLContext:
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Makes TLS sockets. Kazoo's own TLS takes keys from files only, and forgets what OpenSSL holds back."""
+    """Creates TLS sockets. Kazoo's own TLS reads keys from PEM files only, and ignores data that OpenSSL has
+    buffered."""
 
     def __init__(self, tls: TlsSettings) -> None:
         super().__init__()
@@ -90,10 +91,11 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def select(self, readers: Any, writers: Any, failing: Any, timeout: float | None = None) -> Any:
-        """A record of TLS may hold several answers: what is left of it shows on no descriptor."""
-        held = [s for s in readers if isinstance(s, ssl.SSLSocket) and s.pending()]
-        ready, *others = super().select(readers, writers, failing, 0 if held else timeout)
-        return [*ready, *(s for s in held if s not in ready)], *others
+        """Select also sockets with buffered data: a TLS record can have several responses, and the rest of it
+        does not make the descriptor readable."""
+        buffered = [s for s in readers if isinstance(s, ssl.SSLSocket) and s.pending()]
+        ready, *rest = super().select(readers, writers, failing, 0 if buffered else timeout)
+        return [*ready, *(s for s in buffered if s not in ready)], *rest
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
@@ -113,11 +115,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         except SessionExpiredError:
             raise
         except AuthFailedError as error:
-            self._failed(f"{host}:{port} refuses our login: {error}", True)
-            # Kazoo would give up for good: a password may be put right while we run.
+            self._failed(f"{host}:{port} rejected the login: {error}", True)
+            # Kazoo would not retry an AuthFailedError: the password may be corrected while the broker runs.
             raise ConnectionDropped(str(error)) from error
         except Exception as error:
-            self._failed(f"{host}:{port}: {_reason(error)}", False)
+            self._failed(f"{host}:{port}: {_failure_reason(error)}", False)
             raise
         self._ready()
         return timeouts
@@ -131,7 +133,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             self._submit(SASL(token), timeout, xid)
             header, answer, offset = self._read_header(timeout)
             if header.err:
-                raise AuthFailedError(f"user {self._account.user}, or the password, is wrong")
+                raise AuthFailedError(f"user {self._account.user}: wrong user or password")
             try:
                 token = exchange.send(SASL.deserialize(answer, offset)[0])
             except StopIteration:
@@ -140,17 +142,17 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
                 raise AuthFailedError(f"user {self._account.user}: {failure}") from failure
 
 
-def _reason(error: BaseException) -> str:
-    """What kazoo's error was made of, in a few words."""
+def _failure_reason(error: BaseException) -> str:
+    """A short text of the cause of kazoo's error."""
     cause = error.__cause__ or error.__context__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):
         reason = (cause.reason or str(cause)).lower().replace("_", " ")
-        _, alert, said = reason.partition("alert ")
-        if alert and "certificate" in said:
-            return f"it refuses our certificate: {said} (not of an authority that it trusts? expired?)"
-        return f"no TLS connection: {reason}"
+        _, is_alert, alert = reason.partition("alert ")
+        if is_alert and "certificate" in alert:
+            return f"it rejected the client certificate: {alert} (from an untrusted authority, or expired?)"
+        return f"TLS handshake failed: {reason}"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return str(cause) or type(cause).__name__

@@ -1,7 +1,7 @@
-"""Addresses in settings: a broker's listeners, and ZooKeeper's.
+"""Listeners: their addresses, their own settings, and connection limits; and the address of ZooKeeper.
 
-Called by `config` (and, for ZooKeeper's, by the operator). Pure; the errors are
-ConfigErrors that name the setting.
+Called by `config`, `dynamic_broker_config` and the server; the operator validates ZooKeeper's address. Pure;
+errors are ConfigErrors with the name of the setting.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.metadata.broker_config_table import BROKER_CONFIGS
 from ottla.metadata.config_def import ConfigError
 
 # A name, an IPv4 address, or an IPv6 address in brackets; then a port.
@@ -34,7 +35,7 @@ class Listener:
 
 
 def is_connect_string(text: str) -> bool:
-    """Whether ZooKeeper's client would take it; the port may be left out, as there."""
+    """Whether this is a valid zookeeper.connect; the port is optional."""
     hosts, slash, chroot = text.partition("/")
     if slash and ("//" in text or chroot.strip() != chroot or chroot.endswith("/")):
         return False
@@ -71,3 +72,66 @@ def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[Listener]:
             )
         listeners.append(Listener(name, protocols[name], host.strip("[]"), int(port)))
     return listeners
+
+
+# --- settings of one listener: `listener.name.<listener>.<setting>` ---
+
+PREFIX: Final = "listener.name."
+LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+OF_ALL_BROKERS: Final = (*LIMITS, "num.network.threads")
+"""Listener settings that can be set for all brokers (DynamicBrokerConfig.ClusterLevelListenerConfigs)."""
+_PREFIXED: Final = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
+
+
+def listener_key(listener: str, name: str) -> str:
+    """The name of the setting of one listener; the listener's name is in lower case."""
+    return f"{PREFIX}{listener.lower()}.{name}"
+
+
+def base_name(name: str) -> str | None:
+    """The name without the prefix `listener.name.<listener>.`; None without the prefix."""
+    match = _PREFIXED.fullmatch(name)
+    return match[1] if match else None
+
+
+def is_limit(name: str) -> bool:
+    """Whether this is a connection limit of a listener (LIMITS)."""
+    return _limit(name) is not None
+
+
+def limit_problem(name: str, text: str) -> str | None:
+    """The error of the value of such a setting, or None. As in Kafka, the limit must not be 0."""
+    limit = _limit(name)
+    assert limit is not None
+    problem = BROKER_CONFIGS.problem_in_kafka(limit, text)
+    if problem is None and int(text) <= 0:
+        return f"Invalid {limit} {text}"
+    return problem
+
+
+def _limit(name: str) -> str | None:
+    if not name.startswith(PREFIX):
+        return None
+    listener, _, rest = name.removeprefix(PREFIX).partition(".")
+    return rest if listener and rest in LIMITS else None
+
+
+# --- max.connections.per.ip.overrides ---
+
+
+def parse_address_limits(text: str) -> dict[str, int]:
+    """The limits of max.connections.per.ip.overrides, `HOST:COUNT,…`, by host or address. Raises
+    ValueError."""
+    limits: dict[str, int] = {}
+    for entry in text.split(","):
+        if not entry.strip():
+            continue
+        host, colon, count = entry.rpartition(":")
+        try:
+            limit = int(count)
+        except ValueError:
+            limit = -1
+        if not colon or not host.strip() or limit < 0:
+            raise ValueError(f"{entry.strip()}: must be HOST:COUNT")
+        limits[host.strip().strip("[]")] = limit
+    return limits

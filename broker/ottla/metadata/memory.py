@@ -1,7 +1,7 @@
-"""The in-memory adapter of the metadata store: tests, simulation, and a single broker without a JVM.
+"""The in-memory metadata store, for tests, simulation, and a single broker without ZooKeeper.
 
-One `MemoryTree` is the ensemble; each `MemoryStore` is a client's session with it. Tests lose a session
-with `expire()`, and make the store unreachable with `tree.available = False`.
+One `MemoryTree` is the ensemble; each `MemoryStore` is a client's session with it. Tests expire a session
+with `expire()`, and make the store unavailable with `tree.available = False`.
 
 Invariants: the tree changes only inside `MemoryTree.apply`, which is atomic (there is one thread);
 watch callbacks are queued to the loop, never run inside the operation that triggers them.
@@ -61,7 +61,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class MemoryTree:
-    """The state shared by the sessions."""
+    """The tree of nodes, shared by the sessions."""
 
     def __init__(self, clock: Callable[[], int] = lambda: 0) -> None:
         self.available = True
@@ -88,7 +88,7 @@ class MemoryTree:
         return node
 
     def apply(self, operations: Sequence[Operation], session: int) -> list[OperationResult]:
-        """Do all operations or none; raise StoreConflict for the first that fails."""
+        """Apply all operations or none; raises StoreConflict for the first that fails."""
         undo: list[Callable[[], None]] = []
         results: list[OperationResult] = []
         touched: list[tuple[str, str]] = []
@@ -170,7 +170,7 @@ class MemoryTree:
         return path
 
     def end_session(self, session: int) -> None:
-        """Remove the session's ephemeral nodes."""
+        """Delete the session's ephemeral nodes."""
 
         def owned(path: str, node: _Node) -> list[str]:
             found = [path] if node.ephemeral_owner == session else []
@@ -182,7 +182,7 @@ class MemoryTree:
             self.apply([Delete(path)], session)
 
     def dump(self) -> dict[str, Any]:
-        """All of it but the watches, as JSON can hold it."""
+        """The whole tree without the watches, as JSON types."""
 
         def nodes(path: str, node: _Node) -> Iterator[list[Any]]:
             data = base64.b64encode(node.data).decode()
@@ -194,7 +194,7 @@ class MemoryTree:
         return {"zxid": self._zxid, "nodes": list(nodes("/", self._root))}
 
     def load(self, dumped: dict[str, Any]) -> None:
-        """Become what was dumped."""
+        """Replace the tree by a dump."""
         self._zxid = dumped["zxid"]
         for path, data, czxid, mzxid, owner, ctime_ms, version, sequence in dumped["nodes"]:
             node = _Node(base64.b64decode(data), czxid, mzxid, owner, ctime_ms, version, sequence=sequence)
@@ -203,7 +203,7 @@ class MemoryTree:
                 continue
             parent_path, name = _split(path)
             parent = self.find(parent_path)
-            assert parent is not None, f"{path} stands before its parent"
+            assert parent is not None, f"{path} precedes its parent"
             parent.children[name] = node
 
     def watch(self, kind: str, path: str, callback: Callable[[], None]) -> Cancel:
@@ -245,7 +245,7 @@ class MemoryStore:
             self.tree.end_session(session)
 
     def expire(self) -> None:
-        """Lose the session as ZooKeeper would take it away; a new one is opened at once."""
+        """Expire the session as ZooKeeper does; a new one is opened at once."""
         assert self._loop is not None, "not connected"
         self.tree.end_session(self._session)
         self._session = self.tree.new_session()
@@ -264,7 +264,7 @@ class MemoryStore:
         return lambda: self._expiry_callbacks.remove(callback)
 
     async def _turn(self, path: str) -> None:
-        # A real store never answers within the caller's own turn of the loop; neither does this one.
+        # As with a real store, the response never comes in the same iteration of the event loop.
         await asyncio.sleep(0)
         if not self.tree.available or not self._session:
             raise StoreUnavailable(path, "the store is not available" if self._session else "not connected")

@@ -1,10 +1,10 @@
-"""News by sequential nodes: one folder of them, followed.
+"""Change notifications by sequential nodes (ZkNodeChangeNotificationListener).
 
-Called by what brokers share through ZooKeeper and tell each other of in Kafka's way: settings, ACLs and
-delegation tokens. A notification says only *what* to read again, so hearing twice, or late, does no harm.
+Used by `dynamic_configs`, `acls` and `delegation_tokens`. A notification has the name of the entity that
+changed, which is read again, so late and repeated notifications are harmless.
 
-Invariants: what is announced between `watch` and `follow` is heard after `follow`; news that could not be
-taken over is heard again; following never ends by itself.
+Invariants: notifications between `watch` and `follow` are processed after `follow`; a notification that
+failed to be processed is processed again; the following task never ends by itself.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ottla.metadata.store import Cancel, MetadataStore, StoreError, StoreUnavail
 log = logging.getLogger(__name__)
 
 EXPIRATION_MS: Final = 15 * 60 * 1000
-"""Kafka keeps notifications this long, for brokers that were away to find."""
+"""The time for which notifications are kept, as in Kafka, for brokers that were disconnected."""
 _RETRY_DELAY_S: Final = 1.0
 
 
 class Notifications:
-    """`what` they are about, for the log. `take` gets the data of those that are new, in order. `clock` gives
-    wall time in ms; with one, old notifications are purged."""
+    """Follows the notifications below `root`. `process` gets the data of new ones in order; `what` describes
+    them in the log. `clock` returns wall time in ms; with it, old notifications are deleted."""
 
     def __init__(
         self,
         store: MetadataStore,
         root: str,
         what: str,
-        take: Callable[[list[bytes]], Awaitable[None]],
+        process: Callable[[list[bytes]], Awaitable[None]],
         clock: Callable[[], int] | None,
     ) -> None:
         self._store = store
         self._root = root
         self._what = what
-        self._take = take
+        self._callback = process
         self._clock = clock
         self._changed = asyncio.Event()
         self._seen = -1
@@ -46,7 +46,7 @@ class Notifications:
         self._task: asyncio.Task[None] | None = None
 
     async def watch(self) -> None:
-        """Note where they stand. Load what they are about after that, then `follow`. Raises StoreError."""
+        """Read the last sequence number. Load the entities after that, then `follow`. Raises StoreError."""
         self._cancel = await self._store.watch_children(self._root, self._changed.set)
         self._seen = max(map(_sequence, await self._store.children(self._root)), default=-1)
 
@@ -67,12 +67,12 @@ class Notifications:
             try:
                 await self._process()
             except StoreUnavailable as error:
-                log.warning("cannot read the changes of %s, trying again: %s", self._what, error)
+                log.warning("Cannot read the change notifications of %s, retrying: %s", self._what, error)
                 self._changed.set()
                 await asyncio.sleep(_RETRY_DELAY_S)
             except Exception:
-                # Whoever follows no more would live with what was so today for ever, and say nothing of it.
-                log.exception("following the changes of %s failed, trying again", self._what)
+                # Without a retry this broker would miss all later changes.
+                log.exception("Processing the change notifications of %s failed, retrying", self._what)
                 self._changed.set()
                 await asyncio.sleep(_RETRY_DELAY_S)
 
@@ -80,13 +80,13 @@ class Notifications:
         names = sorted(await self._store.children(self._root), key=_sequence)
         new = [name for name in names if _sequence(name) > self._seen]
         found = await get_many(self._store, [f"{self._root}/{name}" for name in new])
-        await self._take([node[0] for node in found if node is not None])
+        await self._callback([node[0] for node in found if node is not None])
         if new:
             self._seen = _sequence(new[-1])
         await self._purge(names)
 
     async def _purge(self, names: Iterable[str]) -> None:
-        """Remove old notifications; any broker may, and all do."""
+        """Delete old notifications; every broker does."""
         if self._clock is None:
             return
         oldest_ms = self._clock() - EXPIRATION_MS
@@ -98,7 +98,7 @@ class Notifications:
             try:
                 await self._store.delete(path)
             except StoreError as error:
-                log.debug("a change of %s is not purged: %s", self._what, error)
+                log.debug("A change notification of %s is not deleted: %s", self._what, error)
 
 
 def _sequence(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Policies of the operator's own for new topics and changed settings (KIP-108, KIP-133), and for deletion.
+"""Custom policies for new topics and changed settings (KIP-108, KIP-133), and for deletion of segments.
 
     class Replicated:
         def validate(self, request: CreateTopicMetadata) -> None:
@@ -6,12 +6,11 @@
                 raise PolicyViolation("replication factor: at least 3")
 
 `create.topic.policy.class.name` and `alter.config.policy.class.name` name a class: `module:Class`, or an
-entry point in the group `ottla.policies`. A broker makes one object of it, without arguments, when it starts.
-`configure`, if it is there, gets the broker's settings; `close` is called when the broker stops. The classes
-in `ottla.log.deletion.policy.classes` are loaded likewise; `storage.retention` calls them.
+entry point in the group `ottla.policies`. A broker creates one instance, without arguments, when it starts.
+The optional `configure` gets the broker's settings; the optional `close` is called when the broker stops. The
+classes in `ottla.log.deletion.policy.classes` are loaded in the same way; `storage.retention` calls them.
 
-Invariant: `validate` runs in a worker thread, so a slow policy holds up its request and nothing else of the
-broker's loop.
+Invariant: `validate` runs in a worker thread, so a slow policy delays its own request only.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ ENTRY_POINTS: Final = "ottla.policies"
 
 
 class PolicyViolation(Exception):
-    """The request does not satisfy the policy. Its text goes to the client, with POLICY_VIOLATION."""
+    """The request does not satisfy the policy. The client gets its text with POLICY_VIOLATION."""
 
 
 class CreateTopicMetadata(NamedTuple):
-    """A topic that is about to be created."""
+    """The topic in a CreateTopics request."""
 
     topic: str
     num_partitions: int | None
@@ -51,32 +50,32 @@ class CreateTopicMetadata(NamedTuple):
 
 
 class AlterConfigMetadata(NamedTuple):
-    """Settings that are about to be changed."""
+    """The settings in an AlterConfigs request."""
 
     resource_type: str
     """TOPIC or BROKER."""
     resource_name: str
-    """Empty for what holds for all brokers."""
+    """Empty for the settings of all brokers."""
     configs: Mapping[str, str | None]
-    """Those of the request: None is deleted; of append and subtract, the items."""
+    """The settings of the request: None to delete; the items of append and subtract."""
 
 
 class Policy(Protocol):
     """`configure(configs: Mapping[str, str])` and `close()` are optional."""
 
     def validate(self, request: Any) -> None:
-        """Raises PolicyViolation. Anything else that it raises is logged; the client gets
+        """Raise PolicyViolation to reject the request. Other exceptions are logged, and the client gets
         UNKNOWN_SERVER_ERROR."""
 
 
 def load_policy(setting: str, properties: Mapping[str, str]) -> Policy | None:
-    """The policy that a setting names, configured; None if it is not set. Raises ConfigError."""
+    """The configured policy of a setting; None if it is not set. Raises ConfigError."""
     name = properties.get(setting, "")
     return cast(Policy, load(setting, name, properties, "validate")) if name else None
 
 
 def load(setting: str, name: str, properties: Mapping[str, str], method: str) -> Any:
-    """The policy of that name, which has this method, configured. Raises ConfigError."""
+    """The configured policy of that name, which must have this method. Raises ConfigError."""
     try:
         policy = _class(name)()
         if not callable(getattr(policy, method, None)):
@@ -100,7 +99,7 @@ def _class(name: str) -> Any:
 
 
 async def check(policy: Policy | None, request: CreateTopicMetadata | AlterConfigMetadata) -> None:
-    """Raises KafkaError if the policy, if there is one, does not allow the request."""
+    """Raise KafkaError if there is a policy and it rejects the request."""
     if policy is None:
         return
     try:

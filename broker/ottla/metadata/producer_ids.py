@@ -1,8 +1,8 @@
-"""Producer ids: the controller's blocks, and what a broker gives out of its own.
+"""Producer ids (ProducerIdManager): allocation of blocks by the controller, and generation by each broker.
 
-`allocate_block` is called by the controller (KIP-730), `ProducerIds` by whoever serves InitProducerId.
-Invariant: no two blocks overlap, whoever allocates them (brokers of before 3.0 write the node themselves),
-because each is taken by a conditional write over the one before.
+`allocate_block` is called by the controller (KIP-730), `ProducerIds` by the handlers of InitProducerId.
+Invariant: blocks never overlap, also with brokers before 3.0, which write the node themselves, because each
+allocation is a conditional write of the node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 BLOCK_SIZE: Final = 1000
 PREFETCH_AT: Final = 0.9
-"""Which part of a block is used up when the next is asked for."""
+"""The used part of a block at which the next block is requested."""
 _LAST_ID_MAX: Final = 2**63 - 1
 
 
@@ -30,17 +30,17 @@ class ProducerIdBlock(NamedTuple):
 
 
 class ProducerIdsExhausted(Exception):
-    """All 2^63 producer ids have been given out."""
+    """All 2^63 producer ids are allocated."""
 
 
 class NoBlock(Exception):
-    """The controller has given no block; asking again may help."""
+    """The controller returned no block; a retry may succeed."""
 
 
 async def allocate_block(
     store: MetadataStore, broker_id: int, *, checks: Sequence[Operation] = ()
 ) -> ProducerIdBlock:
-    """Take the next block of ids, in one multi with `checks`.
+    """Allocate the next block of ids, in one multi with `checks`.
 
     Raises ProducerIdsExhausted, StoreConflict when a check fails, StoreUnavailable (ids may be lost then).
     """
@@ -61,61 +61,63 @@ async def allocate_block(
             await store.multi([*checks, taken])
         except StoreConflict as conflict:
             if conflict.failed is taken and isinstance(conflict.cause, BadVersion):
-                continue  # another broker was faster
+                continue  # another broker allocated this block
             raise
         return ProducerIdBlock(first, BLOCK_SIZE)
 
 
 class ProducerIds:
-    """Hands out single ids of this broker's block. The next one is asked for before it is needed.
+    """Generates ids of this broker's block, and requests the next block before it is needed.
 
-    `ask` brings a block from the controller, or raises.
+    `ask` requests a block from the controller, or raises.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
         self._ask = ask
         self._block = ProducerIdBlock(0, 0)
         self._next = 0
-        self._following: ProducerIdBlock | None = None
-        self._asking: asyncio.Task[bool] | None = None
+        self._next_block: ProducerIdBlock | None = None
+        self._request: asyncio.Task[bool] | None = None
 
     async def next(self, timeout_s: float) -> int:
-        """Raises NoBlock when this broker is out of ids, and the controller brings none in time."""
+        """The next id. Raises NoBlock if the block is used up and no new one arrives within the timeout."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self._next >= self._block.first + self._block.size:
-            if self._following is not None:
-                self._block, self._following = self._following, None
+            if self._next_block is not None:
+                self._block, self._next_block = self._next_block, None
                 self._next = self._block.first
                 break
             await self._wait_for_block(deadline_s)
         given = self._next
         self._next += 1
-        if given >= self._block.first + int(self._block.size * PREFETCH_AT) and self._following is None:
-            self._start_asking()
+        if given >= self._block.first + int(self._block.size * PREFETCH_AT) and self._next_block is None:
+            self._request_block()
         return given
 
-    def _start_asking(self) -> asyncio.Task[bool]:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._bring())
-        return self._asking
+    def _request_block(self) -> asyncio.Task[bool]:
+        if self._request is None or self._request.done():
+            self._request = asyncio.ensure_future(self._fetch_block())
+        return self._request
 
-    async def _bring(self) -> bool:
-        """Get the next block. Whether there is one."""
+    async def _fetch_block(self) -> bool:
+        """Request the next block; False if there is none."""
         try:
             block = await self._ask()
         except Exception as error:
-            log.warning("the controller gives no producer ids: %s", error or type(error).__name__)
+            log.warning(
+                "Had an error while allocating a producer id block: %s", error or type(error).__name__
+            )
             return False
         if block.size <= 0 or block.first < self._block.first + self._block.size:
-            log.error("the controller's block of producer ids comes before the last: %s", block)
+            log.error("The controller's producer id block precedes the previous one: %s", block)
             return False
-        self._following = block
+        self._next_block = block
         return True
 
     async def _wait_for_block(self, deadline_s: float) -> None:
-        asking = self._start_asking()
+        request = self._request_block()
         remaining_s = deadline_s - asyncio.get_running_loop().time()
-        # Others wait for the same block: whoever gives up leaves it asked for.
-        await asyncio.wait([asking], timeout=max(0.0, remaining_s))
-        if not asking.done() or not asking.result():
+        # Several requests wait for the same block: a timeout of one must not cancel the task.
+        await asyncio.wait([request], timeout=max(0.0, remaining_s))
+        if not request.done() or not request.result():
             raise NoBlock

@@ -1,7 +1,7 @@
-"""A broker's presence in the store: the tree's folders, the cluster's id, and /brokers/ids/<id>.
+"""Registration of a broker: Kafka's persistent nodes, the cluster id, and /brokers/ids/<id>.
 
-Called by the broker at start and after a lost session. Invariant: a broker id is registered by one session
-at a time; a registration of another live session is refused, not taken over.
+Called by the broker at its start and after its session expired. Invariant: a broker id is registered by one
+session at a time; the registration of another live session is never replaced.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class AlreadyRegistered(Exception):
 
 
 async def ensure_tree(store: MetadataStore) -> None:
-    """Create the persistent folders of Kafka's tree that are missing."""
+    """Create the missing persistent nodes of Kafka's tree."""
     await pipelined(lambda path: asyncio.ensure_future(ensure_path(store, path)), znodes.PERSISTENT_PATHS)
 
 
 def new_cluster_id() -> str:
-    """22 characters of URL-safe base64, as Kafka makes them; never with a leading dash (KAFKA-14189)."""
+    """22 characters of URL-safe base64, as in Kafka; never with a leading dash (KAFKA-14189)."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -44,7 +44,7 @@ def new_cluster_id() -> str:
 
 
 async def cluster_id(store: MetadataStore) -> str:
-    """The cluster's id, created by whichever broker is first."""
+    """The cluster id; the first broker creates it."""
     found = await store.get(znodes.CLUSTER_ID)
     if found is None:
         try:
@@ -52,19 +52,19 @@ async def cluster_id(store: MetadataStore) -> str:
                 znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id()), make_parents=True
             )
         except NodeExists:
-            log.debug("another broker has created the cluster id first")
+            log.debug("Another broker created the cluster id first")
         found = await store.get(znodes.CLUSTER_ID)
         if found is None:
-            raise StoreUnavailable(znodes.CLUSTER_ID, "created, and gone again")
+            raise StoreUnavailable(znodes.CLUSTER_ID, "deleted after its creation")
     return znodes.decode_cluster_id(found[0])
 
 
 class BrokerRegistration:
-    """Registers one broker, again after each lost session.
+    """Registers one broker, at its start and after each expired session.
 
-    `clock` gives wall time in ms. A previous session of the same broker may still hold the id after a crash;
-    `register` waits for its end, `wait_s` at most (choose more than the session timeout), and then awaits
-    `after_crash`, so that others can take over first.
+    `clock` returns wall time in ms. After a crash, the previous session of the broker may still own the id:
+    `register` waits for its expiry, at most `wait_s` (more than the session timeout), and then awaits
+    `after_crash`, so that its partitions can fail over first.
     """
 
     def __init__(
@@ -106,23 +106,23 @@ class BrokerRegistration:
                 try:
                     await self._store.create(path, znodes.encode_broker(info), ephemeral=True)
                 except NodeExists:
-                    log.debug("%s is taken", path)
+                    log.debug("%s already exists", path)
                 stat = await self._store.exists(path)
                 if stat is not None and stat.ephemeral_owner == self._store.session_id:
                     self.broker_epoch = stat.czxid
-                    log.info("registered broker %d with epoch %d", self.broker_id, stat.czxid)
+                    log.info("Registered broker %d with epoch %d", self.broker_id, stat.czxid)
                     return stat.czxid
                 if stat is not None:
-                    await self._wait_for_the_other(changed, deadline)
+                    await self._wait_for_expiry(changed, deadline)
                     if self._after_crash is not None and await self._store.exists(path) is None:
                         await self._after_crash()
         finally:
             cancel()
 
-    async def _wait_for_the_other(self, changed: asyncio.Event, deadline: float) -> None:
+    async def _wait_for_expiry(self, changed: asyncio.Event, deadline: float) -> None:
         remaining_s = deadline - asyncio.get_running_loop().time()
         log.info(
-            "broker id %d is registered by another session; waiting for its end, %.0f s at most",
+            "Broker id %d is registered by another session; waiting for its expiry for at most %.0f s",
             self.broker_id,
             remaining_s,
         )
@@ -135,7 +135,7 @@ class BrokerRegistration:
             ) from None
 
     async def unregister(self) -> None:
-        """Remove the registration, if it is this session's."""
+        """Delete the registration if it is this session's."""
         path = znodes.broker_path(self.broker_id)
         stat = await self._store.exists(path)
         if stat is not None and stat.ephemeral_owner == self._store.session_id:

@@ -1,13 +1,13 @@
-"""SCRAM credentials as the brokers know them: the nodes of /config/users, beside the users' quotas.
+"""SCRAM credentials of users, cached from the nodes of /config/users, which also have the users' quotas.
 
-Called by `dynamic`'s follower (`heard`), asked by the mechanism for every client that logs in, and read and
-written by the handler of Describe- and AlterUserScramCredentials. Kafka's tools that talk to ZooKeeper
-themselves write the same nodes.
+Updated by `dynamic_configs`, read by the SCRAM mechanism for every login, and by the handlers of
+DescribeUserScramCredentials and AlterUserScramCredentials. Kafka's ZooKeeper-based tools write the same
+nodes.
 
-`decoy` gives the credential that is shown for a user that does not exist. It looks like a real one and is the
-same at each broker and after a restart. Brokers need not share a secret for that: it is derived from the keys
-of a real user, the next one on a hash ring. So a change of users changes few decoys, and the keys of one user
-reveal few.
+`decoy` returns a fake credential for users that do not exist, so that a client cannot test for users. It is
+the same on every broker and after a restart, without a shared secret: it is derived from the keys of a real
+user, the next one on a hash ring. So a change of users changes few decoys, and the keys of one user reveal
+few.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.metadata.client_quotas import desanitize
-from ottla.metadata.dynamic import USERS
+from ottla.metadata.dynamic_configs import USERS
 from ottla.security.scram import (
     ITERATIONS_MIN,
     MECHANISMS,
@@ -40,9 +40,9 @@ class _Ring(NamedTuple):
 
     users: list[tuple[bytes, str]]
     common: frozenset[int]
-    """Numbers of iterations that several users have."""
+    """Iteration counts of several users."""
     rare: range
-    """From the lowest to the highest of those that one user has: the operator's users each have their own."""
+    """The range of the iteration counts of single users: the operator's users each have a different one."""
 
     @classmethod
     def of(cls, known: Mapping[str, ScramCredential]) -> _Ring:
@@ -61,13 +61,13 @@ class ScramCredentials:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, ScramCredential]] = {name: {} for name in MECHANISMS}
         self._rings: dict[str, _Ring] = {}
-        """Of each mechanism, while they are up to date."""
+        """The rings by mechanism; removed when a credential changes."""
         self._without_users = ScramCredential(
             new_nonce().encode(), secrets.token_bytes(64), secrets.token_bytes(64), ITERATIONS_MIN
         )
 
-    def heard(self, entity_type: str, entity: str, settings: Mapping[str, str]) -> None:
-        """The settings of a user, by the node's name, are these now."""
+    def on_entity_changed(self, entity_type: str, entity: str, settings: Mapping[str, str]) -> None:
+        """Update the credentials of a user from the settings of its node; `entity` is the node's name."""
         if entity_type != USERS or "/" in entity:
             return
         user = desanitize(entity)
@@ -82,18 +82,18 @@ class ScramCredentials:
             try:
                 known[user] = ScramCredential.of_text(text)
             except ValueError as problem:
-                log.error("ignoring the %s credential of %s: %s", mechanism, user, problem)
+                log.error("Ignoring the %s credential of %s: %s", mechanism, user, problem)
 
     def of(self, mechanism: str) -> Lookup:
-        """What finds a user's credential for that mechanism."""
+        """The lookup of users' credentials for a mechanism."""
         return self._known[mechanism].get
 
     def decoy(self, mechanism: str) -> Decoy:
-        """What gives the credential to show for a user, or a delegation token, that does not exist."""
+        """The lookup of fake credentials for users and delegation tokens that do not exist."""
         known = self._known[mechanism]
 
         def of(name: str, by_token: bool) -> ScramCredential:
-            # Each broker draws the salts of delegation tokens itself, as `new_credential` does.
+            # The salts of delegation tokens differ between brokers, as those of `new_credential`.
             if by_token or not known:
                 return decoy_credential(name, self._without_users, range(ITERATIONS_MIN, ITERATIONS_MIN + 1))
             ring = self._rings.get(mechanism)

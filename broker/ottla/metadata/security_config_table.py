@@ -1,8 +1,7 @@
-"""A broker's security settings in Kafka 3.9: TLS, SASL, delegation tokens, the way to ZooKeeper.
+"""The table of security settings of a broker in Kafka 3.9: TLS, SASL, delegation tokens, ZooKeeper.
 
-Called by `broker_config_table`, which adds them to the others. Names, types, defaults, ranges and which are
-dynamic are Kafka 3.9.1's. Most may be given for one listener, or one mechanism of it, by a prefix:
-`security` in this package keeps those.
+Part of `broker_config_table`. Names, types, defaults, ranges and dynamic update modes are those of Kafka
+3.9.1. Most can be set for one listener, or for one mechanism of it, with a prefix: see `listener_security`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterator
 
 from ottla.metadata.config_def import ConfigKey, ConfigType, Rule, at_least, one_of
 
-# Name, type, default (- for none), least value or choice. A * marks what Kafka changes while it runs.
-_ACTED_UPON = """
+# Name, type, default (- for none), least value or choices. A * marks dynamic settings.
+_IMPLEMENTED = """
     connection.failed.authentication.delay.ms INT 100 0
     connections.max.reauth.ms LONG 0
     delegation.token.expiry.check.interval.ms LONG 3600000 1
@@ -52,7 +51,7 @@ _ACTED_UPON = """
     *ssl.truststore.password PASSWORD -
     *ssl.truststore.type STRING JKS
 """
-# Of Java's own machinery, of Kerberos, and what only a client's login needs.
+# Settings of Java's security providers, of Kerberos, and of a client's login.
 _WITHOUT_EFFECT = """
     sasl.client.callback.handler.class CLASS -
     *sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
@@ -112,13 +111,13 @@ STORE_SETTINGS = frozenset(
         *("ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates"),
     )
 )
-"""What may change while the broker runs, for one listener (SslConfigs.RECONFIGURABLE_CONFIGS)."""
+"""Settings of a listener that can change while it is open (SslConfigs.RECONFIGURABLE_CONFIGS)."""
 
 BY_MECHANISM = (
     *("connections.max.reauth.ms", "sasl.jaas.config", "sasl.login.callback.handler.class"),
     *("sasl.login.class", "sasl.server.callback.handler.class"),
 )
-"""What Kafka knows with a mechanism's prefix (DynamicBrokerConfig.ListenerMechanismConfigs)."""
+"""Settings that can have a mechanism's prefix (DynamicBrokerConfig.ListenerMechanismConfigs)."""
 
 
 def _keys(rows: str, doc: str) -> Iterator[ConfigKey]:
@@ -139,8 +138,8 @@ def _rule(text: str) -> Rule:
     return at_least(int(text)) if text.isdigit() else one_of(*text.split(","))
 
 
-SECURITY_CONFIGS = tuple(_keys(_ACTED_UPON, "Security; see Kafka's documentation."))
+SECURITY_CONFIGS = tuple(_keys(_IMPLEMENTED, "Security; see Kafka's documentation."))
 INERT_SECURITY_CONFIGS = tuple(_keys(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
 ZOOKEEPER_CONFIGS = tuple(_keys(_ZOOKEEPER, "Of ZooKeeper; see Kafka's documentation."))
 NAMES = frozenset(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
-"""All that may be given for a listener by prefix."""
+"""All settings that can have a listener's prefix."""

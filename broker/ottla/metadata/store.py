@@ -1,17 +1,16 @@
-"""The metadata store: a port shaped like ZooKeeper, which is what the cluster's state lives in.
+"""The interface of the metadata store, which has ZooKeeper's operations.
 
-Registration, the metadata rooms and the controller read and write through this port only; its two
-adapters (`zookeeper`, `memory`) pass one contract suite.
+All reads and writes of the cluster's metadata use this interface; its two implementations (`zookeeper`,
+`memory`) pass the same contract tests.
 
-Invariants every adapter keeps:
+Invariants of every implementation:
 
-- A path is absolute (`/brokers/ids`), relative to the adapter's chroot.
-- Operations of one session take effect in the order they were issued, so they may be pipelined.
-- `multi` takes effect whole or not at all.
-- Watches are level-triggered: a callback says "look again", carries nothing, may come once for several
-  changes, and comes also after a reconnection, when something may have been missed. A watch is armed
-  by the time `watch_*` returns and stays armed: what the caller reads afterwards plus the callbacks
-  that follow never miss a state.
+- A path is absolute (`/brokers/ids`), relative to the chroot.
+- Operations of one session take effect in the order of their calls, so they can be pipelined.
+- `multi` is atomic.
+- Watches are level-triggered: a callback has no arguments, may be called once for several changes, and is
+  also called after a reconnection, because changes may have been missed. A watch is set when `watch_*`
+  returns, and stays set: a read after that, and the later callbacks, never miss a state.
 - Callbacks run on the event loop that called `connect`.
 - `StoreUnavailable` from a write means that its outcome is unknown.
 """
@@ -31,10 +30,10 @@ PIPELINE_DEPTH_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the store knows about a node, in ZooKeeper's terms.
+    """The metadata of a node (ZooKeeper's Stat).
 
     `version` counts the writes of its data, `czxid` and `mzxid` are the transactions that created and last
-    changed it, `ephemeral_owner` is the session it belongs to (0: none), `ctime_ms` its creation time.
+    changed it, `ephemeral_owner` is the session of an ephemeral node (else 0), `ctime_ms` its creation time.
     """
 
     version: int
@@ -78,7 +77,7 @@ Cancel: TypeAlias = Callable[[], None]
 
 
 class StoreError(Exception):
-    """Base of what the store can answer; `path` names the node."""
+    """Base class of the store's errors; `path` is the node's."""
 
     def __init__(self, path: str, detail: str = "") -> None:
         super().__init__(f"{path}: {detail}" if detail else path)
@@ -90,11 +89,11 @@ class NoNode(StoreError):
 
 
 class NodeExists(StoreError):
-    """The node to create is there already."""
+    """The node to create exists already."""
 
 
 class BadVersion(StoreError):
-    """The node's version is not the one the caller expected."""
+    """The node's version is not the expected one."""
 
 
 class NotEmpty(StoreError):
@@ -102,15 +101,15 @@ class NotEmpty(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """No answer: connection lost, session expired, or time out. A write may or may not have happened."""
+    """No response: connection lost, session expired, or timeout. A write may or may not have happened."""
 
 
 class StoreDenied(StoreUnavailable):
-    """The store will not do it for us: the login or the node's ACL is against it. Asking again is no use."""
+    """The store denied access, by the login or by the node's ACL. A retry does not help."""
 
 
 class StoreConflict(StoreError):
-    """A `multi` was refused and nothing of it happened; `failed` is the culprit, `cause` its error."""
+    """A `multi` failed without any effect; `failed` is the operation that failed, `cause` its error."""
 
     def __init__(self, failed: Operation, index: int, cause: StoreError) -> None:
         super().__init__(failed.path, f"operation {index} ({type(failed).__name__}) of a multi: {cause!r}")
@@ -120,7 +119,7 @@ class StoreConflict(StoreError):
 
 
 class MetadataStore(Protocol):
-    """The port. See the module's docstring for what an adapter promises."""
+    """The interface. See the module's docstring for the invariants."""
 
     async def connect(self) -> None:
         """Open the session, and create the chroot if there is one. Raises StoreUnavailable."""
@@ -130,17 +129,17 @@ class MetadataStore(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The session's id, as `Stat.ephemeral_owner` shows it; 0 while there is none."""
+        """The session's id, as in `Stat.ephemeral_owner`; 0 without a session."""
 
     async def sync(self) -> None:
         """Wait until reads of this session see every write, of any session, that was complete before the
         call. Raises StoreUnavailable."""
 
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
-        """The node's data, or None if there is no such node."""
+        """The node's data and stat, or None if it does not exist."""
 
     async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """The nodes' data, at the price of a few requests. Not all at one moment."""
+        """The nodes' data and stats, with few requests. Not an atomic snapshot."""
 
     async def exists(self, path: str) -> Stat | None: ...
 
@@ -165,31 +164,31 @@ class MetadataStore(Protocol):
         """Raises NoNode, BadVersion, NotEmpty."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Do all or nothing. The results are those of the single operations. Raises StoreConflict."""
+        """Apply all operations or none. Returns the result of each operation. Raises StoreConflict."""
 
     async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
-        """Call back when children come or go (or the node itself does), until cancelled."""
+        """Call back when children, or the node itself, are created or deleted, until cancelled."""
 
     async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
         """Call back when the node is created, changed or deleted, until cancelled."""
 
     @property
     def session_token(self) -> str:
-        """What another process needs to end this session; "" while there is none. A secret."""
+        """The token with which another process can end this session; "" without a session. A secret."""
         ...
 
     async def end_session(self, token: str) -> None:
-        """End the session of a process that is known to be dead, and with it its ephemeral nodes, now.
+        """End the session of a dead process, and delete its ephemeral nodes.
 
-        Nothing happens if that session has expired already. Raises StoreUnavailable, and ValueError for
-        what is no token.
+        Does nothing if that session has expired. Raises StoreUnavailable, and ValueError for an invalid
+        token.
         """
         ...
 
     def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
-        """Call back once the session is known to be lost, with all its ephemeral nodes.
+        """Call back when the session has expired, and its ephemeral nodes are deleted.
 
-        The adapter opens a new session by itself; operations issued meanwhile wait for it.
+        The store opens a new session by itself; operations wait for it.
         """
 
 
@@ -198,10 +197,10 @@ R = TypeVar("R")
 
 
 async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T]) -> list[R]:
-    """Issue one operation per item without waiting for the one before, and return the results in order.
+    """Issue one operation per item without waiting for the previous one; returns the results in order.
 
-    The operations reach the store in the items' order (the port's promise). The first failure is raised
-    after the operations issued with it have ended.
+    The operations reach the store in the items' order. The first failure is raised after the operations
+    issued with it are complete.
     """
     results: list[R] = []
     pending: list[asyncio.Future[R]] = []
@@ -218,17 +217,17 @@ async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T])
 
 
 async def get_many(store: MetadataStore, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
-    """Read many nodes at the price of a few round trips."""
+    """Read many nodes with few round trips."""
     return await store.get_many(list(paths))
 
 
 async def children_of_many(store: MetadataStore, paths: Iterable[str]) -> list[list[str]]:
-    """List the children of many nodes at the price of a few round trips."""
+    """List the children of many nodes with few round trips."""
     return await pipelined(lambda path: asyncio.ensure_future(store.children(path)), paths)
 
 
 async def ensure_path(store: MetadataStore, path: str) -> None:
-    """Create the persistent node and its missing parents, unless it is there."""
+    """Create the persistent node and its missing parents, unless it exists."""
     if await store.exists(path) is not None:
         return
     try:
@@ -238,7 +237,7 @@ async def ensure_path(store: MetadataStore, path: str) -> None:
 
 
 async def delete_recursively(store: MetadataStore, path: str) -> None:
-    """Delete the node and all below it; what is gone already is no error. Not atomic."""
+    """Delete the node and its descendants, ignoring missing ones. Not atomic."""
     for child in await store.children(path):
         await delete_recursively(store, f"{path}/{child}")
     try:

@@ -1,7 +1,7 @@
-"""Which dynamic settings are kept encrypted in ZooKeeper, by which secret, there and back.
+"""Encryption of dynamic password settings in ZooKeeper (password.encoder.*).
 
-Called by `dynamic_broker`, and by `config` for the checks at the start. As in Kafka: without
-`password.encoder.secret` no password can be stored, and what cannot be decoded is logged and ignored.
+Used by `dynamic_broker_config`, and by `config` for validation. As in Kafka, no password can be stored
+without `password.encoder.secret`, and passwords that cannot be decoded are logged and ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PASSWORDS: Final = tuple(
 
 
 class NoSecret(Exception):
-    """There is nothing to encode a password with."""
+    """password.encoder.secret is not set."""
 
 
 class Settings(Protocol):
@@ -35,7 +35,7 @@ class Settings(Protocol):
 
 
 def encoder(settings: Settings, secret: str = SECRET) -> PasswordEncoder | None:
-    """By these settings; None where there is no secret."""
+    """The encoder with these settings; None without a secret."""
     if settings[secret] is None:
         return None
     bits, iterations = settings["password.encoder.key.length"], settings["password.encoder.iterations"]
@@ -47,14 +47,14 @@ def encoder(settings: Settings, secret: str = SECRET) -> PasswordEncoder | None:
 
 
 def problems(settings: Settings) -> list[str]:
-    """What cannot be encoded with, a line each."""
+    """Errors of the encoder's settings, a line each."""
     found = encoder(settings)
     problem = found.problem() if found else None
     return [problem] if problem else []
 
 
 def encoded(settings: Mapping[str, str], by: PasswordEncoder | None) -> dict[str, str]:
-    """The settings as they are stored. Raises NoSecret."""
+    """The settings for the store, with encoded passwords. Raises NoSecret."""
     if by is None and any(map(_is_stored_password, settings)):
         raise NoSecret("Password encoder secret not configured")
     return {
@@ -64,25 +64,26 @@ def encoded(settings: Mapping[str, str], by: PasswordEncoder | None) -> dict[str
 
 
 def decoded(stored: Mapping[str, str], by: PasswordEncoder | None) -> dict[str, str]:
-    """The settings that were stored, without passwords that do not decode."""
+    """The stored settings with decoded passwords, without those that cannot be decoded."""
     found: dict[str, str] = {}
     for name, text in stored.items():
         try:
             found[name] = _decoded(text, by) if _is_stored_password(name) else text
         except NotDecoded as problem:
-            log.error("a stored dynamic setting is ignored: %s: %s", name, problem)
+            log.error("Ignoring a stored dynamic setting: %s: %s", name, problem)
     return found
 
 
-def encoded_anew(stored: Mapping[str, str], old: PasswordEncoder, new: PasswordEncoder) -> dict[str, str]:
-    """With the new secret what the old one decodes; the rest may have been encoded anew before."""
+def re_encoded(stored: Mapping[str, str], old: PasswordEncoder, new: PasswordEncoder) -> dict[str, str]:
+    """The stored settings, with passwords of the old secret encoded with the new one. Passwords that the old
+    secret cannot decode stay as they are: they may have the new secret already."""
     found = dict(stored)
     for name, text in stored.items():
         if _is_stored_password(name):
             try:
                 found[name] = new.encode(old.decode(text))
             except NotDecoded:
-                log.debug("%s is not of the old secret", name)
+                log.debug("%s is not encoded with the old secret", name)
     return found
 
 
@@ -93,5 +94,5 @@ def _decoded(text: str, by: PasswordEncoder | None) -> str:
 
 
 def _is_stored_password(name: str) -> bool:
-    """With any prefix, as in Kafka (DynamicBrokerConfig.isPasswordConfig)."""
+    """Whether this is a password setting, with any prefix (DynamicBrokerConfig.isPasswordConfig)."""
     return name.endswith(_PASSWORDS)

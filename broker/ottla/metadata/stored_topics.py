@@ -1,8 +1,8 @@
-"""Topics as the metadata store has them now: what a broker asks before it obeys a doubtful request.
+"""Topics in the metadata store, read to verify requests of the controller that may be late duplicates.
 
-Called by the handler of the controller's requests. The controller's epochs do not tell a late duplicate of a
-request about a deleted topic from a request about the topic that was created again under its name: the leader
-epoch begins at 0 again. The store does, since the controller writes before it sends.
+Called by the handler of the controller's requests. Epochs cannot distinguish a late duplicate of a request
+for a deleted topic from a request for a new topic with the same name, because leader epochs start at 0 again.
+The store can, because the controller writes to it before it sends requests.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class StoredTopic:
     deleting: bool
 
     def is_of(self, topic_id: UUID | None) -> bool:
-        """Whether it is the topic of that id. A topic or a replica from before KIP-516 has none (None), and
-        is taken for the one of its name."""
+        """Whether the topic has this id. A topic or a replica from before KIP-516 has none, and matches by
+        its name."""
         return topic_id is None or self.node.topic_id is None or topic_id == self.node.topic_id
 
     def assigns(self, topic_id: UUID | None, partition: int, broker: int) -> bool:
-        """Whether a replica of that topic belongs on the broker."""
+        """Whether the broker is a replica of the topic's partition, and the topic is not being deleted."""
         return (
             not self.deleting and self.is_of(topic_id) and broker in self.node.partitions.get(partition, ())
         )
 
     def keeps(self, topic_id: UUID | None, partition: int, broker: int) -> bool:
-        """Whether it belongs there, and no reassignment takes it away (KIP-455)."""
+        """Whether it is assigned to the broker, and no reassignment removes it (KIP-455)."""
         leaving = self.node.removing.get(partition, ())
         return self.assigns(topic_id, partition, broker) and broker not in leaving
 
 
 StoredTopics = dict[str, StoredTopic | None]
-"""By name; None where there is no such topic. A topic whose node cannot be decoded is left out."""
+"""Topics by name; None for topics that do not exist. Topics with an invalid node are left out."""
 
 
 async def read_topics(store: MetadataStore, names: Collection[str]) -> StoredTopics:
@@ -61,5 +61,5 @@ async def read_topics(store: MetadataStore, names: Collection[str]) -> StoredTop
                 znodes.decode_topic(name, found[0]), deleting=deletion is not None
             )
         except znodes.InvalidNode as error:
-            log.error("a topic's node cannot be read: %s", error)
+            log.error("Ignoring a topic: %s", error)
     return topics

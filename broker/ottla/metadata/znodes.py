@@ -1,22 +1,21 @@
-"""Kafka 3.9's ZooKeeper tree: the paths, and the JSON in the nodes.
+"""Kafka's ZooKeeper nodes (ZkData): paths, and the JSON content.
 
-Every room that touches the store goes through here, so that a Java broker, tool or exporter finds what it
-expects, and we understand what it left. Pure functions: `*_path` names a node, `encode_*` and `decode_*`
-are its content. Decoders accept what older versions wrote, and ignore fields they don't know, as Kafka does.
+All accesses to the store use these functions, so that nodes are compatible with Kafka's brokers and tools.
+Pure: `*_path` returns a node's path, `encode_*` and `decode_*` convert its content. Decoders accept the
+formats of older versions, and ignore unknown fields, as Kafka does.
 
-Invariant: what `encode_*` gives, Kafka 3.9 reads (checked against a tree that Apache Kafka 3.9.1 wrote).
+Invariant: Kafka 3.9 reads the results of `encode_*` (checked against nodes that Apache Kafka 3.9.1 wrote).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
-
-from ottla.metadata.sharing import shared
 
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
@@ -54,7 +53,7 @@ PERSISTENT_PATHS = (
     CONFIG_BROKERS,
     "/config/ips",
 )
-"""What every broker makes sure of at start, as Kafka's brokers do."""
+"""Persistent nodes that every broker creates at its start if they are missing (ZkData.PersistentZkPaths)."""
 
 NO_LEADER = -1
 DEFAULT_ENTITY = "<default>"
@@ -69,12 +68,12 @@ class TopicPartition(NamedTuple):
 
 
 class InvalidNode(ValueError):
-    """A node holds something that no version of Kafka writes; the message names it."""
+    """A node has content that no version of Kafka writes; the message has its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one listener of a broker can be reached; `security_protocol` is PLAINTEXT, SSL, …"""
+    """The address of one listener of a broker; `security_protocol` is PLAINTEXT, SSL, …"""
 
     listener: str
     host: str
@@ -98,7 +97,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """`/brokers/topics/<t>`: where each partition's replicas are, and where they move (KIP-455)."""
+    """`/brokers/topics/<t>`: the replicas of each partition, and ongoing reassignments (KIP-455)."""
 
     partitions: Mapping[int, tuple[int, ...]]
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -115,6 +114,22 @@ class PartitionState:
     isr: tuple[int, ...]
     controller_epoch: int
     leader_recovery_state: int = 0
+
+
+INTERNED_MAX = 4096
+
+
+def intern_brokers(brokers: Iterable[int]) -> tuple[int, ...]:
+    """The same tuple object for the same brokers in the same order, for values that are kept.
+
+    A cluster has few different sets of replicas, and many partitions; each tuple of three costs 64 bytes.
+    """
+    return _interned(tuple(brokers))
+
+
+@lru_cache(INTERNED_MAX)
+def _interned(brokers: tuple[int, ...]) -> tuple[int, ...]:
+    return brokers
 
 
 def broker_path(broker_id: int) -> str:
@@ -138,7 +153,7 @@ def state_path(topic: str, partition: int) -> str:
 
 
 def consumer_offset_path(group: str, topic: str, partition: int) -> str:
-    """Of consumers of 0.8."""
+    """The offset node of a consumer of 0.8."""
     return f"{CONSUMERS}/{group}/offsets/{topic}/{partition}"
 
 
@@ -226,7 +241,7 @@ def _decode_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
 
 
 def encode_topic(assignment: TopicAssignment) -> bytes:
-    """Version 3. `adding` and `removing` list only the partitions that are moving."""
+    """Version 3. `adding` and `removing` have only the partitions that are being reassigned."""
 
     def keyed(partitions: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
         return {str(p): list(replicas) for p, replicas in sorted(partitions.items())}
@@ -246,7 +261,10 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     value = _load(data, topic_path(topic))
 
     def keyed(name: str) -> dict[int, tuple[int, ...]]:
-        return {int(p): shared(int(r) for r in replicas) for p, replicas in (value.get(name) or {}).items()}
+        return {
+            int(p): intern_brokers(int(r) for r in replicas)
+            for p, replicas in (value.get(name) or {}).items()
+        }
 
     try:
         topic_id = value.get("topic_id")
@@ -268,7 +286,7 @@ def encode_partition_state(state: PartitionState) -> bytes:
         "leader_epoch": state.leader_epoch,
         "isr": list(state.isr),
     }
-    # Kafka's ZooKeeper brokers never write it when 0 (recovered), and 3.9.1 leaves it out altogether.
+    # Kafka's brokers in ZooKeeper mode never write it if it is 0 (recovered).
     if state.leader_recovery_state:
         value["leader_recovery_state"] = state.leader_recovery_state
     return _dump(value)
@@ -280,7 +298,7 @@ def decode_partition_state(topic: str, partition: int, data: bytes) -> Partition
         return PartitionState(
             int(value["leader"]),
             int(value["leader_epoch"]),
-            shared(int(r) for r in value["isr"]),
+            intern_brokers(int(r) for r in value["isr"]),
             int(value["controller_epoch"]),
             int(value.get("leader_recovery_state", 0)),
         )
@@ -302,7 +320,7 @@ def decode_controller(data: bytes) -> int:
     try:
         return int(value["brokerid"])
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidNode(f"{CONTROLLER} names no broker: {data[:200]!r}") from error
+        raise InvalidNode(f"{CONTROLLER} has no broker id: {data[:200]!r}") from error
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -344,8 +362,8 @@ def encode_config_change(entity_path: str) -> bytes:
 
 
 def decode_config_change(data: bytes) -> str:
-    """The entity path of a change notification; version 1 named the type and the entity apart. It leads to
-    no other part of the tree than /config."""
+    """The entity path of a change notification; version 1 has type and name separately. The path is always
+    below /config."""
     value = _load(data, CONFIG_CHANGES)
     try:
         if int(value["version"]) == 1:
@@ -355,17 +373,17 @@ def decode_config_change(data: bytes) -> str:
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidNode(f"not a config change: {data[:200]!r}") from error
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise InvalidNode(f"a config change of no entity: {data[:200]!r}")
+        raise InvalidNode(f"a config change without an entity: {data[:200]!r}")
     return path
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:
-    """A broker says that one of its log directories has failed (KIP-112)."""
+    """The notification of a broker with a failed log directory (KIP-112)."""
     return _dump({"version": 1, "broker": broker_id, "event": 1})
 
 
 def decode_log_dir_event(data: bytes) -> int:
-    """The broker whose log directory has failed."""
+    """The broker with the failed log directory."""
     value = _load(data, LOG_DIR_EVENTS)
     try:
         return int(value["broker"])
@@ -378,7 +396,7 @@ def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
-    """(broker id, first id, last id) of the block allocated last."""
+    """(broker id, first id, last id) of the last allocated block."""
     value = _load(data, PRODUCER_ID_BLOCK)
     try:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
@@ -387,7 +405,7 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
 
 
 def encode_reassignment(moves: Mapping[TopicPartition, Sequence[int]]) -> bytes:
-    """/admin/reassign_partitions, as tools from before KIP-455 write it."""
+    """/admin/reassign_partitions, written by tools before KIP-455."""
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
         for tp, replicas in moves.items()
@@ -403,20 +421,20 @@ def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
             for row in value["partitions"]
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidNode(f"{REASSIGN_PARTITIONS} makes no sense: {data[:200]!r}") from error
+        raise InvalidNode(f"{REASSIGN_PARTITIONS} is invalid: {data[:200]!r}") from error
 
 
 def decode_preferred_election(data: bytes) -> list[TopicPartition]:
-    """/admin/preferred_replica_election, as tools from before KIP-460 write it."""
+    """/admin/preferred_replica_election, written by tools before KIP-460."""
     value = _load(data, PREFERRED_ELECTION)
     try:
         return [TopicPartition(str(row["topic"]), int(row["partition"])) for row in value["partitions"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidNode(f"{PREFERRED_ELECTION} makes no sense: {data[:200]!r}") from error
+        raise InvalidNode(f"{PREFERRED_ELECTION} is invalid: {data[:200]!r}") from error
 
 
 def encode_feature(version: int = 2, features: Mapping[str, int] | None = None) -> bytes:
-    """The feature node, enabled. Version 1 is that of before 3.3, and has no finalized feature here."""
+    """The feature node, enabled. Version 1 is the format before 3.3, here always without features."""
     levels = {name: {"max_version_level": level} for name, level in (features or {}).items()}
     return _dump({"features": levels, "version": version, "status": 1})
 
@@ -427,12 +445,12 @@ def decode_features(data: bytes) -> dict[str, int]:
         node = json.loads(data)
         return {str(name): int(range_["max_version_level"]) for name, range_ in node["features"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidNode(f"{FEATURE} makes no sense: {data[:200]!r}") from error
+        raise InvalidNode(f"{FEATURE} is invalid: {data[:200]!r}") from error
 
 
 def empty_feature_version(data: bytes) -> int | None:
-    """The version of a feature node; None if somebody has finalized features there, or it makes no sense.
-    0 if it is disabled, as Kafka leaves it below 2.7."""
+    """The version of a feature node without finalized features, 0 if it is disabled (Kafka below 2.7); None
+    if it has features or is invalid."""
     try:
         node = json.loads(data)
         if node["features"]:

@@ -1,9 +1,9 @@
-"""The ZooKeeper adapter of the metadata store, over kazoo.
+"""The metadata store in ZooKeeper, over kazoo.
 
-Requests are issued with kazoo's asynchronous calls and are therefore pipelined on the one connection.
+Requests use kazoo's asynchronous calls, so that they are pipelined on the session's connection.
 
-Invariants: those of a session; every node is made with the ACL that Kafka would give it, its parents too;
-ZooKeeper's one-shot watches are re-armed before their callback runs.
+Invariants: those of `ZooKeeperSession`; every node, parents included, is created with Kafka's ACLs; one-shot
+watches of ZooKeeper are set again before their callback runs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from kazoo.exceptions import (
 from kazoo.security import ACL
 
 from ottla.metadata import bulk_reads
+from ottla.metadata.kazoo_adapter import Unimplemented, add_to, node_acls, result_of, stat_of, translate
 from ottla.metadata.kazoo_connection import RECONNECT_DELAY_S_MAX
-from ottla.metadata.kazoo_words import Unimplemented, add_to, result_of, stat_of, translate
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.store import (
     ANY_VERSION,
     Cancel,
@@ -39,55 +38,91 @@ from ottla.metadata.store import (
     ensure_path,
     pipelined,
 )
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.metadata.zookeeper_session import ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 200
-"""Nodes in one request. The answer is as long as they are: a topic of 1,000 partitions has 20 KiB."""
+"""Nodes per request. The response has their data: a topic with 1,000 partitions has 20 KiB."""
 
 
-class ZooKeeperStore(ZooKeeperSession):
-    """Implements `ottla.metadata.store.MetadataStore`."""
+class ZooKeeperStore:
+    """Implements `ottla.metadata.store.MetadataStore` with a `ZooKeeperSession`."""
 
-    _reads_many = True
+    def __init__(
+        self,
+        connect: str,
+        session_timeout_ms: int = 18_000,
+        connection_timeout_ms: int | None = None,
+        access: ZooKeeperAccess | None = None,
+    ) -> None:
+        """The arguments are those of `ZooKeeperSession`."""
+        self._session = ZooKeeperSession(connect, session_timeout_ms, connection_timeout_ms, access)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._supports_multi_read = True
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    @property
+    def session_token(self) -> str:
+        return self._session.session_token
+
+    async def end_session(self, token: str) -> None:
+        await self._session.end_session(token)
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
+        return self._session.on_session_expired(callback)
 
     async def connect(self) -> None:
-        hosts, _, chroot = self._connect_string.partition("/")
+        session = self._session
+        hosts, _, chroot = session.connect_string.partition("/")
         if chroot:
-            session_ms, connect_ms = int(self._session_timeout_s * 1000), int(self._connect_timeout_s * 1000)
-            outside = ZooKeeperStore(hosts, session_ms, connect_ms, self._access)
-            await outside.connect()
+            session_ms, connect_ms = (
+                int(session.session_timeout_s * 1000),
+                int(session.connect_timeout_s * 1000),
+            )
+            without_chroot = ZooKeeperStore(hosts, session_ms, connect_ms, session.access)
+            await without_chroot.connect()
             try:
-                await ensure_path(outside, f"/{chroot}")
+                await ensure_path(without_chroot, f"/{chroot}")
             finally:
-                await outside.close()
-        await super().connect()
+                await without_chroot.close()
+        await session.connect()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._session.close()
 
     async def sync(self) -> None:
-        await self._read("/", lambda client: client.sync_async("/"))
+        await self._session.read("/", lambda client: client.sync_async("/"))
 
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         try:
-            data, stat = await self._read(path, lambda client: client.get_async(path))
+            data, stat = await self._session.read(path, lambda client: client.get_async(path))
         except NoNode:
             return None
-        # Kafka's Java code creates its folders with null data.
+        # Kafka creates its parent nodes with null data.
         return data or b"", stat_of(stat)
 
     async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         batches = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
-        if len(paths) > 1 and self._reads_many:
+        if len(paths) > 1 and self._supports_multi_read:
             try:
                 found = await pipelined(lambda batch: asyncio.ensure_future(self._get_batch(batch)), batches)
                 return [node for batch in found for node in batch]
             except Unimplemented:
-                log.info("this ZooKeeper reads nodes one by one only (it is older than 3.6)")
-                self._reads_many = False
+                log.info(
+                    "ZooKeeper does not support multiRead (it is older than 3.6); reading nodes one by one"
+                )
+                self._supports_multi_read = False
         return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
 
     async def _get_batch(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        batch = await self._read(paths[0], lambda client: bulk_reads.read_many(client, paths))
+        batch = await self._session.read(paths[0], lambda client: bulk_reads.read_many(client, paths))
         nodes: list[tuple[bytes, Stat] | None] = []
         for path, found in zip(paths, batch, strict=True):
             if isinstance(found, NoNodeError):
@@ -99,12 +134,12 @@ class ZooKeeperStore(ZooKeeperSession):
         return nodes
 
     async def exists(self, path: str) -> Stat | None:
-        stat = await self._read(path, lambda client: client.exists_async(path))
+        stat = await self._session.read(path, lambda client: client.exists_async(path))
         return stat_of(stat) if stat is not None else None
 
     async def children(self, path: str) -> list[str]:
         try:
-            names: list[str] = await self._read(path, lambda client: client.get_children_async(path))
+            names: list[str] = await self._session.read(path, lambda client: client.get_children_async(path))
         except NoNode:
             return []
         return sorted(names)
@@ -119,30 +154,30 @@ class ZooKeeperStore(ZooKeeperSession):
         make_parents: bool = False,
     ) -> str:
         def issue(client: Any) -> Any:
-            # Kafka's folders have null data, and its code takes empty data of some for a value.
+            # As Kafka, null for empty data: Kafka's code decodes the empty data of some nodes.
             return client.create_async(
                 path, data or None, self._acls(path), ephemeral=ephemeral, sequence=sequential
             )
 
         try:
-            return str(await self._write(path, issue))
+            return str(await self._session.write(path, issue))
         except NoNode:
             parent = path.rpartition("/")[0]
             if not make_parents or not parent:
                 raise
-        # Kazoo would give the parents the ACL of this node.
+        # Kazoo's makepath would create the parents with the ACLs of this node.
         with contextlib.suppress(NodeExists):
             await self.create(parent, make_parents=True)
-        return str(await self._write(path, issue))
+        return str(await self._session.write(path, issue))
 
     def _acls(self, path: str) -> list[ACL]:
-        return node_acls(path, secure=self._access.secure_acls)
+        return node_acls(path, secure=self._session.access.secure_acls)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        return stat_of(await self._write(path, lambda client: client.set_async(path, data, version)))
+        return stat_of(await self._session.write(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._write(path, lambda client: client.delete_async(path, version))
+        await self._session.write(path, lambda client: client.delete_async(path, version))
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
         path = operations[0].path if operations else "/"
@@ -153,9 +188,9 @@ class ZooKeeperStore(ZooKeeperSession):
                 add_to(transaction, operation, self._acls(operation.path))
             return transaction.commit_async()
 
-        results = await self._write(path, commit)
+        results = await self._session.write(path, commit)
         for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
-            # ZooKeeper names the culprit; the other operations are "rolled back" or "not tried".
+            # The result of the failed operation is its error; the others are "rolled back" or "not tried".
             if isinstance(result, Exception) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):
@@ -165,27 +200,30 @@ class ZooKeeperStore(ZooKeeperSession):
     async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
         async def arm(fire: Callable[[Any], None]) -> None:
             try:
-                await self._read(path, lambda client: client.get_children_async(path, watch=fire))
+                await self._session.read(path, lambda client: client.get_children_async(path, watch=fire))
             except NoNode:
-                # Children of a node that is not there: wait for the node, then watch its children.
-                if await self._read(path, lambda client: client.exists_async(path, watch=fire)) is not None:
+                # The node does not exist: watch for its creation, then watch its children.
+                if (
+                    await self._session.read(path, lambda client: client.exists_async(path, watch=fire))
+                    is not None
+                ):
                     await arm(fire)
 
         return await self._watch(arm, callback)
 
     async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
         async def arm(fire: Callable[[Any], None]) -> None:
-            await self._read(path, lambda client: client.exists_async(path, watch=fire))
+            await self._session.read(path, lambda client: client.exists_async(path, watch=fire))
 
         return await self._watch(arm, callback)
 
     async def _watch(self, arm: Callable[[Callable[[Any], None]], Any], callback: WatchCallback) -> Cancel:
-        # A controller watches every topic: a watch that waits is no task, which would cost some KiB each.
+        # A controller watches every topic: a task per waiting watch would cost some KiB each.
         fired = cancelled = False
         task: asyncio.Task[None] | None = None
 
-        def fire(_event: Any) -> None:  # in a thread of kazoo's
-            self._to_loop(wake)
+        def fire(_event: Any) -> None:  # in a kazoo thread
+            self._session.run_on_loop(wake)
 
         def wake() -> None:
             nonlocal fired, task
@@ -202,18 +240,18 @@ class ZooKeeperStore(ZooKeeperSession):
                 try:
                     await arm(fire)
                 except StoreUnavailable:
-                    # Expired or unreachable for long: the watch is gone, so go on until it is armed.
+                    # Expired or disconnected: the watch is lost, so retry until it is set again.
                     fired = True
                     await asyncio.sleep(RECONNECT_DELAY_S_MAX)
                     continue
                 try:
                     callback()
                 except Exception:
-                    log.exception("a watch callback failed")
+                    log.exception("A watch callback failed")
             task = None
 
         await arm(fire)
-        # Kazoo drops the watches of an expired session without a word when it never got to arm them.
+        # Kazoo silently drops watches of an expired session that were not set yet.
         unsubscribe = self.on_session_expired(wake)
 
         def cancel() -> None:

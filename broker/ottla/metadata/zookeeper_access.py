@@ -1,9 +1,9 @@
-"""How we show ourselves to ZooKeeper: TLS, a login, and whether our nodes are ours alone.
+"""Authentication to ZooKeeper: TLS, SASL login, and ACLs of nodes.
 
-Called by `ottla broker` with the settings and Java's system properties, which is where Kafka has half of it
-from: `KAFKA_OPTS="-Djava.security.auth.login.config=FILE"` names the JAAS file whose section `Client` has
-ZooKeeper's DigestLoginModule with user and password, and properties of ZooKeeper's client stand in for
-zookeeper.ssl.* settings that are not given. Both mean here what they mean to Kafka.
+Created by `ottla broker` from the settings and from Java's system properties, as in Kafka:
+`KAFKA_OPTS="-Djava.security.auth.login.config=FILE"` names the JAAS file whose section `Client` has
+ZooKeeper's DigestLoginModule with user and password, and properties of ZooKeeper's client are defaults of
+zookeeper.ssl.* settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.security.stores import JKS, PEM, PKCS12, StoreProblem
 from ottla.security.tls import TlsSettings
 
 JAVA_OPTIONS: Final = "KAFKA_OPTS"
-"""The environment's variable that Kafka's scripts give to Java."""
+"""The environment variable with Java's options in Kafka's scripts."""
 
 _NETTY: Final = "org.apache.zookeeper.ClientCnxnSocketNetty"
 _DIGEST: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -41,9 +41,9 @@ _PROPERTIES: Final = {
     "zookeeper.ssl.crl.enable": "zookeeper.ssl.crl",
     "zookeeper.ssl.ocsp.enable": "zookeeper.ssl.ocsp",
 }
-"""Kafka's setting -> the property of ZooKeeper's client that it is made of."""
+"""Kafka's setting -> the property of ZooKeeper's client that is its default."""
 _NOBODY: Final = (
-    "zookeeper.set.acl=true: needs somebody whom nodes can belong to: a client certificate "
+    "zookeeper.set.acl=true: requires authentication: a client certificate "
     "(zookeeper.ssl.client.enable, zookeeper.clientCnxnSocket, zookeeper.ssl.keystore.location), or a login "
     f"({JAVA_OPTIONS}=-D{_JAAS_FILE}=FILE, a file with a section Client)"
 )
@@ -56,14 +56,14 @@ class Account(NamedTuple):
 
 
 class Settings(Protocol):
-    """A broker's settings by name: a BrokerConfig, or the values that one is made of."""
+    """A broker's settings by name: a BrokerConfig, or its values."""
 
     def __getitem__(self, name: str) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZooKeeperAccess:
-    """Not to be printed, with its secrets. By default plain, as nobody, with nodes that are everybody's."""
+    """Contains secrets, so it has no repr. By default without TLS, login and secure ACLs."""
 
     tls: TlsSettings | None = None
     login: Account | None = None
@@ -84,13 +84,13 @@ class ZooKeeperAccess:
 
 
 def java_properties(options: str) -> dict[str, str]:
-    """System properties out of Java's options, split at blanks as Kafka's scripts have the shell do it."""
+    """The system properties in Java's options, split at blanks as in Kafka's scripts."""
     words = [word.removeprefix("-D").partition("=") for word in options.split() if word.startswith("-D")]
     return {name: value for name, _, value in words}
 
 
 def settings_of(properties: Mapping[str, str]) -> dict[str, str]:
-    """The settings that system properties stand in for, where they are not given."""
+    """The defaults of settings from system properties."""
     found = {name: properties[of] for name, of in _PROPERTIES.items() if of in properties}
     for name in _SWITCHES:
         if name in found:
@@ -102,11 +102,11 @@ def settings_of(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def problems(settings: Settings) -> list[str]:
-    """What cannot be served of the settings, a line each."""
+    """Errors of the settings, a line each."""
     if not settings["zookeeper.ssl.client.enable"]:
         return []
     found = [
-        f"{name}=true: revoked certificates are not looked for here"
+        f"{name}=true: checks for revoked certificates are not supported"
         for name in ("zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable")
         if settings[name]
     ]
@@ -131,7 +131,7 @@ def _tls(settings: Settings) -> TlsSettings:
         keystore_type=_kind("keystore", text("keystore.type"), text("keystore.location")),
         keystore_location=text("keystore.location"),
         keystore_password=text("keystore.password"),
-        key_password=text("keystore.password"),  # ZooKeeper's client knows no other
+        key_password=text("keystore.password"),  # ZooKeeper's client has no separate one
         chain=None,
         key=None,
         truststore_type=_kind("truststore", text("truststore.type"), text("truststore.location")),
@@ -146,19 +146,19 @@ def _tls(settings: Settings) -> TlsSettings:
 
 
 def _kind(store: str, named: str | None, location: str | None) -> str:
-    """What kind of store it is; without a word about it, the file's name says it. Raises StoreProblem."""
+    """The type of a store, by default from the suffix of the file name. Raises StoreProblem."""
     if named is not None or location is None:
         return named or PEM
     ending = Path(location).suffix
     if ending not in _KINDS:
         raise StoreProblem(
-            f"zookeeper.ssl.{store}.type: needed, as {location} ends in none of {', '.join(_KINDS)}"
+            f"zookeeper.ssl.{store}.type: required, because {location} does not end in {', '.join(_KINDS)}"
         )
     return _KINDS[ending]
 
 
 def _login(properties: Mapping[str, str]) -> Account | None:
-    """Who we are by the JAAS file; None without one, or without the section. Raises ConfigError."""
+    """The account in the JAAS file; None without a file, or without the section. Raises ConfigError."""
     named = properties.get(_JAAS_FILE, "").removeprefix("=").removeprefix("file:")
     if not named:
         return None

@@ -1,11 +1,10 @@
-"""Consumer groups that keep members, owners and offsets in ZooKeeper, as consumers of 0.8 do. Reads only.
+"""Consumer groups of 0.8, with members, owners and offsets in ZooKeeper. Read-only.
 
-    /consumers/<group>/ids/<consumer>                who is there; ephemeral
+    /consumers/<group>/ids/<consumer>                a member; ephemeral
     /consumers/<group>/owners/<topic>/<partition>    the stream that reads it, <consumer>-<number>; ephemeral
     /consumers/<group>/offsets/<topic>/<partition>   the offset of the next message, in decimal digits
 
-Called by /metrics and `ottla groups --zookeeper`. Nodes are written by clients of any kind: what cannot be
-read is left out.
+Used by /metrics and `ottla groups --zookeeper`. Nodes that cannot be decoded are left out.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Partition = tuple[str, int]
 class ZooKeeperGroup(NamedTuple):
     group_id: str
     members: dict[str, tuple[str, ...]]
-    """Consumer ids, and the topics, or the filter, that each subscribes to."""
+    """The topics, or the filter, of each member, by consumer id."""
     owners: dict[Partition, str]
     """The stream that reads a partition."""
     offsets: dict[Partition, int]
 
     @property
     def state(self) -> str:
-        """In the words of other groups: Dead is one of which nothing is there."""
+        """The state as of other groups; Dead without any node."""
         if self.members:
             return "Stable"
         return "Empty" if self.offsets or self.owners else "Dead"
@@ -77,7 +76,7 @@ async def read_groups(store: MetadataStore, names: Iterable[str], root: str = ""
 
 
 async def _partitions(store: MetadataStore, parents: list[str]) -> list[dict[Partition, bytes]]:
-    """What lies at <parent>/<topic>/<partition>, for each parent."""
+    """The data of <parent>/<topic>/<partition> by topic and partition, for each parent."""
     topics = await children_of_many(store, parents)
     of_topic = [(at, topic) for at, found in enumerate(topics) for topic in found]
     numbers = await children_of_many(store, [f"{parents[at]}/{topic}" for at, topic in of_topic])

@@ -1,10 +1,10 @@
-"""A session with ZooKeeper: how it is opened, followed and ended, and how one asks through it.
+"""A ZooKeeper session: its life cycle, and requests with retries, over kazoo.
 
-Called by the ZooKeeper adapter, which is made of it. Kazoo works in threads of its own; everything it reports
-is moved to the event loop, many completions by one wake-up.
+Used by `ZooKeeperStore`. Kazoo works in threads of its own; its results are moved to the event loop, many of
+them with one wake-up.
 
-Invariants: a read is repeated after a lost connection, a write never is (its outcome is unknown then, and
-`StoreUnavailable` says so), and what is denied is not asked for again.
+Invariants: a read is repeated after a lost connection; a write is never repeated, because its outcome is
+unknown then (`StoreUnavailable`); a denied request is never repeated.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
+from ottla.metadata.kazoo_adapter import translate
 from ottla.metadata.kazoo_connection import new_client, zookeeper_context
-from ottla.metadata.kazoo_words import translate
 from ottla.metadata.store import Cancel, StoreDenied, StoreUnavailable
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.stores import StoreProblem
 
 log = logging.getLogger(__name__)
 
-# How long an operation may wait for a connection and an answer before it is given up as StoreUnavailable.
+# The least timeout of an operation, including the wait for a connection; then it raises StoreUnavailable.
 _OPERATION_TIMEOUT_S_MIN = 15.0
 
 
 class ZooKeeperSession:
     """A session with a ZooKeeper ensemble, which is replaced when it expires.
 
-    `connect` is Kafka's `zookeeper.connect`: `host:port,host:port/chroot`. The session timeout is what is
-    asked for; the ensemble may grant another. `access`: how we show ourselves, and whose our nodes are.
+    `connect` is Kafka's `zookeeper.connect`: `host:port,host:port/chroot`. The session timeout is the
+    requested one; the ensemble may grant another. `access` has TLS, login, and the ACLs of new nodes.
     """
 
     def __init__(
@@ -45,22 +45,21 @@ class ZooKeeperSession:
         connection_timeout_ms: int | None = None,
         access: ZooKeeperAccess | None = None,
     ) -> None:
-        self._connect_string = connect.rstrip("/")
-        self._access = access or ZooKeeperAccess()
-        self._connect_timeout_s = (connection_timeout_ms or session_timeout_ms) / 1000
+        self.connect_string = connect.rstrip("/")
+        self.access = access or ZooKeeperAccess()
+        self.connect_timeout_s = (connection_timeout_ms or session_timeout_ms) / 1000
         self._operation_timeout_s = max(_OPERATION_TIMEOUT_S_MIN, 2 * session_timeout_ms / 1000)
-        self._session_timeout_s = session_timeout_ms / 1000
+        self.session_timeout_s = session_timeout_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
         self._connected = asyncio.Event()
         self._opening: asyncio.Future[None] | None = None
         self._failure = ""
-        """Why there is no connection, as far as it is known."""
+        """The reason of the last failed connection."""
         self._closing = False
         self._expiry_callbacks: dict[object, Callable[[], None]] = {}
         self._completions: deque[Callable[[], None]] = deque()
         self._wake_scheduled = False
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def session_id(self) -> int:
@@ -77,14 +76,12 @@ class ZooKeeperSession:
         client_id = (int(session, 16), bytes.fromhex(password))
 
         def end() -> None:
-            # Kazoo takes the session over; one that has expired is replaced by a new one, which ends instead.
-            client = new_client(
-                self._connect_string, self._session_timeout_s, self._access, client_id=client_id
-            )
+            # Kazoo takes over the session; if it has expired, kazoo opens a new one, which is closed here.
+            client = new_client(self.connect_string, self.session_timeout_s, self.access, client_id=client_id)
             try:
-                client.start(self._connect_timeout_s)
+                client.start(self.connect_timeout_s)
             except KazooTimeoutError:
-                raise StoreUnavailable("/", f"no ZooKeeper answers at {self._connect_string}") from None
+                raise StoreUnavailable("/", f"no response from ZooKeeper at {self.connect_string}") from None
             finally:
                 client.stop()
                 client.close()
@@ -93,39 +90,37 @@ class ZooKeeperSession:
 
     async def connect(self) -> None:
         self._loop = asyncio.get_running_loop()
-        if self._access.tls is not None:
+        if self.access.tls is not None:
             try:
-                zookeeper_context(self._access.tls)
+                zookeeper_context(self.access.tls)
             except StoreProblem as problem:
                 raise StoreUnavailable("/", str(problem)) from None
-        await self._open(self._connect_string)
+        await self._open(self.connect_string)
 
     async def _open(self, hosts: str) -> None:
         assert self._loop is not None
         self._opening = self._loop.create_future()
         self._client = client = new_client(
             hosts,
-            self._session_timeout_s,
-            self._access,
-            ready=lambda: self._to_loop(self._on_ready),
-            failed=lambda reason, refused: self._to_loop(lambda: self._on_failure(reason, refused)),
+            self.session_timeout_s,
+            self.access,
+            ready=lambda: self.run_on_loop(self._on_ready),
+            failed=lambda reason, refused: self.run_on_loop(lambda: self._on_failure(reason, refused)),
             logger=logging.getLogger("ottla.kazoo"),
         )
-        # Kazoo reports every reconnection attempt as a warning with a stack; its states are logged here.
+        # Kazoo logs every failed connection as a warning with a stack trace; this class logs one line.
         client.logger.setLevel(logging.ERROR)
         client.add_listener(self._state_changed)
         client.start_async()
         try:
-            await asyncio.wait_for(self._opening, self._connect_timeout_s)
+            await asyncio.wait_for(self._opening, self.connect_timeout_s)
         except (TimeoutError, StoreDenied) as error:
             await self.close()
             if isinstance(error, StoreDenied):
                 raise
-            raise StoreUnavailable("/", f"no ZooKeeper answers at {hosts}: {self._failure}") from None
+            raise StoreUnavailable("/", f"no response from ZooKeeper at {hosts}: {self._failure}") from None
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
         client, self._client = self._client, None
         if client is not None:
             await self._stop(client)
@@ -150,45 +145,45 @@ class ZooKeeperSession:
 
         return cancel
 
-    # From kazoo's threads to the event loop.
+    # Transfer from kazoo's threads to the event loop.
 
-    def _to_loop(self, action: Callable[[], None]) -> None:
-        """Run the action on the loop; callable from any thread. Actions of one thread keep their order."""
+    def run_on_loop(self, action: Callable[[], None]) -> None:
+        """Run the action on the event loop, from any thread. Actions of one thread keep their order."""
         self._completions.append(action)
         if not self._wake_scheduled:
             self._wake_scheduled = True
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: nobody is left to care
+            except RuntimeError:  # the loop is closed
                 self._completions.clear()
 
     def _drain(self) -> None:
-        # Cleared first: an action appended from here on schedules a wake-up of its own.
+        # Cleared first: an action that is appended from now on schedules another wake-up.
         self._wake_scheduled = False
         while self._completions:
             self._completions.popleft()()
 
     def _state_changed(self, state: str) -> None:
-        self._to_loop(lambda: self._on_state(state))
+        self.run_on_loop(lambda: self._on_state(state))
 
     def _on_state(self, state: str) -> None:
         if self._closing:
             return
         if state == KazooState.LOST:
             self._connected.clear()
-            log.warning("the ZooKeeper session has expired")
+            log.warning("ZooKeeper session expired")
             for callback in list(self._expiry_callbacks.values()):
                 callback()
         elif state == KazooState.SUSPENDED and self._connected.is_set():
             self._connected.clear()
-            log.warning("the connection to ZooKeeper is lost; reconnecting")
+            log.warning("Connection to ZooKeeper lost, reconnecting")
 
     def _on_ready(self) -> None:
-        """Kazoo's own CONNECTED comes before the login."""
+        """The connection is authenticated; kazoo's own CONNECTED state precedes the login."""
         if self._closing:
             return
-        log.info("connected to ZooKeeper, session 0x%x", self.session_id)
+        log.info("Connected to ZooKeeper, session 0x%x", self.session_id)
         self._failure = ""
         self._connected.set()
         if self._opening is not None and not self._opening.done():
@@ -198,13 +193,13 @@ class ZooKeeperSession:
         if self._closing:
             return
         if reason != self._failure:
-            log.warning("no connection to ZooKeeper: %s", reason)
+            log.warning("Cannot connect to ZooKeeper: %s", reason)
         self._failure = reason
         if refused and self._opening is not None and not self._opening.done():
             self._opening.set_exception(StoreDenied("/", reason))
 
     def _await(self, path: str, issue: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Issue a kazoo call now and return a future of its outcome, in this port's errors."""
+        """Issue a kazoo call; returns a future of its result, with the store's errors."""
         assert self._loop is not None, "not connected"
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -221,16 +216,16 @@ class ZooKeeperSession:
         def time_out() -> None:
             if not future.done():
                 future.set_exception(
-                    StoreUnavailable(path, f"no answer in {self._operation_timeout_s:.0f} s")
+                    StoreUnavailable(path, f"no response within {self._operation_timeout_s:.0f} s")
                 )
 
         timer = self._loop.call_later(timeout_s, time_out)
         future.add_done_callback(lambda _: timer.cancel())
-        issue().rawlink(lambda result: self._to_loop(lambda: finish(result)))
+        issue().rawlink(lambda result: self.run_on_loop(lambda: finish(result)))
         return future
 
-    async def _read(self, path: str, issue: Callable[[Any], Any]) -> Any:
-        """Issue a read, again after every lost connection, until the time is up."""
+    async def read(self, path: str, issue: Callable[[Any], Any]) -> Any:
+        """Issue a read, and repeat it after a lost connection, until the operation times out."""
         assert self._loop is not None, "not connected"
         deadline = self._loop.time() + self._operation_timeout_s
         while True:
@@ -244,7 +239,8 @@ class ZooKeeperSession:
                     raise
                 await self._until_connected(path, deadline)
 
-    async def _write(self, path: str, issue: Callable[[Any], Any]) -> Any:
+    async def write(self, path: str, issue: Callable[[Any], Any]) -> Any:
+        """Issue a write, once there is a connection. Raises StoreUnavailable if its outcome is unknown."""
         client = self._require_client(path)
         if not self._connected.is_set():
             # Nothing is in flight yet: waiting for the connection cannot make the outcome unknown.

@@ -1,6 +1,6 @@
-"""Quotas: how fast a client may send and receive, and how fast replicas may be moved.
+"""Quotas: rate limits of clients, of connections and of throttled replicas.
 
-Pure: the time is passed in. `rates` measures as Kafka does, `clients` decides how long a client is to wait
-(KIP-13, KIP-55, KIP-219), `replication` whether a replica is to wait (KIP-73), `broker` keeps all of one
-broker. What is stored in the metadata store is `ottla.metadata.client_quotas`' matter.
+Pure: the time is passed in. `rates` measures as Kafka does, `clients` computes throttle times of clients
+(KIP-13, KIP-55, KIP-219), `replication` throttles replicas (KIP-73), `broker` has all quotas of one broker.
+Their settings in the metadata store are in `ottla.metadata.client_quotas`.
 """

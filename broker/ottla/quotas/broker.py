@@ -1,8 +1,8 @@
-"""The quotas of one broker, kept as the settings say.
+"""All quotas of one broker, updated from the settings.
 
-Made by the server's Broker, which passes on the settings of users, clients, topics and brokers as they are
-read; the handlers, fetchers and listeners ask the single quotas. What a setting's text may be was checked
-when it was stored: what cannot be read here is somebody else's writing, and raises ValueError.
+Made by the broker's assembly, which passes on changed settings of users, clients, topics and brokers;
+handlers, fetchers and listeners use the single quotas. Settings were validated when they were stored; an
+invalid one, which another program wrote, raises ValueError.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.quotas.clients import ClientQuotas, QuotaEntity, RequestQuotas
-from ottla.quotas.connections import ConnectionRates
-from ottla.quotas.mutations import MutationQuotas
+from ottla.quotas.connections import ConnectionQuotas
+from ottla.quotas.mutations import ControllerMutationQuotas
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota, throttled_partitions
 
@@ -26,7 +26,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 class BrokerQuotas:
-    """What clients may produce and fetch here, and what replicas may move in and out."""
+    """See the module."""
 
     def __init__(
         self,
@@ -39,38 +39,38 @@ class BrokerQuotas:
         self.produce = ClientQuotas(client_windows)
         self.fetch = ClientQuotas(client_windows)
         self.requests = RequestQuotas(client_windows)
-        self.mutations = MutationQuotas(controller_windows)
-        self.connections = ConnectionRates(client_windows)
+        self.mutations = ControllerMutationQuotas(controller_windows)
+        self.connections = ConnectionQuotas(client_windows)
         self.leader = ReplicationQuota(replication_windows)
         self.follower = ReplicationQuota(replication_windows)
-        self.between_log_dirs = ReplicationQuota(log_dir_windows)
-        """Of all that this broker moves from one of its directories to another (KIP-113)."""
+        self.log_dirs = ReplicationQuota(log_dir_windows)
+        """For moves of replicas between log directories (KIP-113)."""
         self._broker_id = broker_id
 
     def client_config_changed(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
-        """The settings of a user, a client-id or both are now `config` (empty: none)."""
+        """Apply the settings of a user, a client-id or both; empty: no settings."""
         for quotas, name in ((self.produce, PRODUCER_BYTE_RATE), (self.fetch, CONSUMER_BYTE_RATE)):
             text = config.get(name)
             quotas.update(entity, None if text is None else float(int(text)))
-        for others, name in (
+        for quota, name in (
             (self.requests, REQUEST_PERCENTAGE),
             (self.mutations, CONTROLLER_MUTATION_RATE),
         ):
             text = config.get(name)
-            others.update(entity, None if text is None else float(text))
+            quota.update(entity, None if text is None else float(text))
 
     def address_config_changed(self, address: str | None, config: Mapping[str, str]) -> None:
-        """The settings of an address, or of all others (None), are now `config`."""
+        """Apply the settings of an IP address, or of the default (None)."""
         text = config.get(CONNECTION_CREATION_RATE)
-        self.connections.limit_address(address, None if text is None else int(text))
+        self.connections.set_address_limit(address, None if text is None else int(text))
 
     def topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
-        """Which of the topic's replicas are throttled."""
+        """Apply the topic's throttled replicas."""
         for quota, name in ((self.leader, LEADER_REPLICAS), (self.follower, FOLLOWER_REPLICAS)):
             quota.throttle(topic, throttled_partitions(config.get(name, ""), self._broker_id))
 
-    def replication_rates_changed(self, leader: int, follower: int, between_log_dirs: int) -> None:
-        """The dynamic rates, in bytes per second, that hold for throttled replicas."""
-        self.between_log_dirs.limit = float(between_log_dirs)
+    def replication_rates_changed(self, leader: int, follower: int, log_dirs: int) -> None:
+        """Apply the rates of throttled replicas, in bytes per second."""
+        self.log_dirs.limit = float(log_dirs)
         self.leader.limit = float(leader)
         self.follower.limit = float(follower)

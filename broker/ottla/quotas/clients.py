@@ -1,8 +1,8 @@
-"""How long a client is to wait that took more of something than its rate allows (KIP-13, KIP-55, KIP-124).
+"""Throttle times of clients that exceed a rate (KIP-13, KIP-55, KIP-124).
 
-One `ClientQuotas` for each kind of quota that is a rate; the handlers record what a request weighed and
-answer with the time it returns. Whose limit holds is `levels`' matter. Everything is as
-`ClientQuotaManager` of Kafka 3.9.1 has it, which a test compares it with.
+There is one `ClientQuotas` per kind of rate quota; handlers record the amount of a request and respond with
+the returned throttle time. `levels` chooses the limit. All behaviour is that of `ClientQuotaManager` of Kafka
+3.9.1; a test compares the two.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ottla.quotas.levels import (
     SENSOR_EXPIRATION_MS,
     UNLIMITED,
     UNNAMED,
-    Levels,
     Name,
     QuotaEntity,
+    QuotaSensors,
 )
 from ottla.quotas.rates import Rate, Windows
 
@@ -36,8 +36,8 @@ __all__ = [
 PERCENT_PER_NANOSECOND: Final = 100.0 / 1e9
 
 
-class _Used:
-    """What one client, user or pair has used; `limit` is in amount per second."""
+class _Usage:
+    """The measured rate of one client, user or pair; `limit` is in amount per second."""
 
     __slots__ = ("limit", "rate", "used_ms")
 
@@ -47,35 +47,35 @@ class _Used:
         self.used_ms = 0
 
 
-class ClientQuotas(Levels[_Used]):
+class ClientQuotas(QuotaSensors[_Usage]):
     """Limits and usage of one kind of quota."""
 
     def __init__(self, windows: Windows) -> None:
         super().__init__()
         self._windows = windows
 
-    def make_sensor(self, limit: float) -> _Used:
-        return _Used(Rate(self._windows), limit)
+    def make_sensor(self, limit: float) -> _Usage:
+        return _Usage(Rate(self._windows), limit)
 
     def record(self, user: str, client_id: str | None, amount: float, now_ms: int) -> int:
-        """Count what a request weighed; returns for how many ms the client is to be silent, mostly 0."""
+        """Record the amount of a request; returns the throttle time in ms, mostly 0."""
         sensor = self.sensor(user, client_id, now_ms)
         sensor.rate.record(amount, now_ms)
         observed, window_ms = sensor.rate.measure(now_ms)
         return 0 if observed <= sensor.limit else self.throttle_ms(observed, sensor.limit, window_ms)
 
     def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
-        """The wait of a client whose rate is above its limit."""
+        """The throttle time of a client whose rate is above its limit."""
         return throttle_ms(observed, limit, window_ms)
 
     def unrecord(self, user: str, client_id: str | None, amount: float, now_ms: int) -> None:
-        """Take back what `record` counted: the throttled answer will not carry it."""
+        """Undo `record`: the throttled response does not contain the data."""
         self.sensor(user, client_id, now_ms).rate.record(-amount, now_ms)
 
-    def most_at_once(self, user: str, client_id: str | None) -> int | None:
-        """The largest amount that can pass without waiting, after a silence; None when there is no limit.
+    def max_burst(self, user: str, client_id: str | None) -> int | None:
+        """The largest amount that an idle client can use without throttling; None without a limit.
 
-        An answer that is larger would be throttled for ever: Fetch does not read more than this.
+        Fetch does not read more than this: a larger response would be throttled for ever.
         """
         limit = self.limit_of(user, client_id)
         if limit is None:
@@ -85,10 +85,9 @@ class ClientQuotas(Levels[_Used]):
 
 
 class RequestQuotas(ClientQuotas):
-    """request_percentage: the share of the broker's time, where 100 is the whole of its one loop (KIP-124).
+    """request_percentage: the share of the event loop's time, where 100 is all of it (KIP-124).
 
-    No wait is longer than one window: what takes time is not known before, so a request that was dear need
-    not be paid for at once.
+    The throttle time is at most one window, because the time of a request is not known in advance.
     """
 
     def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
@@ -96,10 +95,10 @@ class RequestQuotas(ClientQuotas):
 
 
 def throttle_ms(observed: float, limit: float, window_ms: int) -> int:
-    """How long nothing may come until the rate is at the limit again: (observed - limit) / limit * window.
+    """The time until the rate is at the limit again: (observed - limit) / limit * window.
 
-    Kafka keeps the lowest 32 bits of it. So a limit of 0 throttles nobody (an infinite time becomes -1), nor
-    does one so small that the time has its 32nd bit set.
+    Kafka keeps its lowest 32 bits. So a limit of 0 does not throttle (an infinite time becomes -1), nor does
+    a limit so small that the time has its 32nd bit set.
     """
     if limit == 0:
         return 0
@@ -108,7 +107,7 @@ def throttle_ms(observed: float, limit: float, window_ms: int) -> int:
 
 
 def bounded_throttle_ms(observed: float, limit: float, window_ms: int, most_ms: int) -> int:
-    """The same, `most_ms` at most; a limit of 0 gives all of that."""
+    """As `throttle_ms`, but at most `most_ms`; `most_ms` for a limit of 0."""
     return most_ms if limit == 0 else max(0, min(_exact_ms(observed, limit, window_ms), most_ms))
 
 

@@ -1,9 +1,8 @@
-"""How fast connections may be made: to a listener, to the broker, and from one address (KIP-402, KIP-612).
+"""Connection creation rates of a listener, of the broker, and of an IP address (KIP-402, KIP-612).
 
-Called by ottla.server.network.listener for each connection that is accepted. The first two make the acceptor
-wait, and the connection with it; an address above its own rate has its connection closed, after a wait, and
-not counted. Nobody waits longer than one window. All as `ConnectionQuotas` of Kafka 3.9.1 has it (a test asks
-it).
+Called by ottla.server.network.listener for each accepted connection. The first two delay the acceptor. A
+connection from an address above its rate is closed after a delay, and not counted. Delays are at most one
+window. All behaviour is that of `ConnectionQuotas` of Kafka 3.9.1; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from ottla.quotas.clients import DEFAULT, QuotaEntity, RequestQuotas, bounded_th
 from ottla.quotas.rates import Rate, Windows
 
 
-class ConnectionRates:
-    """Limits are connections per second; the ones of listeners and the broker are passed in each time."""
+class ConnectionQuotas:
+    """Limits are in connections per second; callers pass those of listeners and of the broker."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._broker = Rate(windows)
         self._listeners: dict[str, Rate] = {}
-        # An address takes the place of a client id; no wait is longer than one window there, too.
+        # An address takes the place of a client-id; its delays are at most one window, too.
         self._addresses = RequestQuotas(windows)
 
-    def limit_address(self, address: str | None, limit: int | None) -> None:
-        """Set the limit of an address, or of all that have none of their own (None); None takes it away."""
+    def set_address_limit(self, address: str | None, limit: int | None) -> None:
+        """Set the limit of an address, or the default (address None); limit None removes it."""
         self._addresses.update(QuotaEntity(client_id=DEFAULT if address is None else address), limit)
 
     def accepted(self, listener: str, listener_limit: int, broker_limit: int | None, now_ms: int) -> int:
-        """Count a connection; for how many ms it and those behind it are to wait. The brokers' own listener
-        does not count for the broker, nor waits for it (`broker_limit` None)."""
+        """Record a connection; returns the delay in ms of it and of those behind it. The inter-broker
+        listener is exempt from the broker's limit (`broker_limit` None)."""
         rate = self._listeners.get(listener)
         if rate is None:
             rate = self._listeners[listener] = Rate(self._windows)
@@ -37,9 +36,9 @@ class ConnectionRates:
             wait_ms = max(wait_ms, self._record(self._broker, broker_limit, now_ms))
         return wait_ms
 
-    def from_address(self, address: str, listener: str, now_ms: int, *, of_broker: bool) -> int:
-        """Count a connection of an address. Positive: it has too many, this one was not counted after all,
-        and is to be closed after so many ms. `of_broker`: `accepted` counted it for the broker."""
+    def record_address(self, address: str, listener: str, now_ms: int, *, of_broker: bool) -> int:
+        """Record a connection of an address. Positive: the rate is exceeded, the connection is not counted
+        and must be closed after so many ms. `of_broker`: `accepted` counted it for the broker."""
         if self._addresses.limit_of("", address) is None:
             return 0
         wait_ms = self._addresses.record("", address, 1, now_ms)

@@ -1,18 +1,18 @@
-"""The eight levels of precedence over user and client-id, and who has a sensor of his own (KIP-55).
+"""The eight levels of precedence of quotas by user and client-id, and the sensors that they need (KIP-55).
 
-Called by `clients` (rates) and `mutations` (token buckets), which say what a sensor is. The most specific of
-these that is set holds:
+Used by `clients` (rates) and `mutations` (token buckets), which define the sensor. The most specific limit
+that is set applies:
 
     1. user and client-id           5. default user and default client-id
     2. user and default client-id   6. default user
     3. user                         7. client-id
     4. default user and client-id   8. default client-id
 
-A quota of a default is not shared: each user (levels 3 and 6), client-id (7 and 8) or pair (the others) has
-its own usage. Everything is as `ClientQuotaManager` of Kafka 3.9.1 has it, which a test compares it with.
+A default quota is not shared: each user (levels 3 and 6), client-id (7 and 8) or pair (the others) has its
+own usage. All behaviour is that of `ClientQuotaManager` of Kafka 3.9.1; a test compares the two.
 
-Invariants: nothing is counted before the first quota was set (`enabled`), and all clients are from then on;
-every sensor's limit is the one its levels give now; a sensor unused for an hour is forgotten.
+Invariants: nothing is recorded before the first quota is set (`enabled`), and all clients are from then on;
+every sensor has the limit that currently applies to it; a sensor that is unused for an hour is removed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _CLIENT_LEVELS, _USER_LEVELS, _PAIR_LEVELS = 1, 2, 4
 
 
 class QuotaEntity(NamedTuple):
-    """What a quota is set for."""
+    """The entity that a quota is set for."""
 
     user: Name = UNNAMED
     client_id: Name = UNNAMED
 
 
 class Sensor(Protocol):
-    """What one client, user or pair has used; `limit` is in amount per second."""
+    """The usage of one client, user or pair; `limit` is in amount per second."""
 
     limit: float
     used_ms: int
@@ -49,28 +49,28 @@ class Sensor(Protocol):
 S = TypeVar("S", bound=Sensor)
 
 
-class Levels(Generic[S]):
+class QuotaSensors(Generic[S]):
     """Limits and sensors of one kind of quota."""
 
     def __init__(self) -> None:
         self.enabled = False
-        """Whether a quota of any kind has been set since the start; until then there is nothing to ask."""
+        """Whether a quota of any kind has been set since the start."""
         self.limited = False
-        """Whether anybody has a limit of this kind now."""
+        """Whether a quota of this kind is set now."""
         self._levels = 0
         self._limits: dict[QuotaEntity, float] = {}
         self._sensors: dict[tuple[str, str], S] = {}
         self._swept_ms = 0
 
     def make_sensor(self, limit: float) -> S:
-        """A new one, nothing used."""
+        """A new sensor without usage."""
         raise NotImplementedError
 
     def update(self, entity: QuotaEntity, limit: float | None) -> None:
-        """Set the limit of an entity, in amount per second; None takes it away.
+        """Set the limit of an entity, in amount per second; None removes it.
 
-        Also to be called for an entity that is known but has no limit of this kind: Kafka tells clients
-        apart by the levels that were ever spoken of.
+        Call it also for an entity without a limit of this kind: as in Kafka, the levels that were ever
+        configured decide whether clients are distinguished by user, client-id or both.
         """
         if entity.user == UNNAMED:
             self._levels |= _CLIENT_LEVELS
@@ -87,15 +87,15 @@ class Levels(Generic[S]):
             sensor.limit = UNLIMITED if found is None else found
 
     def limit_of(self, user: str, client_id: str | None) -> float | None:
-        """The limit that holds for a client, in amount per second; None if there is none."""
+        """The limit that applies to a client, in amount per second; None without one."""
         return self._limit(*self._key(user, client_id or ""))
 
     def __len__(self) -> int:
-        """How many clients are being counted."""
+        """The number of sensors."""
         return len(self._sensors)
 
     def sensor(self, user: str, client_id: str | None, now_ms: int) -> S:
-        """Where a client's usage is counted."""
+        """The sensor of a client; created if needed."""
         key = self._key(user, client_id or "")
         sensor = self._sensors.get(key)
         if sensor is None:
@@ -107,14 +107,14 @@ class Levels(Generic[S]):
         return sensor
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget who has not been seen for long. Done when someone new comes, for only then do they grow."""
+        """Remove sensors that are unused for SENSOR_EXPIRATION_MS. Called when a sensor is added."""
         self._swept_ms = now_ms
         oldest_ms = now_ms - SENSOR_EXPIRATION_MS
         for key in [key for key, sensor in self._sensors.items() if sensor.used_ms < oldest_ms]:
             del self._sensors[key]
 
     def _key(self, user: str, client_id: str) -> tuple[str, str]:
-        """Whose usage a request counts to: (user, client-id), where "" means any."""
+        """The key of the sensor that a request counts for: (user, client-id), where "" means any."""
         levels = self._levels
         if levels <= _CLIENT_LEVELS:
             return "", client_id
@@ -134,7 +134,7 @@ class Levels(Generic[S]):
         return "", client_id
 
     def _limit(self, user: str, client_id: str) -> float | None:
-        """The limit of a key that `_key` gave."""
+        """The limit that applies to a key of `_key`."""
         names: tuple[tuple[Name, Name], ...]
         if user and client_id:
             names = ((user, client_id), (user, DEFAULT), (DEFAULT, client_id), (DEFAULT, DEFAULT))

@@ -1,12 +1,12 @@
-"""controller_mutation_rate: how many partitions a client may create and delete (KIP-599).
+"""controller_mutation_rate: the rate at which a client may create and delete partitions (KIP-599).
 
-A token bucket for each client, user or pair: it fills with `limit` tokens a second up to what the windows
-hold, each partition takes one, and nothing is let through while it is below zero. So one request may
-overdraw it by any amount, and pays for that with the wait of the next. All as in Kafka 3.9.1 (a test asks
-its classes).
+Each client, user or pair has a token bucket: it fills with `limit` tokens per second up to the capacity of
+the windows, each partition takes one, and requests are rejected while it is below zero. So one request may
+overdraw it by any amount; the next ones wait. All behaviour is that of Kafka 3.9.1; a test compares it with
+Kafka's classes.
 
-A `MutationQuota` is one request's view: strict where the version of the API has an error for it
-(THROTTLING_QUOTA_EXCEEDED), otherwise permissive, which counts and lets everything pass.
+A `ControllerMutationQuota` is one request's view: strict where the version of the API has an error for it
+(THROTTLING_QUOTA_EXCEEDED), otherwise permissive: it records everything and rejects nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.quotas.levels import Levels
+from ottla.quotas.levels import QuotaSensors
 from ottla.quotas.rates import Windows
 
 
 class TokenBucket:
-    """Starts full. `limit` is in tokens per second and may change at any time."""
+    """A token bucket, full at first. `limit` is in tokens per second and may change at any time."""
 
     __slots__ = ("_refilled_ms", "_tokens", "_window_s", "limit", "used_ms")
 
@@ -31,7 +31,7 @@ class TokenBucket:
         self._refilled_ms = 0
 
     def tokens(self, now_ms: int) -> float:
-        """What is in it; below zero when it is overdrawn."""
+        """The number of tokens; below zero when overdrawn."""
         self._refill(now_ms)
         return self._tokens
 
@@ -40,7 +40,7 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens - tokens)
 
     def throttle_ms(self, now_ms: int) -> int:
-        """How long until it is at zero again; 0 if it is not below."""
+        """The time until the number of tokens is zero again; 0 if it is not below."""
         tokens = self.tokens(now_ms)
         if tokens >= 0:
             return 0
@@ -58,8 +58,8 @@ class TokenBucket:
         self._refilled_ms = now_ms
 
 
-class MutationQuota:
-    """What one request may change. Made by `MutationQuotas.of`."""
+class ControllerMutationQuota:
+    """What one request may change. Made by `ControllerMutationQuotas.of`."""
 
     def __init__(self, bucket: TokenBucket | None, *, strict: bool) -> None:
         self._bucket = bucket
@@ -68,8 +68,8 @@ class MutationQuota:
         self._at_ms = 0
 
     def record(self, partitions: int, now_ms: int) -> None:
-        """Count partitions that are about to be created or deleted. Raises KafkaError
-        (THROTTLING_QUOTA_EXCEEDED), with nothing counted, when a strict quota is used up."""
+        """Record partitions that are about to be created or deleted. Raises KafkaError
+        (THROTTLING_QUOTA_EXCEEDED), with nothing recorded, if a strict quota is exceeded."""
         bucket = self._bucket
         if bucket is None:
             return
@@ -91,15 +91,15 @@ class MutationQuota:
         self._throttle_ms, self._at_ms = wait_ms, now_ms
 
     def throttle_ms(self, now_ms: int) -> int:
-        """How long the client is to wait from now on; the answer may come long after the counting."""
+        """The remaining throttle time; the response may be sent long after `record`."""
         low = max(0, self._throttle_ms - (now_ms - self._at_ms)) & 0xFFFFFFFF
-        return low if low < 2**31 else 0  # Kafka keeps 32 bits: a limit of 0 makes nobody wait
+        return low if low < 2**31 else 0  # Kafka keeps 32 bits: a limit of 0 does not throttle
 
 
-UNBOUNDED = MutationQuota(None, strict=False)
+UNBOUNDED = ControllerMutationQuota(None, strict=False)
 
 
-class MutationQuotas(Levels[TokenBucket]):
+class ControllerMutationQuotas(QuotaSensors[TokenBucket]):
     """The buckets of all clients."""
 
     def __init__(self, windows: Windows) -> None:
@@ -109,8 +109,8 @@ class MutationQuotas(Levels[TokenBucket]):
     def make_sensor(self, limit: float) -> TokenBucket:
         return TokenBucket(self._windows, limit)
 
-    def of(self, user: str, client_id: str | None, now_ms: int, *, strict: bool) -> MutationQuota:
+    def of(self, user: str, client_id: str | None, now_ms: int, *, strict: bool) -> ControllerMutationQuota:
         """The quota of one request."""
         if not self.enabled:
             return UNBOUNDED
-        return MutationQuota(self.sensor(user, client_id, now_ms), strict=strict)
+        return ControllerMutationQuota(self.sensor(user, client_id, now_ms), strict=strict)

@@ -1,12 +1,12 @@
-"""The rate of something over the last seconds, by the arithmetic of Kafka's metrics (3.9).
+"""Rates over the last seconds, with the arithmetic of Kafka's metrics (3.9).
 
-Used by `clients` and `replication`. A rate is a ring of samples, each a window of time and what was counted
-in it. Kafka divides by the time since the oldest sample's start, which is nearly always a little longer than
-the nominal window; throttle times follow from it, so it is done exactly the same way here (a test asks
-Kafka's own classes).
+Used by `clients` and `replication`. A rate is a ring of samples; a sample is a time window and the amount
+recorded in it. Kafka divides by the time since the oldest sample's start, which is nearly always a little
+longer than the nominal window. Throttle times depend on it, so the arithmetic here is exactly the same; a
+test compares it with Kafka's classes.
 
-Invariants: a sample is forgotten once nothing was counted in it for `samples` windows; time never goes back
-by more than the clock does (a negative age keeps the sample).
+Invariants: a sample is reset once nothing was recorded in it for `samples` windows; if the clock steps back,
+a sample is kept (its age is negative).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Windows:
 
 
 class _Sample:
+    """One time window."""
+
     __slots__ = ("last_ms", "start_ms", "total")
 
     def __init__(self, now_ms: int) -> None:
@@ -44,7 +46,7 @@ class Rate:
         self._current = 0
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Count `amount`; a negative one takes back what was counted."""
+        """Record `amount`; a negative one undoes an earlier record."""
         samples = self._samples
         if not samples:
             samples.append(_Sample(now_ms))
@@ -55,7 +57,7 @@ class Rate:
         sample.last_ms = now_ms
 
     def _advance(self, now_ms: int) -> _Sample:
-        # One sample more than the windows: the oldest may reach into the time that is looked at.
+        # One sample more than the windows: the oldest may overlap the measured time.
         self._current = (self._current + 1) % (self.windows.samples + 1)
         if self._current == len(self._samples):
             self._samples.append(_Sample(now_ms))
@@ -64,13 +66,13 @@ class Rate:
         return self._samples[self._current]
 
     def measure(self, now_ms: int) -> tuple[float, int]:
-        """(amount per second, the time in ms that it was taken over)."""
+        """(amount per second, the measured time in ms)."""
         total, elapsed_ms = self._sum(now_ms)
         window_ms = self._window_ms(elapsed_ms)
         return total / (window_ms / 1000), window_ms
 
     def _sum(self, now_ms: int) -> tuple[float, int]:
-        """(sum of the samples, ms since the oldest began), old samples forgotten."""
+        """(sum of the samples, ms since the start of the oldest); resets old samples."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
         forgotten_ms = self.windows.samples * self.windows.window_ms
@@ -85,7 +87,7 @@ class Rate:
         return total, now_ms - oldest_ms
 
     def _window_ms(self, elapsed_ms: int) -> int:
-        # A rate that is young counts as if there had been silence before: all windows but one are full.
+        # A new rate is measured over all windows but one, as if nothing had been recorded before.
         window_ms = self.windows.window_ms
         missing = self.windows.samples - 1 - elapsed_ms // window_ms
         if missing > 0:
@@ -94,7 +96,7 @@ class Rate:
 
 
 class SimpleRate(Rate):
-    """As Kafka's `SimpleRate` (replication quotas): over the time there was, one window at least."""
+    """As Kafka's `SimpleRate` (replication quotas): over the elapsed time, at least one window."""
 
     __slots__ = ()
 

@@ -1,9 +1,8 @@
-"""Changes of in-sync sets on their way to the controller (KIP-497).
+"""Sending of ISR changes to the controller (AlterPartitionManager, KIP-497).
 
-`manager` submits what its partitions propose; the port it is given carries the request to the controller,
-wherever that is at the time. Invariants: one request is in flight; a partition has at most one change
-waiting; every answer is matched by partition and checked there against the change it answers, since
-leadership may have moved meanwhile.
+`manager` submits the changes that its partitions propose; `send` sends a request to the current controller.
+Invariants: one request is in flight; a partition has at most one change waiting; every response is matched by
+partition, and checked there against the proposed change, because the leader may have changed since.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 50
 
-AlterPartitionPort = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+SendAlterPartition = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 Proposals = Mapping[PartitionKey, tuple[Partition, IsrChange]]
 
 
 def build_request(broker_id: int, broker_epoch: int, proposals: Proposals) -> AlterPartitionRequest:
-    """All proposals in one request, in the shape of version 3.
+    """All proposals in one request, in the format of version 3.
 
-    A follower comes with the broker epoch of its last fetch (KIP-903), so that the controller refuses one
-    that has restarted since, maybe without its log. Kafka's controllers with ZooKeeper do not look at it.
+    A follower has the broker epoch of its last fetch (KIP-903), so that the controller rejects a follower
+    that has restarted since, maybe without its log. Kafka's controller in ZooKeeper mode ignores it.
     """
     topics: dict[str, AlterPartitionRequest.TopicData] = {}
     for partition, change in proposals.values():
@@ -59,12 +58,12 @@ def build_request(broker_id: int, broker_epoch: int, proposals: Proposals) -> Al
 
 
 def highest_version(request: AlterPartitionRequest) -> int:
-    """3, but 1 if a topic has no id: from version 2 on topics go by id only."""
+    """3, or 1 if a topic has no id: from version 2 topics have ids only."""
     return 1 if any(topic.topic_id == ZERO_UUID for topic in request.topics) else 3
 
 
 def downgrade(request: AlterPartitionRequest, version: int) -> AlterPartitionRequest:
-    """The same request in the shape of `version`: before 3 the ISR is a plain list."""
+    """The same request in the format of `version`: before 3 the ISR is a list of broker ids."""
     if version >= 3:
         return request
     return AlterPartitionRequest(
@@ -90,7 +89,7 @@ def downgrade(request: AlterPartitionRequest, version: int) -> AlterPartitionReq
 
 
 class IsrChanges:
-    """How many there were, for metrics."""
+    """The numbers of ISR changes, for metrics."""
 
     def __init__(self) -> None:
         self.shrinks = self.expands = self.refused = 0
@@ -103,12 +102,12 @@ class IsrChanges:
 def apply_response(
     proposals: Proposals, response: AlterPartitionResponse, now_ms: int, counts: IsrChanges | None = None
 ) -> dict[PartitionKey, tuple[Partition, IsrChange]]:
-    """Tell each partition how its proposal went, and count it. Returns those to ask again, as they are."""
-    again: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
+    """Apply the result of each proposal to its partition, and count it. Returns the proposals to retry."""
+    retries: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
     if response.error_code != ErrorCode.NONE:
-        # Of the whole request: the controller moved, or it does not know this session of the broker (yet).
+        # For the whole request: the controller moved, or has not seen this broker's registration yet.
         error = ErrorCode.of(response.error_code)
-        _logger.info("AlterPartition refused: %s; asks again", error.name)
+        _logger.info("AlterPartition failed with %s, retrying", error.name)
         return {key: item for key, item in proposals.items() if item[0].isr_change is item[1]}
     names: dict[UUID, str] = {
         item[0].topic_id: key[0] for key, item in proposals.items() if item[0].topic_id is not None
@@ -137,24 +136,24 @@ def apply_response(
         else:
             if counts is not None:
                 counts.refused += 1
-            if partition.isr_change_refused(change, error, now_ms):
-                again[key] = (partition, change)
-    return again
+            if partition.isr_change_failed(change, error, now_ms):
+                retries[key] = (partition, change)
+    return retries
 
 
-class AlterPartitionSender:
-    """Sends what was submitted, batched, one request at a time, until it is answered or out of date."""
+class AlterPartitionManager:
+    """Sends submitted changes in batches, one request at a time, until each is decided or outdated."""
 
     def __init__(
         self,
         broker_id: int,
         broker_epoch: Callable[[], int],
-        port: AlterPartitionPort,
+        port: SendAlterPartition,
         clock: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._port = port
+        self._send_request = port
         self._clock = clock
         self.changes = IsrChanges()
         self._unsent: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
@@ -162,7 +161,7 @@ class AlterPartitionSender:
         self._stopped = False
 
     def submit(self, partition: Partition, change: IsrChange) -> None:
-        """Have `change` decided; replaces an older one of the same partition. Needs a running loop."""
+        """Queue `change`; replaces an older one of the same partition. Needs a running loop."""
         self._unsent[partition.key] = (partition, change)
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="alter-partition")
@@ -175,12 +174,12 @@ class AlterPartitionSender:
 
     async def _send_all(self) -> None:
         try:
-            # Whatever else is proposed in this turn of the loop goes along.
+            # Other proposals of this iteration of the event loop go into the same request.
             await asyncio.sleep(0)
             while proposals := self._take():
-                again = await self._send(proposals)
-                if again:
-                    for key, item in again.items():
+                retries = await self._send(proposals)
+                if retries:
+                    for key, item in retries.items():
                         self._unsent.setdefault(key, item)
                     await asyncio.sleep(RETRY_MS / 1000)
         finally:
@@ -193,11 +192,11 @@ class AlterPartitionSender:
     async def _send(self, proposals: Proposals) -> Proposals:
         request = build_request(self._broker_id, self._broker_epoch(), proposals)
         try:
-            return apply_response(proposals, await self._port(request), self._clock(), self.changes)
+            return apply_response(proposals, await self._send_request(request), self._clock(), self.changes)
         except (OSError, TimeoutError, KafkaError) as error:
-            _logger.info("AlterPartition did not reach the controller: %s; asks again", error)
+            _logger.info("AlterPartition could not be sent to the controller, retrying: %s", error)
             return proposals
         except Exception:
-            # A change that is never answered would freeze its partition's ISR for this leadership.
-            _logger.exception("AlterPartition failed; asks again")
+            # Without a response, the partition's ISR could not change any more in this leader epoch.
+            _logger.exception("AlterPartition failed, retrying")
             return proposals

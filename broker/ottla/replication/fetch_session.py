@@ -1,11 +1,12 @@
-"""A follower's end of a fetch session (KIP-227): what the leader remembers, so that requests name changes.
+"""The follower's side of a fetch session (KIP-227): the leader remembers the partitions, requests name
+changes.
 
 Called by `fetcher`, one for each leader. Pure. As Kafka's FetchSessionHandler: the first request is *full*
-and names every partition; if the leader answers with a session id, the next ones are *incremental*. Whatever
-goes wrong (a lost connection, a session that the leader evicted or that got out of step, an answer about
-partitions that were not asked for), the next request is full again, and closes the session there may be.
+and names every partition; if the response has a session id, the next requests are *incremental*. After any
+failure (a lost connection, a session that the leader evicted, a wrong epoch, a response about partitions that
+were not requested) the next request is full, and closes the session if there is one.
 
-Invariant: as long as a session goes on, `_asked` is what the leader has of it.
+Invariant: during a session, `_partitions` are the partitions in the leader's session.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ SESSION_ERRORS: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     )
 )
-"""Errors that a full request sets right."""
+"""Errors after which a full request succeeds."""
 
-PartitionAnswer: TypeAlias = tuple[PartitionKey, FetchResponse.PartitionData]
+PartitionResponse: TypeAlias = tuple[PartitionKey, FetchResponse.PartitionData]
 
 
-class Asked(NamedTuple):
-    """What the leader was asked of a partition."""
+class SessionPartition(NamedTuple):
+    """A partition as it is in the session."""
 
     topic_id: UUID
     partition: FetchRequest.FetchPartition
 
 
-class FetchSession:
-    """The session with one leader, or the want of one."""
+class FetchSessionHandler:
+    """The session with one leader, or none."""
 
     def __init__(self, leader_id: int) -> None:
         self._leader_id = leader_id
         self._id = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
-        self._asked: dict[PartitionKey, Asked] = {}
+        self._partitions: dict[PartitionKey, SessionPartition] = {}
         self._names: dict[UUID, str] = {}
         self._by_topic_id = True
-        self._changed: dict[PartitionKey, Asked] = {}
+        self._changed: dict[PartitionKey, SessionPartition] = {}
         self._forgotten: list[tuple[PartitionKey, UUID]] = []
 
     @property
@@ -72,48 +73,48 @@ class FetchSession:
     # --- the next request ---------------------------------------------------------------------------
 
     def begin(self, *, by_topic_id: bool) -> bool:
-        """Begin the next request. Returns whether it is full: then every partition is to be wanted anew, else
-        only those that may have changed."""
+        """Begin the next request. Returns whether it is full: then `add` every partition, else only those
+        that may have changed."""
         if by_topic_id != self._by_topic_id:
-            # A session is in one or the other; the leader would refuse it.
+            # A session has either ids or names; the leader would reject a change.
             self._by_topic_id = by_topic_id
             self._epoch = _INITIAL_EPOCH
         self._changed.clear()
         self._forgotten.clear()
         if self.is_full:
-            self._asked.clear()
+            self._partitions.clear()
             self._names.clear()
         return self.is_full
 
-    def want(self, key: PartitionKey, topic_id: UUID | None, partition: FetchRequest.FetchPartition) -> None:
-        """Ask for a partition, or go on asking for it."""
-        asked = Asked(topic_id or ZERO_UUID, partition)
-        before = self._asked.get(key)
-        # Mostly the offset is another one, and comparing the rest would cost more than it tells.
-        if before and before.partition.fetch_offset == partition.fetch_offset and asked == before:
+    def add(self, key: PartitionKey, topic_id: UUID | None, partition: FetchRequest.FetchPartition) -> None:
+        """Add a partition to the session, or change it."""
+        requested = SessionPartition(topic_id or ZERO_UUID, partition)
+        before = self._partitions.get(key)
+        # Mostly the offset has changed, which is cheap to compare; the other fields are not.
+        if before and before.partition.fetch_offset == partition.fetch_offset and requested == before:
             return
-        if before is not None and self._by_topic_id and before.topic_id != asked.topic_id:
+        if before is not None and self._by_topic_id and before.topic_id != requested.topic_id:
             self._forgotten.append((key, before.topic_id))
-        self._asked[key] = self._changed[key] = asked
-        self._names[asked.topic_id] = key[0]
+        self._partitions[key] = self._changed[key] = requested
+        self._names[requested.topic_id] = key[0]
 
-    def forget(self, key: PartitionKey) -> None:
-        """Do not ask for a partition any more."""
-        asked = self._asked.pop(key, None)
-        if asked is not None:
-            self._forgotten.append((key, asked.topic_id))
+    def remove(self, key: PartitionKey) -> None:
+        """Remove a partition from the session."""
+        requested = self._partitions.pop(key, None)
+        if requested is not None:
+            self._forgotten.append((key, requested.topic_id))
 
     def request(self) -> FetchRequest | None:
-        """The request that says what has been wanted and forgotten; None if there is nothing to ask for."""
-        if not self._asked and not self._forgotten:
+        """The request with the partitions that were added and removed; None if there is no partition."""
+        if not self._partitions and not self._forgotten:
             return None
         topics: dict[PartitionKey | tuple[str, UUID], FetchRequest.FetchTopic] = {}
-        for (name, _), asked in self._changed.items():
-            topic = topics.get((name, asked.topic_id))
+        for (name, _), requested in self._changed.items():
+            topic = topics.get((name, requested.topic_id))
             if topic is None:
-                topic = FetchRequest.FetchTopic(topic=name, topic_id=asked.topic_id)
-                topics[name, asked.topic_id] = topic
-            topic.partitions.append(asked.partition)
+                topic = FetchRequest.FetchTopic(topic=name, topic_id=requested.topic_id)
+                topics[name, requested.topic_id] = topic
+            topic.partitions.append(requested.partition)
         return FetchRequest(
             session_id=self._id,
             session_epoch=self._epoch,
@@ -129,26 +130,26 @@ class FetchSession:
         assert self._id != _NO_SESSION
         return FetchRequest(session_id=self._id, session_epoch=_FINAL_EPOCH)
 
-    # --- its answer ---------------------------------------------------------------------------------
+    # --- the response ---------------------------------------------------------------------------------
 
-    def accept(self, response: FetchResponse) -> list[PartitionAnswer] | None:
-        """The leader's answers to the last request. None: there is nothing to go by, and the next request is
+    def accept(self, response: FetchResponse) -> list[PartitionResponse] | None:
+        """The partitions of the response to the last request. None after an error: the next request is
         full."""
         if response.error_code != ErrorCode.NONE:
             _logger.info(
-                "broker %d refused fetch %d of session %d: %s",
+                "broker %d rejected fetch %d of session %d: %s",
                 self._leader_id, self._epoch, self._id, ErrorCode.of(response.error_code).name,
             )  # fmt: skip
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._id = _NO_SESSION
             self.restart()
             return None
-        answers = list(self._answers(response))
+        responses = list(self._responses(response))
         count = sum(len(topic.partitions) for topic in response.responses)
-        if len(answers) < count or (self.is_full and count < len(self._asked)):
+        if len(responses) < count or (self.is_full and count < len(self._partitions)):
             _logger.warning(
-                "broker %d answered about %d partitions where it was asked about %d",
-                self._leader_id, count, len(self._asked),
+                "broker %d responded with %d partitions where %d were requested",
+                self._leader_id, count, len(self._partitions),
             )  # fmt: skip
             self.restart()
             return None
@@ -157,17 +158,17 @@ class FetchSession:
             self.restart()
         else:
             self._epoch = self._epoch % _MAX_EPOCH + 1
-        return answers
+        return responses
 
-    def _answers(self, response: FetchResponse) -> Iterator[PartitionAnswer]:
+    def _responses(self, response: FetchResponse) -> Iterator[PartitionResponse]:
         for topic in response.responses:
             name = self._names.get(topic.topic_id, "") if self._by_topic_id else topic.topic
-            for answer in topic.partitions:
-                key = (name, answer.partition_index)
-                asked = self._asked.get(key)
-                if asked is not None and (not self._by_topic_id or asked.topic_id == topic.topic_id):
-                    yield key, answer
+            for row in topic.partitions:
+                key = (name, row.partition_index)
+                requested = self._partitions.get(key)
+                if requested is not None and (not self._by_topic_id or requested.topic_id == topic.topic_id):
+                    yield key, row
 
     def restart(self) -> None:
-        """Something went wrong: close the session, if there is one, with the next request, and begin anew."""
+        """After a failure: the next request is full, and closes the session if there is one."""
         self._epoch = _INITIAL_EPOCH

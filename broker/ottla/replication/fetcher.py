@@ -1,16 +1,16 @@
-"""Fetching from one leader broker: the thin loop around the decisions in `follower`.
+"""Fetches the records of followers from one leader broker; `follower` has the decisions about each partition.
 
-Started by `manager`, one per leader broker that some partition follows. One request is in flight; it asks for
-all partitions that are due, and waits at the leader for news (replica.fetch.wait.max.ms). A partition that
-leaves while a request is in flight is simply not found when the answer comes; one that comes back is
-another `FollowerFetch`, to which the old answer says nothing.
+Started by `manager`, one for each broker that leads a partition which this broker follows. One request is in
+flight: it has all partitions that are due, and waits at the leader for records (replica.fetch.wait.max.ms).
+The response about a partition that was removed meanwhile is ignored; one that was removed and added again is
+another `FollowerFetch`, which ignores it too.
 
-The leader keeps a session (KIP-227), so a round looks at those partitions only whose request may be another
-than the last one: what was answered, came, went, or is due again (`_changed`). Fetch 13 and later name topics
-by id; as long as one of the topics has none, 12 is spoken.
+The leader has a fetch session (KIP-227), so each request looks only at the partitions whose entry in the
+session may have to change: those in the last response, added, removed, or due again (`_changed`). Fetch 13
+and later name topics by id; while a topic has no id, Fetch 12 is sent.
 
-Invariant: a partition that is not due is in `_later`; a due one that is not in `_changed` is in the session
-as it would be asked for now.
+Invariant: a partition that is not due is in `_delayed`; a due one that is not in `_changed` is in the session
+with the values that a request would have now.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.quotas.replication import ReplicationQuota
-from ottla.replication.asking import epoch_ends, leader_offset
-from ottla.replication.fetch_session import SESSION_ERRORS, FetchSession
+from ottla.replication.fetch_session import SESSION_ERRORS, FetchSessionHandler
 from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry, Step
+from ottla.replication.leader_endpoint import epoch_ends, leader_offset
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
-from ottla.wire.connection import Answered, BrokerConnection, UnsupportedApi
+from ottla.wire.connection import BrokerConnection, OnResponse, UnsupportedApi
 from ottla.wire.inter_broker import InterBrokerConnection
 
 _logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 _TRUNCATION_FROM: Final = 12
 _TOPIC_IDS_FROM: Final = 13
 REPLICA_STATE_FROM: Final = 15
-"""Versions of Fetch carry the follower's id and broker epoch in `replica_state` (KIP-903)."""
+"""From this version of Fetch on, `replica_state` has the follower's id and broker epoch (KIP-903)."""
 _CLOSE_WAIT_S: Final = 0.5
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
@@ -69,8 +69,8 @@ class FetchSettings:
         )
 
 
-class LeaderFetcher:
-    """Keeps the partitions that follow broker `leader_id` up with it."""
+class ReplicaFetcher:
+    """See the module: fetches the partitions that broker `leader_id` leads."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class LeaderFetcher:
         self._quota = quota
         self._followers: dict[PartitionKey, FollowerFetch] = {}
         self._changed: dict[PartitionKey, None] = {}
-        self._later: dict[PartitionKey, FollowerFetch] = {}
+        self._delayed: dict[PartitionKey, FollowerFetch] = {}
         self._without_topic_id: set[PartitionKey] = set()
-        self._unplaced: dict[PartitionKey, FollowerFetch] = {}
-        self._asks_epochs = False
-        """The leader is too old to answer a fetch with where we diverge: what is `_unplaced` asks for that
-        before it fetches."""
-        self._session = FetchSession(leader_id)
+        self._unverified: dict[PartitionKey, FollowerFetch] = {}
+        self._uses_epoch_requests = False
+        """The leader supports no Fetch 12, whose response has the point of divergence: the partitions in
+        `_unverified` are truncated by OffsetForLeaderEpoch before they are fetched."""
+        self._session = FetchSessionHandler(leader_id)
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopping = False
@@ -114,7 +114,7 @@ class LeaderFetcher:
         """Fetch `partition` from now on. Needs a running loop."""
         assert partition.leader_id == self.leader_id
         self.remove(partition.key)
-        self._followers[partition.key] = self._unplaced[partition.key] = FollowerFetch(partition)
+        self._followers[partition.key] = self._unverified[partition.key] = FollowerFetch(partition)
         if partition.topic_id is None:
             self._without_topic_id.add(partition.key)
         self._woken.set()
@@ -124,19 +124,20 @@ class LeaderFetcher:
             )
 
     def remove(self, key: PartitionKey) -> None:
-        """Stop fetching; an answer under way is ignored."""
+        """Stop fetching; the response in flight is ignored."""
         self._followers.pop(key, None)
-        self._later.pop(key, None)
-        self._unplaced.pop(key, None)
+        self._delayed.pop(key, None)
+        self._unverified.pop(key, None)
         self._without_topic_id.discard(key)
         self._changed[key] = None
 
     def log_start_moved(self, key: PartitionKey) -> None:
-        """The start of a follower's log moved, and not by an answer of the leader's: it wants to know."""
+        """The start of a follower's log moved, but not by a response: the next request has the
+        new one."""
         self._changed[key] = None
 
     async def stop(self) -> None:
-        """Finish the request in flight, and close the session: the leader has better use for its memory."""
+        """Wait for the request in flight, and close the session, which frees the leader's memory."""
         for key in list(self._followers):
             self.remove(key)
         self._stopping = True
@@ -151,11 +152,11 @@ class LeaderFetcher:
     async def _run(self) -> None:
         while not self._stopping:
             now_ms = self._monotonic_clock()
-            for key in [key for key, follower in self._later.items() if follower.due_ms <= now_ms]:
-                del self._later[key]
+            for key in [key for key, follower in self._delayed.items() if follower.due_ms <= now_ms]:
+                del self._delayed[key]
                 self._changed[key] = None
-            if len(self._followers) == len(self._later):
-                due_ms = min((follower.due_ms for follower in self._later.values()), default=None)
+            if len(self._followers) == len(self._delayed):
+                due_ms = min((follower.due_ms for follower in self._delayed.values()), default=None)
                 await self._pause(None if due_ms is None else due_ms - now_ms)
                 continue
             try:
@@ -164,10 +165,10 @@ class LeaderFetcher:
                 raise
             except _FAILURES as error:
                 _logger.info("fetching from broker %d failed: %s", self.leader_id, error or repr(error))
-                self._give_up()
+                self._handle_failure()
             except Exception:
                 _logger.exception("fetching from broker %d failed", self.leader_id)
-                self._give_up()
+                self._handle_failure()
         with contextlib.suppress(*_FAILURES):
             await self._close_session()
 
@@ -175,108 +176,118 @@ class LeaderFetcher:
         connection = self._connection.current
         if self._session.id and connection is not None:
             version = connection.version_of(FetchRequest.api_key)
-            answered = asyncio.Event()
-            self._send(connection, self._session.final_request(), version, lambda _: answered.set())
-            await answered.wait()
+            closed = asyncio.Event()
+            self._send(connection, self._session.final_request(), version, lambda _: closed.set())
+            await closed.wait()
 
     async def _pause(self, pause_ms: int | None) -> None:
-        """Wait for a partition to come, `pause_ms` at most (None: as long as it takes)."""
+        """Wait until a partition is added, or for `pause_ms`; None: without a limit."""
         if not self._stopping:
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
                     await self._woken.wait()
 
-    def _give_up(self) -> None:
+    def _handle_failure(self) -> None:
         self._connection.close()
         self._session.restart()
-        # The leader may be back as another program.
-        self._unplaced.update(self._followers)
-        for key in self._followers.keys() - self._later.keys():
+        # The leader may return with another version of its software.
+        self._unverified.update(self._followers)
+        for key in self._followers.keys() - self._delayed.keys():
             self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
         follower.postpone(self._monotonic_clock(), self._settings.backoff_ms)
-        self._looked_at(key, follower)
+        self._schedule(key, follower)
 
-    def _looked_at(self, key: PartitionKey, follower: FollowerFetch) -> None:
-        """Something was decided about a partition: it is to be asked for anew, now or later."""
+    def _schedule(self, key: PartitionKey, follower: FollowerFetch) -> None:
+        """Have a partition requested with its new values, now or when it is due."""
         self._changed[key] = None
         if follower.due_ms > self._monotonic_clock():
-            self._later[key] = follower
+            self._delayed[key] = follower
 
     async def _fetch_once(self) -> None:
-        """Fetch, and go on fetching for as long as nothing but that is to be done.
+        """Fetch, and continue while nothing else has to be done.
 
-        Each answer's callback sends the next request; the task wakes only when it is needed.
+        The callback of each response sends the next request; the task runs only when it is needed.
         """
         connection = self._connection.current or await self._connection.open()
-        self._asks_epochs = connection.version_of(FetchRequest.api_key) < _TRUNCATION_FROM
-        if self._asks_epochs:
-            await self._find_divergence(connection)
-        needed: asyncio.Future[list[FollowerFetch]] = asyncio.get_running_loop().create_future()
-        self._ask(connection, needed)
-        for follower in await needed:
-            await self._place(connection, follower)
+        self._uses_epoch_requests = connection.version_of(FetchRequest.api_key) < _TRUNCATION_FROM
+        if self._uses_epoch_requests:
+            await self._truncate_by_epoch(connection)
+        interrupted: asyncio.Future[list[FollowerFetch]] = asyncio.get_running_loop().create_future()
+        self._send_fetch(connection, interrupted)
+        for follower in await interrupted:
+            await self._handle_out_of_range(connection, follower)
 
-    def _ask(self, connection: BrokerConnection, needed: asyncio.Future[list[FollowerFetch]]) -> None:
+    def _send_fetch(
+        self, connection: BrokerConnection, interrupted: asyncio.Future[list[FollowerFetch]]
+    ) -> None:
         version = self._version(connection)
         full = self._session.begin(by_topic_id=version >= _TOPIC_IDS_FROM)
         request = self._next_request(full)
         if request is None:
-            needed.set_result([])
+            interrupted.set_result([])
         else:
-            self._send(connection, request, version, partial(self._answered, connection, full, needed))
+            self._send(
+                connection, request, version, partial(self._on_fetch_response, connection, full, interrupted)
+            )
 
-    def _answered(
+    def _on_fetch_response(
         self,
         connection: BrokerConnection,
         full: bool,
-        needed: asyncio.Future[list[FollowerFetch]],
+        interrupted: asyncio.Future[list[FollowerFetch]],
         response: FetchResponse | BaseException,
     ) -> None:
-        if needed.done():
-            return  # cancelled: nobody wants the answer any more
+        if interrupted.done():
+            return  # the task was cancelled
         try:
             if isinstance(response, BaseException):
                 raise response
-            out_of_range = self._take(response, full)
-            if out_of_range or self._later or self._stopping or (self._asks_epochs and self._unplaced):
-                needed.set_result(out_of_range)
+            out_of_range = self._process_response(response, full)
+            if (
+                out_of_range
+                or self._delayed
+                or self._stopping
+                or (self._uses_epoch_requests and self._unverified)
+            ):
+                interrupted.set_result(out_of_range)
             else:
-                self._ask(connection, needed)
+                self._send_fetch(connection, interrupted)
         except Exception as error:
-            needed.set_exception(error)
+            interrupted.set_exception(error)
 
-    def _take(self, response: FetchResponse, full: bool) -> list[FollowerFetch]:
-        """Do what the answer asks for. Returns whose offset lies outside the leader's log."""
+    def _process_response(self, response: FetchResponse, full: bool) -> list[FollowerFetch]:
+        """Apply a response. Returns the followers whose offset is outside the leader's log."""
         out_of_range: list[FollowerFetch] = []
-        answers = self._session.accept(response)
-        if answers is None:
+        responses = self._session.accept(response)
+        if responses is None:
             if full and response.error_code not in SESSION_ERRORS:
-                raise KafkaError(ErrorCode.of(response.error_code), "the whole fetch was refused")
-            return out_of_range  # a full request sets it right
-        for key, answer in answers:
+                raise KafkaError(ErrorCode.of(response.error_code), "the leader rejected the fetch request")
+            return out_of_range  # the next request is full
+        for key, partition_data in responses:
             follower = self._followers.get(key)
             if follower is None:
                 continue
-            step = follower.decide(answer)
+            step = follower.decide(partition_data)
             if isinstance(step, Ignore):
-                # What it said, a high watermark perhaps, the session would not say again.
+                # The session will not repeat what the response had, e.g. a high watermark.
                 self._session.restart()
             if isinstance(step, AskOffsets):
                 out_of_range.append(follower)
             else:
                 self._apply(key, follower, step)
-            self._looked_at(key, follower)
-            if answer.records:
-                self._count(key, len(answer.records))
-                # To the end of the line: the response's size is limited, and everyone has a turn.
+            self._schedule(key, follower)
+            if partition_data.records:
+                self._record_bytes(key, len(partition_data.records))
+                # To the end of the order: the size of a response is limited, and others come first in the
+                # next one.
                 self._followers[key] = self._followers.pop(key)
         return out_of_range
 
     def _version(self, connection: BrokerConnection) -> int:
-        """The version of Fetch to speak."""
+        """The version of the next Fetch request."""
         version = connection.version_of(FetchRequest.api_key)
         for key in [key for key in self._without_topic_id if self._followers[key].partition.topic_id]:
             self._without_topic_id.remove(key)
@@ -284,32 +295,32 @@ class LeaderFetcher:
         return min(version, _TOPIC_IDS_FROM - 1) if self._without_topic_id else version
 
     def _next_request(self, full: bool) -> FetchRequest | None:
-        """What to ask the leader for now, with all partitions or those that changed; None if for nothing."""
+        """The next request, with all partitions or those that changed; None without any partition."""
         session, now_ms = self._session, self._monotonic_clock()
         quota = self._quota()
         throttled = quota.active and quota.is_exceeded(now_ms)
-        if not self._asks_epochs:
-            self._unplaced.clear()
-        # What lags behind may have to leave the session, though nothing about it has changed.
+        if not self._uses_epoch_requests:
+            self._unverified.clear()
+        # A throttled partition may have to leave the session, though it has not changed.
         for key in list(self._followers) if full or throttled else self._changed:
             follower = self._followers.get(key)
             if follower is not None and throttled and not follower.caught_up and quota.is_throttled(*key):
                 follower.due_ms = max(follower.due_ms, now_ms + self._settings.wait_ms_max)
-                self._later[key] = follower
-            if follower is None or key in self._later or key in self._unplaced:
-                session.forget(key)
+                self._delayed[key] = follower
+            if follower is None or key in self._delayed or key in self._unverified:
+                session.remove(key)
             else:
                 request = follower.request(
-                    self._settings.partition_bytes_max, names_epoch=not self._asks_epochs
+                    self._settings.partition_bytes_max, names_epoch=not self._uses_epoch_requests
                 )
-                session.want(key, follower.partition.topic_id, request)
+                session.add(key, follower.partition.topic_id, request)
         self._changed.clear()
         return session.request()
 
     def _send(
-        self, connection: BrokerConnection, request: FetchRequest, version: int, answered: Answered
+        self, connection: BrokerConnection, request: FetchRequest, version: int, on_response: OnResponse
     ) -> None:
-        """Send a request with what goes into each of them."""
+        """Set the fields that all requests have in common, and send it."""
         settings = self._settings
         request.max_wait_ms = settings.wait_ms_max
         request.min_bytes = settings.bytes_min
@@ -320,17 +331,18 @@ class LeaderFetcher:
             )
         else:
             request.replica_id = self._broker_id
-        connection.send(request, version, settings.request_timeout_ms / 1000, answered)
+        connection.send(request, version, settings.request_timeout_ms / 1000, on_response)
 
-    def _count(self, key: PartitionKey, size: int) -> None:
+    def _record_bytes(self, key: PartitionKey, size: int) -> None:
         quota = self._quota()
         if quota.active and quota.is_throttled(*key):
             quota.record(size, self._monotonic_clock())
 
     def _apply(self, key: PartitionKey, follower: FollowerFetch, step: Step) -> None:
-        """One partition's trouble (a corrupt batch, a full disk) must not hold up the others."""
+        """Apply a step to a partition. Its failure (a corrupt batch, a full disk) must not stop the
+        others."""
         if isinstance(step, Retry):
-            _logger.info("broker %d refused %r: %s", self.leader_id, follower.partition, step.error.name)
+            _logger.info("broker %d rejected %r: %s", self.leader_id, follower.partition, step.error.name)
         try:
             follower.apply(
                 step,
@@ -345,8 +357,8 @@ class LeaderFetcher:
             _logger.exception("%r cannot follow", follower.partition)
             self._postpone(key, follower)
 
-    async def _place(self, connection: BrokerConnection, follower: FollowerFetch) -> None:
-        """The log end lies outside the leader's log: find out where to go on."""
+    async def _handle_out_of_range(self, connection: BrokerConnection, follower: FollowerFetch) -> None:
+        """The log end offset is outside the leader's log: find the offset from which to fetch."""
         partition = follower.partition
         step: Step | None = None
         end = await self._leader_offset(connection, follower, LATEST_TIMESTAMP)
@@ -363,7 +375,7 @@ class LeaderFetcher:
             step = end
         if self._followers.get(partition.key) is follower:
             self._apply(partition.key, follower, step)
-            self._looked_at(partition.key, follower)
+            self._schedule(partition.key, follower)
 
     async def _leader_offset(
         self, connection: BrokerConnection, follower: FollowerFetch, timestamp: int
@@ -373,11 +385,11 @@ class LeaderFetcher:
             connection, follower, timestamp, replica_id=self._broker_id, timeout_s=timeout_s
         )
 
-    async def _find_divergence(self, connection: BrokerConnection) -> None:
-        """Truncate by OffsetForLeaderEpoch what the answers to fetches would else have truncated, of a leader
-        that speaks no Fetch 12 (KIP-101, KIP-279). What is refused is asked for again with its next turn.
+    async def _truncate_by_epoch(self, connection: BrokerConnection) -> None:
+        """Truncate by OffsetForLeaderEpoch the partitions in `_unverified`, for a leader that supports no
+        Fetch 12 (KIP-101, KIP-279). A partition with an error is retried when it is due again.
         """
-        while asked := [f for key, f in self._unplaced.items() if key not in self._later]:
+        while asked := [f for key, f in self._unverified.items() if key not in self._delayed]:
             ends = await epoch_ends(
                 connection,
                 [f for f in asked if f.is_current and f.partition.log.latest_epoch is not None],
@@ -386,10 +398,10 @@ class LeaderFetcher:
             )
             for follower in asked:
                 key = follower.partition.key
-                if self._unplaced.get(key) is not follower:
+                if self._unverified.get(key) is not follower:
                     continue
                 step, is_placed = follower.decide_on_epoch(ends.get(key))
                 if is_placed:
-                    del self._unplaced[key]
+                    del self._unverified[key]
                 self._apply(key, follower, step)
-                self._looked_at(key, follower)
+                self._schedule(key, follower)

@@ -1,15 +1,15 @@
-"""Who keeps up: a leader's view of its followers, and of the in-sync set that the controller grants.
+"""A leader's state of its followers (Kafka's Replica) and of the partition's ISR.
 
-Called by `partition` alone. Pure: time is passed in, in milliseconds of the leader's clock.
+Used by `partition` only. Pure: time is passed in, in milliseconds of the leader's monotonic clock.
 
-A follower's fetch at offset N says that it has everything below N. Whether it keeps up is judged by time, not
-by distance: it is caught up if it has reached the leader's log end within the last
-`replica.lag.time.max.ms`. A follower of a busy leader never reaches the very end, so a fetch that reaches
-where the leader's log ended at the time of the follower's *previous* fetch counts as caught up then.
+A follower's fetch at offset N means that it has all records below N. A follower is caught up if it has
+reached the leader's log end offset within the last `replica.lag.time.max.ms`. A follower of a busy leader
+never reaches the current end, so a fetch at or above the leader's end at the time of the follower's
+*previous* fetch counts as caught up at that time.
 
-An in-sync set is the controller's to decide (KIP-497). Between asking and being told, the leader does not
-know which of two sets is in force, so the high watermark waits for the larger: an expansion counts at once,
-a shrinkage not until it is confirmed. That is the *maximal* ISR.
+The controller decides the ISR (KIP-497). Until it responds to a change, the leader does not know which of two
+sets is in force, so the high watermark depends on both: an expansion counts at once, a shrink only after it
+is confirmed. That is the *maximal* ISR.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from functools import lru_cache
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -1
-_NOBODY: frozenset[int] = frozenset()
+_EMPTY: frozenset[int] = frozenset()
 _NO_FOLLOWERS: Mapping[int, Follower] = {}
 
 
 class Follower:
-    """The leader's record of one follower. All offsets -1 until its first fetch in this leadership."""
+    """The leader's state of one follower. All offsets are -1 until its first fetch from this leader."""
 
     __slots__ = (
         "broker_epoch",
@@ -40,7 +40,7 @@ class Follower:
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_EPOCH
-        """The follower's registration when it fetched last (KIP-903); -1 before Fetch 15."""
+        """The follower's broker epoch in its last fetch (KIP-903); -1 before Fetch 15."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
@@ -48,7 +48,7 @@ class Follower:
         self.last_caught_up_ms = 0
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> bool:
-        """Note a fetch at `offset`. Returns whether the follower's end moved."""
+        """Update the state for a fetch at `offset`. Returns whether the follower's end changed."""
         if offset >= leader_end_offset:
             if now_ms > self.last_caught_up_ms:
                 self.last_caught_up_ms = now_ms
@@ -63,7 +63,7 @@ class Follower:
         return True
 
     def was_idle(self, at_ms: int) -> None:
-        """Note that the follower's session was alive at `at_ms`, when there was nothing new for it."""
+        """Update the state for a fetch session that was active at `at_ms`, without new records for it."""
         if self.log_end_offset >= 0 and at_ms > self.last_fetch_ms:
             self.fetched(self.log_end_offset, self.log_start_offset, self.log_end_offset, at_ms)
 
@@ -71,8 +71,8 @@ class Follower:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max
 
     def reset(self, leader_end_offset: int, now_ms: int, *, new_leader: bool, in_sync: bool) -> None:
-        """Start a leader epoch. A member of the ISR has the benefit of the doubt for one lag time; others
-        do not, so that they cannot hold back the high watermark."""
+        """Start a leader epoch. Members of the ISR count as caught up for one lag time; others do not, so
+        that they cannot hold back the high watermark."""
         self.broker_epoch = UNKNOWN_EPOCH
         self.last_caught_up_ms = now_ms if in_sync else 0
         if new_leader:
@@ -90,29 +90,29 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A change asked of the controller and not yet answered, made in these epochs."""
+    """A proposed ISR change without a response of the controller, with the epochs of the proposal."""
 
     leader_epoch: int
     partition_epoch: int
     committed: frozenset[int]
     proposed: frozenset[int]
     broker_epochs: Mapping[int, int] = field(default_factory=dict)
-    """The registrations of followers that were seen to be in sync (KIP-903)."""
+    """The broker epochs of the followers in the proposed ISR (KIP-903)."""
 
     @property
     def maximal(self) -> frozenset[int]:
-        """Holds both sets' members: whichever is in force, nothing is committed too early."""
+        """The union of both sets: records are not committed too early, whichever set is in force."""
         return self.committed | self.proposed
 
 
 @lru_cache(4096)
-def _one_of(members: frozenset[int]) -> frozenset[int]:
-    """The same object for the same members: there are thousands of partitions, and a few sets."""
+def _interned(members: frozenset[int]) -> frozenset[int]:
+    """The same object for the same members, to save memory: thousands of partitions have a few sets."""
     return members
 
 
 class InSyncReplicas:
-    """The followers of one partition and its in-sync set; empty while this broker does not lead."""
+    """The followers and the ISR of one partition; empty while this broker is not the leader."""
 
     __slots__ = ("broker_id", "change", "committed", "followers", "is_eligible", "lag_ms_max", "maximal")
 
@@ -121,25 +121,25 @@ class InSyncReplicas:
         self.lag_ms_max = lag_ms_max
         self.is_eligible = is_eligible
         self.followers: Mapping[int, Follower] = _NO_FOLLOWERS
-        self.committed = _NOBODY
-        self.maximal = _NOBODY
+        self.committed = _EMPTY
+        self.maximal = _EMPTY
         self.change: IsrChange | None = None
 
     def assign(self, replicas: Iterable[int]) -> None:
-        """Keep a record of each of `replicas` but this broker, and of no other."""
+        """Set the followers: `replicas` without this broker. States of remaining followers are kept."""
         before = self.followers
         others = [broker for broker in replicas if broker != self.broker_id]
         if before.keys() != set(others):
             self.followers = {broker: before.get(broker) or Follower(broker) for broker in others}
 
-    def settle(self, isr: Iterable[int]) -> None:
-        """The controller has spoken: this is the set, and nothing is in flight."""
-        self.committed = self.maximal = _one_of(frozenset(isr))
+    def set_isr(self, isr: Iterable[int]) -> None:
+        """Set the ISR that the controller has decided; no change is in flight any more."""
+        self.committed = self.maximal = _interned(frozenset(isr))
         self.change = None
 
     def clear(self) -> None:
         self.followers = _NO_FOLLOWERS
-        self.settle(_NOBODY)
+        self.set_isr(_EMPTY)
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, *, new_leader: bool) -> None:
         for follower in self.followers.values():
@@ -154,14 +154,15 @@ class InSyncReplicas:
         self.maximal = self.change.maximal
         return self.change
 
-    def fall_back(self) -> None:
-        """The change in flight was certainly not made."""
-        self.settle(self.committed)
+    def drop_change(self) -> None:
+        """Drop the change in flight, which the controller has not made."""
+        self.set_isr(self.committed)
 
-    def laggards(self, leader_end_offset: int, now_ms: int) -> frozenset[int]:
-        """Members that did not reach the leader's end within the lag time, or are no replicas any more."""
+    def out_of_sync(self, leader_end_offset: int, now_ms: int) -> frozenset[int]:
+        """ISR members that did not reach the leader's end within the lag time, or are not replicas any
+        more."""
         if not self.followers and len(self.committed) == 1:
-            return _NOBODY
+            return _EMPTY
         return frozenset(
             broker
             for broker in self.committed
@@ -173,10 +174,10 @@ class InSyncReplicas:
         )
 
     def common_end(self, leader_end_offset: int, now_ms: int) -> int:
-        """The lowest end among the maximal ISR and those about to join it (alive and caught up).
+        """The lowest end of the maximal ISR and of followers that can join it (alive and caught up).
 
-        Waiting for the latter lets them join: with a leader alone in its ISR the high watermark would
-        otherwise run ahead of every fetch of theirs. -1 while one of them has not fetched yet.
+        The latter count so that they can join: with the leader alone in the ISR, the high watermark would
+        otherwise always be ahead of their fetches. -1 while one of them has not fetched yet.
         """
         lowest = leader_end_offset
         for follower in self.followers.values():

@@ -1,13 +1,12 @@
-"""All partitions this broker has a replica of: obeys the controller and feeds the fetchers.
+"""The replicas of this broker (ReplicaManager): requests of the controller, fetchers, periodic tasks.
 
-Made by the server's Broker; called by its handlers (produce, fetch, offsets, cluster) and by the
-coordinators' logs. Everything runs on the event loop; `tick` is called by the shell every second or so and
-does what is due.
+Created by the server; called by its handlers (produce, fetch, offsets, cluster) and by the coordinators'
+logs. Everything runs on the event loop; the server calls `tick` about once a second for periodic tasks.
 
-Invariants: an order of an older controller, or of an older leader epoch, changes nothing; a partition that
-follows is in exactly one fetcher, one that leads in none. Where epochs cannot tell an order from a late
-duplicate of one (a topic was deleted, and maybe created again), what the metadata store says decides:
-`doubtful_states` and `doubtful_stops` name those topics, and the caller reads them first.
+Invariants: a request of an older controller, or with an older leader epoch, changes nothing; a follower
+partition is in exactly one fetcher, a leader partition in none. Epochs cannot distinguish a request from a
+late duplicate after its topic was deleted, and maybe created again. Then the metadata store decides:
+`doubtful_states` and `doubtful_stops` return those topics, and the caller reads them first.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from ottla.protocol.messages import (
 from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
-from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
-from ottla.replication.fetcher import FetchSettings, LeaderFetcher
+from ottla.replication.alter_log_dirs import ReplicaAlterLogDirsManager
+from ottla.replication.alter_partition import AlterPartitionManager, IsrChanges, SendAlterPartition
+from ottla.replication.fetcher import FetchSettings, ReplicaFetcher
 from ottla.replication.isr import IsrChange
-from ottla.replication.listener import ReplicationListener
-from ottla.replication.log_dir_moves import LogDirMoves
-from ottla.replication.partition import Partition
+from ottla.replication.maintenance import ReplicaMaintenance
+from ottla.replication.partition import Partition, ReplicationListener
 from ottla.replication.requests import (
     EPOCH_DURING_DELETE,
     NO_LEADER_EPOCH,
@@ -49,9 +48,8 @@ from ottla.replication.requests import (
     stop_replica_response,
     stop_states,
 )
-from ottla.replication.upkeep import Upkeep
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient, Node
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +58,7 @@ _NONE: Final = ErrorCode.NONE
 
 
 class ReplicaManager:
-    """This broker's replicas."""
+    """All replicas of this broker, by topic and partition."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class ReplicaManager:
         clock: Callable[[], int],
         monotonic_clock: Callable[[], int],
         inter_broker: InterBrokerClient,
-        alter_partition: AlterPartitionPort,
+        alter_partition: SendAlterPartition,
         listener: ReplicationListener,
     ) -> None:
         """`clock` gives wall time in ms, for logs; `monotonic_clock` measures durations in ms.
@@ -80,7 +78,7 @@ class ReplicaManager:
         watermarks."""
         self.broker_id = broker_id
         self.broker_epoch = -1
-        """Set by the server once the broker is registered, and again after each new session."""
+        """Set by the server after each registration."""
         self.controller_epoch = 0
         self._topic_configs: dict[str, Mapping[str, str]] = {}
         self._logs = logs
@@ -90,39 +88,40 @@ class ReplicaManager:
         self._inter_broker = inter_broker
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._of_topic: dict[str, list[Partition]] = {}
+        self._by_topic: dict[str, list[Partition]] = {}
         self._offline: set[PartitionKey] = set()
         self.verifies = False
-        """Whether logs begin transactions only with what coordinators agreed to: set by
-        `verify_transactions`."""
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        """Whether logs require verification guards for transactions: see `verify_transactions`."""
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[int, BrokerEndpoint] = {}
         """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
         self._closing: set[asyncio.Task[None]] = set()
         self.leader_quota = ReplicationQuota(Windows())
         self.follower_quota = ReplicationQuota(Windows())
-        """The throttles of KIP-73, without limits until the server puts its own here."""
-        self.moves = LogDirMoves(logs, clock, self.partition, config.get_int("replica.fetch.max.bytes"))
+        """The throttles of KIP-73; the server replaces them."""
+        self.moves = ReplicaAlterLogDirsManager(
+            logs, clock, self.partition, config.get_int("replica.fetch.max.bytes")
+        )
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
-        self._sender = AlterPartitionSender(
+        self._sender = AlterPartitionManager(
             broker_id, lambda: self.broker_epoch, alter_partition, monotonic_clock
         )
-        # Made once, for a bound method costs 64 bytes, and each partition has these.
+        # Bound once: a bound method costs 64 bytes, and every partition has both.
         self._propose = self._propose_isr
         self._eligible = self._is_eligible
-        self._upkeep = Upkeep(self.partitions, config, logs, self.log_starts_checked)
+        self._maintenance = ReplicaMaintenance(self.partitions, config, logs, self.log_starts_checked)
         self._alive = cache.alive()
-        cache.on_update.append(self._look_who_left)
+        cache.on_update.append(self._on_brokers_left)
 
-    # --- looking up ---------------------------------------------------------------------------------
+    # --- lookup -------------------------------------------------------------------------------------
 
     def find(self, topic: str, partition: int) -> Partition | None:
         return self._partitions.get((topic, partition))
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """The replica here. Raises NOT_LEADER_OR_FOLLOWER if the partition exists elsewhere,
-        UNKNOWN_TOPIC_OR_PARTITION if nowhere, KAFKA_STORAGE_ERROR if its disk failed."""
+        """The replica on this broker. Raises NOT_LEADER_OR_FOLLOWER if the partition exists on other brokers,
+        UNKNOWN_TOPIC_OR_PARTITION if it does not exist, KAFKA_STORAGE_ERROR if its log directory failed."""
         found = self._partitions.get((topic, partition))
         if found is not None:
             return found
@@ -134,7 +133,7 @@ class ReplicaManager:
 
     @property
     def offline_count(self) -> int:
-        """Replicas whose directory has failed."""
+        """The number of replicas in failed log directories."""
         return len(self._offline)
 
     @property
@@ -142,56 +141,56 @@ class ReplicaManager:
         return self._sender.changes
 
     def partitions(self) -> Iterator[Partition]:
-        """All replicas here, leading or following."""
+        """All online replicas, leaders and followers."""
         return iter(list(self._partitions.values()))
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- start, periodic tasks, stop ----------------------------------------------------------------
 
     def start(self) -> None:
-        """To be called once the logs are loaded, before the controller's first order."""
+        """Call after the logs are loaded, before the controller's first request."""
         self.drop_failed_directories()
-        self._upkeep.start(self._monotonic_clock())
+        self._maintenance.start(self._monotonic_clock())
 
     def tick(self, monotonic_ms: int) -> None:
-        """Do what is due: shrink ISRs, write checkpoints, delete old segments."""
-        self._upkeep.tick(monotonic_ms, self._clock())
+        """Run the tasks that are due: shrink ISRs, write checkpoints, delete old segments."""
+        self._maintenance.tick(monotonic_ms, self._clock())
 
     async def stop(self) -> None:
-        """Stop fetching and asking, and write the high watermarks. The logs stay open."""
+        """Stop fetchers and ISR changes, and write the high watermarks. The logs stay open."""
         await asyncio.gather(*[fetcher.stop() for fetcher in self._fetchers.values()])
         self._fetchers.clear()
         await self.moves.stop()
         await self._sender.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
-        await self._upkeep.stop()
+        await self._maintenance.stop()
 
-    # --- the controller's orders --------------------------------------------------------------------
+    # --- requests of the controller -----------------------------------------------------------------
 
     def is_replaced(self, controller_epoch: int) -> bool:
-        """Whether another controller has been elected since."""
+        """Whether a newer controller epoch is known."""
         return controller_epoch < self.controller_epoch
 
     def note_controller_epoch(self, epoch: int) -> bool:
-        """Take a controller's epoch from its order. False if that controller has been replaced."""
+        """Set the controller epoch of a request. False if a newer one is known."""
         if self.is_replaced(epoch):
             return False
         self.controller_epoch = epoch
         return True
 
     def doubtful_states(self, request: LeaderAndIsrRequest, version: int) -> set[str]:
-        """The topics of the request that are to be looked up in the store before it is applied: it would
-        create a replica here, or its topic id is not that of the replica that is here."""
+        """The topics of the request that must be read from the store before it is applied: it would create a
+        replica, or its topic id is not that of the existing replica."""
         return {s.topic for s in partition_states(request, version) if self._is_doubtful(s)}
 
     def _is_doubtful(self, state: PartitionState) -> bool:
         log = self._logs.get(*state.key)
-        return log is None or _differ(log.topic_id, state.topic_id)
+        return log is None or _ids_differ(log.topic_id, state.topic_id)
 
     def missing_logs(
         self, request: LeaderAndIsrRequest, version: int, stored: StoredTopics
     ) -> list[PartitionState]:
-        """The replicas of the request that belong here, are in sync beside others, in partitions that are
-        not new, and have no log here. Whether it is lost, the others can say."""
+        """The replicas of the request that are assigned to this broker, in sync besides others, in partitions
+        that are not new, and have no log here. The other replicas show whether it was lost."""
         return [
             s
             for s in partition_states(request, version)
@@ -205,8 +204,8 @@ class ReplicaManager:
         ]
 
     def doubtful_stops(self, request: StopReplicaRequest, version: int) -> set[str]:
-        """The topics of the request that are to be looked up in the store before it is applied: it would
-        delete a log, or stop a replica whatever its leader epoch."""
+        """The topics of the request that must be read from the store before it is applied: it would delete a
+        log, or stop a replica with any leader epoch."""
         return {
             s.topic
             for s in stop_states(request, version)
@@ -221,12 +220,12 @@ class ReplicaManager:
         stored: StoredTopics | None = None,
         lost: Collection[PartitionKey] = (),
     ) -> LeaderAndIsrResponse:
-        """Lead and follow as the controller says. The broker epoch has been checked by the caller, which has
-        read the doubtful topics from the store (`stored`; None: take the controller's word). `lost` are the
-        replicas in sync whose logs are gone: they are refused with KAFKA_STORAGE_ERROR."""
+        """Make partitions leaders or followers. The caller has checked the broker epoch, and has read the
+        doubtful topics from the store (`stored`; None to skip that check). `lost` are in-sync replicas whose
+        logs are lost: they get KAFKA_STORAGE_ERROR."""
         if not self.note_controller_epoch(request.controller_epoch):
             _logger.warning(
-                "LeaderAndIsr of controller %d in epoch %d comes after epoch %d",
+                "Ignoring LeaderAndIsr from controller %d: its epoch %d is stale, the latest is %d",
                 request.controller_id, request.controller_epoch, self.controller_epoch,
             )  # fmt: skip
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
@@ -245,14 +244,14 @@ class ReplicaManager:
                 continue
             if partition is not None:
                 accepted.append((partition, state))
-        self._carry_out(accepted, errors)
+        self._apply_states(accepted, errors)
         return leader_and_isr_response(request, version, errors)
 
     def _accept(
         self, state: PartitionState, stored: StoredTopics | None
     ) -> tuple[ErrorCode, Partition | None]:
-        """Whether a state may be taken, and the replica (created if need be) that it is for. Raises OSError
-        and KafkaError when the disk fails."""
+        """An error, or the replica to which the state applies, created if necessary. Raises OSError and
+        KafkaError if the log directory fails."""
         if state.key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         if stored is not None and state.topic in stored and self._is_doubtful(state):
@@ -262,22 +261,22 @@ class ReplicaManager:
         partition = self._partitions.get(state.key)
         if partition is None:
             if self.broker_id not in state.replicas:
-                _logger.warning("%s-%d has replicas %s, not here", *state.key, state.replicas)
+                _logger.warning("%s-%d has replicas %s, not this broker", *state.key, state.replicas)
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
             if not is_legal_topic_name(state.topic) or state.partition < 0:
-                _logger.error("LeaderAndIsr names %r-%d, which no partition can be called", *state.key)
+                _logger.error("Ignoring %r-%d in LeaderAndIsr: not a legal topic partition", *state.key)
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None
             partition = self._create(state)
         known_id = partition.topic_id
-        if _differ(known_id, state.topic_id):
-            _logger.error("%r is of topic %s, not %s", partition, known_id, state.topic_id)
+        if _ids_differ(known_id, state.topic_id):
+            _logger.error("%r has topic id %s, not %s", partition, known_id, state.topic_id)
             return ErrorCode.INCONSISTENT_TOPIC_ID, None
         if state.leader_epoch < partition.leader_epoch:
-            _logger.info("%r ignores leader epoch %d", partition, state.leader_epoch)
+            _logger.info("%r: ignoring the stale leader epoch %d", partition, state.leader_epoch)
             return ErrorCode.STALE_CONTROLLER_EPOCH, None
         if state.leader_epoch == partition.leader_epoch:
             if known_id is None and state.topic_id is not None:
-                # A cluster that has just learned topic ids hands them out in the epochs that are.
+                # A controller that introduces topic ids sends them with the current leader epochs.
                 partition.topic_id = state.topic_id
                 return _NONE, None
             return ErrorCode.STALE_CONTROLLER_EPOCH, None
@@ -288,8 +287,8 @@ class ReplicaManager:
         return _NONE, partition
 
     def _check_stored(self, state: PartitionState, stored: StoredTopics) -> ErrorCode:
-        """Whether the store knows the replica that a doubtful state is about. If it does, a replica here of
-        another topic of that name is stray, and is deleted."""
+        """The error of a state whose replica the store does not assign to this broker. Otherwise deletes a
+        stray replica of another topic with the same name."""
         found = stored[state.topic]
         if found is None or not found.assigns(state.topic_id, state.partition, self.broker_id):
             _logger.warning(
@@ -319,7 +318,7 @@ class ReplicaManager:
             state.topic, state.partition, config, self._clock(), is_new=state.is_new
         )
         if self.knows_config(state.topic):
-            # A log that was loaded at the start has the settings of that time.
+            # A log that was loaded at the start has the configuration of that time.
             log.config = config
         log.verifies = self.verifies
         partition = Partition(
@@ -331,28 +330,28 @@ class ReplicaManager:
             propose_isr=self._propose,
             is_eligible=self._eligible,
             lag_ms_max=self._lag_ms_max,
-            high_watermark=self._upkeep.take_checkpointed(state.key),
+            high_watermark=self._maintenance.take_checkpointed(state.key),
         )
         self._partitions[partition.key] = partition
-        self._of_topic.setdefault(state.topic, []).append(partition)
+        self._by_topic.setdefault(state.topic, []).append(partition)
         return partition
 
     def _drop(self, key: PartitionKey) -> Partition | None:
         partition = self._partitions.pop(key, None)
         if partition is not None:
-            of_topic = self._of_topic[partition.topic]
+            of_topic = self._by_topic[partition.topic]
             of_topic.remove(partition)
             if not of_topic:
-                del self._of_topic[partition.topic]
+                del self._by_topic[partition.topic]
         return partition
 
     def _take_offline(self, key: PartitionKey, problem: Exception) -> ErrorCode:
-        """The disk failed under a replica: it serves no more until a restart; the controller is told."""
-        _logger.error("the log of %s-%d cannot be used: %s", *key, problem)
+        """Take a replica with a failed log offline until a restart. The error code is for the controller."""
+        _logger.error("Taking %s-%d offline, its log failed: %s", *key, problem)
         self._offline.add(key)
         partition = self._drop(key)
         if partition is not None:
-            self._upkeep.put_back(partition)
+            self._maintenance.put_back(partition)
             self._stop_fetching(partition)
             self.moves.end(key)
             partition.retire(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -360,8 +359,7 @@ class ReplicaManager:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def drop_failed_directories(self) -> None:
-        """Take the replicas in log directories that have failed offline; the others go on. What was to move
-        there stays where it is."""
+        """Take the replicas in failed log directories offline, and end moves to these directories."""
         for log_dir in self._logs.failed_dirs():
             for partition in self.partitions():
                 if partition.log.log_dir is log_dir:
@@ -370,14 +368,14 @@ class ReplicaManager:
         self.moves.directory_failed()
         self._close_idle_fetchers()
 
-    def _carry_out(
+    def _apply_states(
         self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
     ) -> None:
         now_ms = self._monotonic_clock()
         for partition, state in accepted:
             self._stop_fetching(partition)
             try:
-                self._carry_out_one(partition, state, now_ms)
+                self._apply_state(partition, state, now_ms)
             except (OSError, KafkaError) as error:
                 errors[state.key] = self._take_offline(state.key, error)
         for partition, _ in accepted:
@@ -386,27 +384,29 @@ class ReplicaManager:
             self.moves.begin(partition)
         self._close_idle_fetchers()
 
-    def _carry_out_one(self, partition: Partition, state: PartitionState, now_ms: int) -> None:
+    def _apply_state(self, partition: Partition, state: PartitionState, now_ms: int) -> None:
         if state.leader == self.broker_id:
             if partition.become_leader(state, now_ms):
                 _logger.info(
-                    "%r starts at %d, high watermark %d, ISR %s", partition,
+                    "%r starts at offset %d with high watermark %d and ISR %s", partition,
                     partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
                 )  # fmt: skip
                 self._listener.became_leader(partition)
             else:
                 self._listener.changed(partition)
         elif partition.become_follower(state):
-            _logger.info("%r at %d", partition, partition.log.log_end_offset)
+            _logger.info("%r starts at offset %d", partition, partition.log.log_end_offset)
             self._listener.became_follower(partition)
 
     def apply_stop_replica(
         self, request: StopReplicaRequest, version: int, stored: StoredTopics | None = None
     ) -> StopReplicaResponse:
-        """Stop replicas, and delete their logs where told to (also those of no partition known here).
-        `stored` is what the store says of the doubtful topics; None: take the controller's word."""
+        """Stop replicas, and delete their logs if the request says so, also logs without a partition.
+        `stored` has the doubtful topics of the store; None to skip that check."""
         if not self.note_controller_epoch(request.controller_epoch):
-            _logger.warning("StopReplica of the former controller epoch %d", request.controller_epoch)
+            _logger.warning(
+                "Ignoring StopReplica with the stale controller epoch %d", request.controller_epoch
+            )
             return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         answers = [
             ((state.topic, state.partition), self._stop(state, stored))
@@ -425,7 +425,7 @@ class ReplicaManager:
             and state.leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH)
             and state.leader_epoch < partition.leader_epoch
         ):
-            _logger.info("%r is not stopped by leader epoch %d", partition, state.leader_epoch)
+            _logger.info("%r: ignoring StopReplica with leader epoch %d", partition, state.leader_epoch)
             return ErrorCode.FENCED_LEADER_EPOCH
         if stored is not None and self._is_kept(state, stored):
             _logger.warning(
@@ -440,14 +440,14 @@ class ReplicaManager:
             try:
                 self._delete(key, partition)
             except (OSError, KafkaError) as error:
-                _logger.error("the log of %s-%d cannot be deleted: %s", *key, error)
+                _logger.error("Cannot delete the log of %s-%d: %s", *key, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None:
             self._listener.stopped(partition, state.delete)
         return _NONE
 
     def _is_kept(self, state: StopState, stored: StoredTopics) -> bool:
-        """Whether a doubtful StopReplica is about a replica that is to stay."""
+        """Whether the store assigns the replica of a doubtful StopReplica to this broker."""
         log = self._logs.get(state.topic, state.partition)
         if log is None or not (state.delete or state.leader_epoch == EPOCH_DURING_DELETE):
             return False
@@ -457,16 +457,16 @@ class ReplicaManager:
         return found is not None and found.keeps(log.topic_id, state.partition, self.broker_id)
 
     def _delete(self, key: PartitionKey, partition: Partition | None) -> None:
-        """Forget the replica, and delete its log. Raises OSError, KafkaError."""
+        """Remove the replica, and delete its log. Raises OSError, KafkaError."""
         if partition is not None:
             self._drop(key)
             partition.retire()
-        self._upkeep.forget(key)
+        self._maintenance.forget(key)
         if self._logs.get(*key) is not None:
             self._logs.delete(*key)
 
     def verify_transactions(self, enabled: bool) -> None:
-        """Whether logs begin a transaction only with a batch that its coordinator has agreed to (KIP-890)."""
+        """Set whether logs require a verification guard for a transaction's first batch (KIP-890)."""
         self.verifies = enabled
         for partition in self._partitions.values():
             partition.log.verifies = enabled
@@ -486,15 +486,15 @@ class ReplicaManager:
         self._topic_configs[topic] = dict(props)
         log_config = self.log_config(topic)
         now_ms = self._monotonic_clock()
-        for partition in self._of_topic.get(topic, ()):
+        for partition in self._by_topic.get(topic, ()):
             partition.config_changed(log_config, now_ms)
 
-    # --- fetchers and the controller's ear ----------------------------------------------------------
+    # --- fetchers and ISR changes -------------------------------------------------------------------
 
     def _fetch(self, partition: Partition) -> None:
         fetcher = self._fetchers.get(partition.leader_id)
         if fetcher is None:
-            fetcher = self._fetchers[partition.leader_id] = LeaderFetcher(
+            fetcher = self._fetchers[partition.leader_id] = ReplicaFetcher(
                 partition.leader_id,
                 broker_id=self.broker_id,
                 broker_epoch=lambda: self.broker_epoch,
@@ -512,7 +512,7 @@ class ReplicaManager:
             fetcher.remove(partition.key)
 
     def log_starts_checked(self, partitions: Iterable[Partition]) -> None:
-        """Retention may have moved these logs' starts: tell who waits for that, and their leaders."""
+        """Handle changed log start offsets after retention: notify waiting fetches and the leaders."""
         for partition in partitions:
             if partition.log_start_checked():
                 fetcher = self._fetchers.get(partition.leader_id)
@@ -531,14 +531,17 @@ class ReplicaManager:
             raise ConnectionError(f"the address of broker {broker_id} is not known")
         return node
 
-    def _look_who_left(self) -> None:
-        """A follower whose broker shuts down is out of the ISR first, fetches a little longer, and is waited
-        for as one about to join: until now, or producers would wait for their time-out."""
+    def _on_brokers_left(self) -> None:
+        """Advance high watermarks after brokers have left the cluster.
+
+        A follower in controlled shutdown leaves the ISR first, continues to fetch, and holds back the high
+        watermark like a follower that can join the ISR. Without this, producers would wait for their timeout.
+        """
         alive = self._cache.alive()
         left, self._alive = self._alive - alive, alive
         for partition in self._partitions.values() if left else ():
             if any(partition.follower(broker_id) for broker_id in left):
-                partition.follower_left(self._monotonic_clock())
+                partition.broker_left(self._monotonic_clock())
 
     def _is_eligible(self, broker_id: int) -> bool:
         return self._cache.is_alive(broker_id)
@@ -547,6 +550,6 @@ class ReplicaManager:
         self._sender.submit(partition, change)
 
 
-def _differ(one: UUID | None, other: UUID | None) -> bool:
-    """Whether these are the ids of two topics; a topic from before KIP-516 has none."""
+def _ids_differ(one: UUID | None, other: UUID | None) -> bool:
+    """Whether the ids are of different topics; a topic from before KIP-516 has no id."""
     return one is not None and other is not None and one != other

@@ -1,21 +1,17 @@
-"""Looking up an offset by time, as ListOffsets asks for it, or by leader epoch (OffsetForLeaderEpoch).
+"""Offset lookup by timestamp (ListOffsets) and by leader epoch (OffsetForLeaderEpoch).
 
-Called by the offsets handler. Pure but for the log's indexes. Negative timestamps stand for places of the
+Called by the offsets handlers. No I/O besides the log's. Negative timestamps are special positions of the
 log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.replication.partition import NO_EPOCH, NO_OFFSET, Partition
 from ottla.storage.log import Log
 
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
-
-NO_EPOCH: Final = -1
-NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 LATEST_TIMESTAMP: Final = -1
@@ -23,13 +19,13 @@ EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
 """The record with the largest timestamp (KIP-734)."""
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
-"""With no tiered storage the same as the earliest (KIP-405)."""
+"""Without tiered storage the same as the earliest (KIP-405)."""
 LATEST_TIERED_TIMESTAMP: Final = -5
-"""With no tiered storage there is none (KIP-1005)."""
+"""Without tiered storage there is none (KIP-1005)."""
 
 
 class OffsetFound(NamedTuple):
-    """An offset found. `timestamp` is -1 for the log's ends, `leader_epoch` -1 where it is not known."""
+    """A found offset. `timestamp` is -1 for the log's start and end, `leader_epoch` is -1 if unknown."""
 
     offset: int
     timestamp: int
@@ -39,7 +35,7 @@ class OffsetFound(NamedTuple):
 def offset_for_leader_epoch(
     replica: Partition, current_leader_epoch: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
-    """Where the largest epoch not above `epoch` ended: (error, that epoch, end), -1 when not known."""
+    """(error, the largest epoch up to `epoch`, its end offset); -1 if unknown."""
     error = replica.leader_error(current_leader_epoch)
     if error is not ErrorCode.NONE:
         return error, NO_EPOCH, NO_OFFSET
@@ -55,15 +51,15 @@ def offset_for_time(
     *,
     leader_only: bool = True,
 ) -> OffsetFound | None:
-    """The first offset at or after `timestamp` (ms), or one of the log's ends for a negative one; None if
-    there is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which sees
-    all. Without `leader_only` a follower answers as well. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+    """The first offset at or after `timestamp` (ms), or the special position of a negative one; None if there
+    is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which reads all records.
+    Without `leader_only` followers serve the request, too. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
     NOT_LEADER_OR_FOLLOWER and, while a new leader's high watermark has not reached the start of its epoch,
     OFFSET_NOT_AVAILABLE (KIP-207)."""
     check = replica.leader_error if leader_only else replica.epoch_error
     error = check(current_leader_epoch)
     if error is not ErrorCode.NONE:
-        raise KafkaError(error, f"{replica!r} was asked for an offset in epoch {current_leader_epoch}")
+        raise KafkaError(error, f"{replica!r}: offset requested with leader epoch {current_leader_epoch}")
     if isolation is None:
         visible_end = replica.log.log_end_offset
     else:
@@ -82,9 +78,9 @@ def _find_by_time(
 ) -> OffsetFound | None:
     """The first offset at or after `timestamp` (ms) below `visible_end`; None if there is none.
 
-    `is_lagging`: a new leader's high watermark has not reached the start of its epoch, so that nobody knows
-    where the committed part ends. Then what lies at that end raises OFFSET_NOT_AVAILABLE (KIP-207), lest a
-    consumer see offsets go back.
+    `is_lagging`: a new leader's high watermark has not reached the start of its epoch, so that the end of the
+    committed records is unknown. Then offsets at that end raise OFFSET_NOT_AVAILABLE (KIP-207), so that
+    offsets never go backwards for a consumer.
     """
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
@@ -106,5 +102,5 @@ def _find_by_time(
 
 def _lagging() -> KafkaError:
     return KafkaError(
-        ErrorCode.OFFSET_NOT_AVAILABLE, "the leader has yet to learn what its predecessor committed"
+        ErrorCode.OFFSET_NOT_AVAILABLE, "the leader's high watermark has not reached its epoch's start"
     )

@@ -1,50 +1,76 @@
-"""One partition's replica: what it may append, what it may show, and when a record is committed.
+"""One partition's replica (Partition): roles, appends, ISR changes and the high watermark.
 
-Called by the produce, fetch and offset handlers (through `manager`), by the follower's fetcher, and by the
-coordinators' logs. Pure but for the log underneath: time is passed in (`now_ms`, of a clock that does not
-step, but for what logs get: see `append_*`), a change of the in-sync set is handed to `propose_isr`, news
-goes to the listener.
+Called by the produce, fetch and offset handlers (through `manager`), by the fetcher, and by the coordinators'
+logs. No I/O besides the log's. Time is passed in (`now_ms` is monotonic, except wall time in `append_*`), ISR
+changes go to `propose_isr`, and notifications to the listener.
 
 Invariants, asserted where they are cheap:
 - log_start_offset <= high_watermark <= log_end_offset, and a leader's high watermark never goes back;
-- a leader epoch never goes back, and a leader never truncates (KIP-320's premises);
-- what lies below the high watermark is on every member of the maximal ISR (KIP-497);
-- a follower truncates only to where the leader's log is known to diverge, never by high watermark (KIP-101).
+- a leader epoch never goes back, and a leader never truncates (KIP-320);
+- every member of the maximal ISR has all records below the high watermark (KIP-497);
+- a follower truncates only to where its log diverges from the leader's, never by high watermark (KIP-101).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.metadata.sharing import shared
+from ottla.metadata.znodes import intern_brokers
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower, InSyncReplicas, IsrChange
-from ottla.replication.listener import ReplicationListener
-from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log, Settled
+from ottla.storage.log import Log, LogAppendInfo, ValidatedBatch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import Verification
+from ottla.storage.producer_state import VerificationGuard
 
 _logger = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
 
 _NONE: Final = ErrorCode.NONE
+
+
+class ReplicationListener(Protocol):
+    """Notifications about partitions, for waiting requests and the layers above.
+
+    Implemented by the server's purgatory, and by recorders in tests. Invariant: every call is synchronous, on
+    the event loop, after the state has changed, so that a listener can read the partition. A listener must
+    not raise.
+    """
+
+    def high_watermark_advanced(self, p: Partition) -> None:
+        """Records became committed: consumers can read them, acks=all requests may complete."""
+
+    def log_appended(self, p: Partition) -> None:
+        """Records were appended to the leader's log: followers can read them."""
+
+    def changed(self, p: Partition) -> None:
+        """The log start offset, the log end after a truncation, or the leader epoch changed."""
+
+    def became_leader(self, p: Partition) -> None:
+        """This broker became the partition's leader."""
+
+    def became_follower(self, p: Partition) -> None:
+        """This broker became a follower, or follows with a new leader epoch."""
+
+    def stopped(self, p: Partition, deleted: bool) -> None:
+        """The replica was removed from this broker; with `deleted` its log as well."""
 
 
 class Partition:
     """This broker's replica of a partition, as leader or as follower."""
 
     __slots__ = (
-        "_log_start_told",
-        "_looked_ms",
+        "_checked_ms",
+        "_not_leader_error",
+        "_notified_log_start",
         "_propose_isr",
-        "_why_no_leader",
         "broker_id",
         "high_watermark",
         "in_sync",
@@ -74,8 +100,8 @@ class Partition:
         lag_ms_max: int,
         high_watermark: int = 0,
     ) -> None:
-        """`high_watermark` is the checkpointed one; `is_eligible(broker)` says whether a broker may join the
-        ISR (it is alive); `lag_ms_max` is replica.lag.time.max.ms."""
+        """`high_watermark` is the checkpointed one; `is_eligible(broker)` returns whether a broker can
+        join the ISR (it is alive); `lag_ms_max` is replica.lag.time.max.ms."""
         self.topic = topic
         self.partition = partition
         self.key = (topic, partition)
@@ -85,17 +111,17 @@ class Partition:
         self.leader_id = -1
         self.leader_epoch = NO_EPOCH
         self.leader_epoch_start = NO_OFFSET
-        """Where this leadership's records begin; -1 on a follower."""
+        """The start offset of the current leader epoch; -1 on a follower."""
         self.partition_epoch = -1
         self.is_leader = False
-        self._why_no_leader = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._not_leader_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.replicas: tuple[int, ...] = ()
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
-        """For this room alone: the leader's view of its followers."""
+        """The leader's state of its followers, for this package only."""
         self._propose_isr = propose_isr
-        self._looked_ms = 0  # when the followers were last looked at
-        self._log_start_told = log.log_start_offset
+        self._checked_ms = 0  # when the followers were last looked at
+        self._notified_log_start = log.log_start_offset
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else f"follower of {self.leader_id}"
@@ -111,54 +137,53 @@ class Partition:
 
     @property
     def isr(self) -> frozenset[int]:
-        """The in-sync set that the controller is known to have; empty on a follower."""
+        """The ISR that the controller has confirmed; empty on a follower."""
         return self.in_sync.committed
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """`isr`, and whom the controller was asked to add."""
+        """`isr` with the proposed additional members."""
         return self.in_sync.maximal
 
     @property
     def isr_change(self) -> IsrChange | None:
-        """The change in flight. It stays after a refusal that leaves unknown what is in force, until the
-        controller speaks."""
+        """The change in flight. After an error that leaves the ISR unknown, it stays until LeaderAndIsr."""
         return self.in_sync.change
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read_committed consumers see (KIP-98)."""
+        """The end offset for read_committed consumers (KIP-98)."""
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def min_in_sync(self) -> int:
-        """min.insync.replicas, but never more than there are replicas."""
+        """min.insync.replicas, at most the number of replicas."""
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
     def follower(self, broker_id: int) -> Follower | None:
-        """What the leader knows of a follower's progress; None if it is no replica."""
+        """The leader's state of a follower; None if the broker is not a replica."""
         return self.in_sync.followers.get(broker_id)
 
     # --- roles --------------------------------------------------------------------------------------
 
     def become_leader(self, state: PartitionState, now_ms: int) -> bool:
-        """Lead by the controller's word. Returns whether this broker did not lead before. Raises OSError,
-        with nothing changed."""
+        """Become the leader, or update the leader's state. Returns whether this broker was not the leader
+        before. Raises OSError, without a change."""
         assert state.leader == self.broker_id
         assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"
         if state.partition_epoch < self.partition_epoch:
-            _logger.info("%r ignores an older state of epoch %d", self, state.partition_epoch)
+            _logger.info("%r: ignoring the stale partition epoch %d", self, state.partition_epoch)
             return False
         new_leader = not self.is_leader
         new_epoch = state.leader_epoch > self.leader_epoch
         start = self.log.log_end_offset
         if new_epoch:
-            # First, because the disk may refuse: then nothing has changed, and nobody leads here.
-            # Also with nothing to append yet: a follower may hold records of an epoch later than any in
-            # this log, and must learn where they stop being true (KIP-101).
+            # First, because the write can fail: then nothing has changed. Also before the first append: a
+            # follower may have records with a later epoch than any in this log, and must truncate them
+            # (KIP-101).
             self.log.assign_epoch_start(state.leader_epoch, start)
         self._assign(state)
-        self.in_sync.settle(state.isr)
+        self.in_sync.set_isr(state.isr)
         self.is_leader = True
         self.leader_id = self.broker_id
         if new_epoch:
@@ -166,16 +191,16 @@ class Partition:
             self.leader_epoch = state.leader_epoch
             self.leader_epoch_start = start
         self._clamp_high_watermark()
-        self._advance_and_tell(now_ms)
+        self._advance_and_notify(now_ms)
         return new_leader
 
     def become_follower(self, state: PartitionState) -> bool:
-        """Follow (or wait for a leader) by the controller's word. Returns whether the epoch is a new one,
-        in which case fetching has to start over."""
+        """Become a follower, or a replica without a leader. Returns whether the leader epoch is new, so that
+        fetching must start again."""
         assert state.leader != self.broker_id
         assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"
         if state.partition_epoch < self.partition_epoch:
-            _logger.info("%r ignores an older state of epoch %d", self, state.partition_epoch)
+            _logger.info("%r: ignoring the stale partition epoch %d", self, state.partition_epoch)
             return False
         new_epoch = state.leader_epoch > self.leader_epoch
         self.is_leader = False
@@ -188,9 +213,9 @@ class Partition:
         return new_epoch
 
     def retire(self, why: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """Serve no more: the replica is gone from this broker, or its disk has failed (KAFKA_STORAGE_ERROR).
-        Whoever still holds it finds no leader, for that reason."""
-        self._why_no_leader = why
+        """Stop serving: the replica is removed, or its log directory has failed (KAFKA_STORAGE_ERROR).
+        Requests that still have the object get the error `why`."""
+        self._not_leader_error = why
         self.is_leader = False
         self.leader_id = -1
         self.leader_epoch_start = NO_OFFSET
@@ -198,7 +223,7 @@ class Partition:
 
     def _assign(self, state: PartitionState) -> None:
         self.partition_epoch = state.partition_epoch
-        self.replicas = shared(state.replicas)
+        self.replicas = intern_brokers(state.replicas)
         self.in_sync.assign(state.replicas)
 
     def _clamp_high_watermark(self) -> None:
@@ -209,28 +234,28 @@ class Partition:
             self.high_watermark = log.log_start_offset
 
     def log_start_checked(self) -> bool:
-        """Tell the listener if the log's start has moved (retention, DeleteRecords). To be called on the
-        event loop by whoever may have moved it; returns whether it has."""
-        if self.log.log_start_offset == self._log_start_told:
+        """Notify the listener if the log start offset has changed (retention, DeleteRecords). Call on the
+        event loop after a possible change; returns whether it has changed."""
+        if self.log.log_start_offset == self._notified_log_start:
             return False
-        self._log_start_told = self.log.log_start_offset
+        self._notified_log_start = self.log.log_start_offset
         self.listener.changed(self)
         return True
 
     def config_changed(self, config: LogConfig, now_ms: int) -> None:
-        """The topic's settings are others now; a lower min.insync.replicas may commit what waits."""
+        """Apply the topic's changed configuration; a lower min.insync.replicas may commit records."""
         self.log.config = config
         if self.is_leader:
-            self._advance_and_tell(now_ms)
+            self._advance_and_notify(now_ms)
 
     def log_replaced(self, log: Log) -> None:
-        """The log lies in another directory now, which has all that the former had."""
+        """Use the log in another log directory, which has the same records."""
         assert log.log_end_offset == self.log.log_end_offset
         assert log.log_start_offset == self.log.log_start_offset
         log.config = self.log.config
         log.verifies = self.log.verifies
-        log.forget_replicated(self.high_watermark)
-        log.producers.take_over_verifications(self.log.producers)
+        log.on_high_watermark_updated(self.high_watermark)
+        log.producers.adopt_verifications(self.log.producers)
         self.log = log
         self.listener.changed(self)
 
@@ -244,14 +269,14 @@ class Partition:
         now_ms: int,
         client: bool = True,
         guard: object | None = None,
-        light: bool = False,
-        settled: Settled | None = None,
-    ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time; `guard`, `light` and `settled` are for the log.
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the
-        log raises."""
+        allow_deferral: bool = False,
+        validated: ValidatedBatch | None = None,
+    ) -> LogAppendInfo:
+        """Append a producer's batches. `now_ms` is wall time; `guard`, `allow_deferral` and `validated` are
+        for the log. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas),
+        and what the log raises."""
         if not self.is_leader:
-            raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
+            raise KafkaError(self._not_leader_error, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -262,14 +287,14 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
             client=client,
-            guard=guard,
-            light=light,
-            settled=settled,
+            verification_guard=guard,
+            allow_deferral=allow_deferral,
+            validated=validated,
         )
         if info.duplicate:
             return info
-        # A member of the ISR that is not us has not got these records, and holds the high watermark.
-        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(self._looked_ms)
+        # With another member in the ISR, the high watermark cannot advance yet.
+        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(self._checked_ms)
         self.listener.log_appended(self)
         if advanced:
             self.listener.high_watermark_advanced(self)
@@ -277,17 +302,18 @@ class Partition:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
-    ) -> Verification | None:
-        """Before a transactional batch (KIP-890): what to append it with once its coordinator has agreed,
-        None if that need not be asked. Raises NOT_LEADER_OR_FOLLOWER."""
+    ) -> VerificationGuard | None:
+        """The verification guard for a transactional batch (KIP-890), None if none is required. Raises
+        NOT_LEADER_OR_FOLLOWER."""
         if not self.is_leader:
-            raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
+            raise KafkaError(self._not_leader_error, f"{self!r} cannot append")
         return self.log.producers.begin_verification(producer_id, epoch, sequence, now_ms)
 
     def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]:
-        """Whether an acks=all produce that ends before `offset` is done, and how it went."""
+        """(complete, error) of an acks=all produce request that ends before `offset`
+        (checkEnoughReplicas)."""
         if not self.is_leader:
-            return True, self._why_no_leader
+            return True, self._not_leader_error
         if self.high_watermark < offset:
             return False, _NONE
         if len(self.maximal_isr) < self.min_in_sync:
@@ -295,7 +321,7 @@ class Partition:
         return True, _NONE
 
     def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """How a requester's idea of the leader epoch (-1: it has none) compares with ours (KIP-320)."""
+        """The error of a request with this leader epoch, -1 for none (KIP-320)."""
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return _NONE
         if current_leader_epoch < self.leader_epoch:
@@ -303,7 +329,7 @@ class Partition:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        """Why this replica cannot speak as the leader of that epoch (-1: of whichever it is)."""
+        """The error of a request to the leader with this leader epoch, -1 for none."""
         error = self.epoch_error(current_leader_epoch)
         if error is _NONE and not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -320,8 +346,7 @@ class Partition:
         now_ms: int,
         broker_epoch: int = UNKNOWN_EPOCH,
     ) -> None:
-        """A follower asks for `offset` while this leader's log ends at `leader_end`: it has all before.
-        `broker_epoch` is its registration."""
+        """Update the state for a follower's fetch at `offset`, with this leader's log end at `leader_end`."""
         follower.broker_epoch = broker_epoch
         moved = follower.fetched(offset, log_start_offset, leader_end, now_ms)
         in_sync = self.in_sync
@@ -330,48 +355,49 @@ class Partition:
                 self._maybe_expand_isr(follower)
             elif offset < self.high_watermark:
                 _logger.error(
-                    "%r: in-sync replica %d fetches from offset %d, below the high watermark %d: it has lost "
-                    "records, and leaves the ISR", self, follower.broker_id, offset, self.high_watermark,
+                    "%r: removing in-sync replica %d from the ISR: it fetches from offset %d, below the high "
+                    "watermark %d, so it has lost records",
+                    self, follower.broker_id, offset, self.high_watermark,
                 )  # fmt: skip
                 self._propose(self.isr - {follower.broker_id})
         if moved:
-            self._advance_and_tell(now_ms)
+            self._advance_and_notify(now_ms)
 
     def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
-        """A follower that has everything polled at `at_ms`, as part of a fetch session that did not look at
-        this partition because nothing had happened to it."""
+        """Update the state for a fetch at `at_ms` in a session that skipped this partition, because it had no
+        change."""
         follower = self.in_sync.followers.get(broker_id)
         if follower is not None:
             follower.was_idle(at_ms)
 
     def _maybe_expand_isr(self, follower: Follower) -> None:
-        """Take in a follower that has all that is committed, and has caught up with this leadership: below
-        its start there may be records of a former leader that were never committed but will be now."""
+        """Propose to add a follower that has reached the high watermark and the start of the leader epoch:
+        before that start there may be records of a former leader that are not committed yet."""
         end = follower.log_end_offset
         if end < self.high_watermark or end < self.leader_epoch_start:
             return
         if self.in_sync.is_eligible(follower.broker_id):
             self._propose(self.isr | {follower.broker_id})
 
-    def follower_left(self, now_ms: int) -> None:
-        """A broker has gone from the cluster: if its follower was about to join, it holds up the high
-        watermark no longer, and no fetch will say so."""
+    def broker_left(self, now_ms: int) -> None:
+        """Advance the high watermark after a broker has left the cluster: its follower may have held it
+        back."""
         if self.is_leader and self.high_watermark < self.log.log_end_offset:
-            self._advance_and_tell(now_ms)
+            self._advance_and_notify(now_ms)
 
     def maybe_shrink_isr(self, now_ms: int) -> None:
-        """Ask for followers out that did not reach the log end within replica.lag.time.max.ms. To be called
+        """Propose to remove followers that did not reach the log end within replica.lag.time.max.ms. Call
         twice in that time."""
         if not self.is_leader:
             return
-        # Caught up when it was looked at last, and too late by now.
-        self.follower_left(now_ms)
+        # A follower outside the ISR may have exceeded the lag time since the last check.
+        self.broker_left(now_ms)
         if self.in_sync.change is not None:
             return
-        behind = self.in_sync.laggards(self.log.log_end_offset, now_ms)
+        behind = self.in_sync.out_of_sync(self.log.log_end_offset, now_ms)
         if behind:
             _logger.info(
-                "%r, high watermark %d, end %d, shrinks its ISR %s: too slow are %s",
+                "%r, high watermark %d, log end offset %d: shrinking ISR %s, out of sync replicas: %s",
                 self, self.high_watermark, self.log.log_end_offset, sorted(self.isr),
                 [self.follower(broker) or broker for broker in sorted(behind)],
             )  # fmt: skip
@@ -384,27 +410,27 @@ class Partition:
     def isr_change_committed(
         self, change: IsrChange, *, leader_epoch: int, isr: frozenset[int], partition_epoch: int, now_ms: int
     ) -> bool:
-        """The controller's state of the partition after `change`. False if it says nothing about now."""
+        """Apply the controller's response to `change`. False if it is outdated."""
         if self.isr_change is not change or leader_epoch != self.leader_epoch:
             return False
         if partition_epoch < self.partition_epoch:
             return False
-        self.in_sync.settle(isr)
+        self.in_sync.set_isr(isr)
         self.partition_epoch = partition_epoch
-        _logger.info("%r has ISR %s (partition epoch %d)", self, sorted(isr), partition_epoch)
-        self._advance_and_tell(now_ms, isr_changed=True)
+        _logger.info("%r: ISR updated to %s and partition epoch to %d", self, sorted(isr), partition_epoch)
+        self._advance_and_notify(now_ms, isr_changed=True)
         return True
 
-    def isr_change_refused(self, change: IsrChange, error: ErrorCode, now_ms: int) -> bool:
-        """The controller refused `change`. Returns whether to ask again as it is."""
+    def isr_change_failed(self, change: IsrChange, error: ErrorCode, now_ms: int) -> bool:
+        """Handle the controller's error for `change`. Returns whether to retry it."""
         if self.isr_change is not change:
             return False
         match error:
             case ErrorCode.INELIGIBLE_REPLICA | ErrorCode.OPERATION_NOT_ATTEMPTED:
-                # The only refusals that say the committed set is what we think it is.
-                self.in_sync.fall_back()
-                # Whom the proposal made count may have left meanwhile.
-                self._advance_and_tell(now_ms)
+                # The only errors that confirm the committed ISR.
+                self.in_sync.drop_change()
+                # The proposed members do not hold back the high watermark any more.
+                self._advance_and_notify(now_ms)
                 return False
             case (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -414,31 +440,31 @@ class Partition:
                 | ErrorCode.INVALID_REQUEST
                 | ErrorCode.NEW_LEADER_ELECTED
             ):
-                _logger.info("%r was refused %s: %s; waits for LeaderAndIsr", self, change, error.name)
+                _logger.info("%r: %s failed with %s, waiting for LeaderAndIsr", self, change, error.name)
                 return False
             case _:
-                _logger.warning("%r was refused %s: %s; asks again", self, change, error.name)
+                _logger.warning("%r: %s failed with %s, retrying", self, change, error.name)
                 return True
 
-    def _advance_and_tell(self, now_ms: int, *, isr_changed: bool = False) -> None:
-        # A changed ISR wakes the waiting too: a produce may have to fail for want of replicas now.
+    def _advance_and_notify(self, now_ms: int, *, isr_changed: bool = False) -> None:
+        # Notify after a changed ISR, too: a waiting produce may have to fail with too few in-sync replicas.
         if self._advance_high_watermark(now_ms) or isr_changed:
             self.listener.high_watermark_advanced(self)
 
     def _advance_high_watermark(self, now_ms: int) -> bool:
-        """Move the high watermark up to what all that count have.
+        """Advance the high watermark to the lowest end of the replicas that count.
 
-        Not with fewer in sync than min.insync.replicas: a record would be committed, and readable, that one
-        more failure can lose (KAFKA-15583).
+        Not below min.insync.replicas: a record would be committed, and readable, that one more failure can
+        lose (KAFKA-15583).
         """
         if len(self.in_sync.committed) < self.min_in_sync:
             return False
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         committed = self.in_sync.common_end(self.log.log_end_offset, now_ms)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
-        self.log.forget_replicated(committed)
+        self.log.on_high_watermark_updated(committed)
         return True
 
     # --- the follower's log -------------------------------------------------------------------------
@@ -446,7 +472,7 @@ class Partition:
     def append_as_follower(
         self, records: bytes | memoryview, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
     ) -> None:
-        """Append what the leader sent (maybe nothing), and follow its high watermark and log start."""
+        """Append the leader's records, if any, and apply its high watermark and log start offset."""
         assert not self.is_leader
         log = self.log
         if records:
@@ -457,7 +483,7 @@ class Partition:
         advanced = committed > self.high_watermark
         if advanced:
             self.high_watermark = committed
-            log.forget_replicated(committed)
+            log.on_high_watermark_updated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
             self.log_start_checked()
@@ -465,26 +491,34 @@ class Partition:
             self.listener.high_watermark_advanced(self)
 
     def _align_empty_log(self, records: bytes | memoryview) -> None:
-        """DeleteRecords may put the leader's log start amid a batch. A follower that begins there is sent the
-        whole batch: let its log begin with the batch, and its log start follow."""
+        """Start an empty log at the base offset of its first batch.
+
+        After DeleteRecords, the leader's log start offset can be within a batch. A follower that starts there
+        gets the whole batch; its log start offset follows later.
+        """
         first = parse_batch_header(records)
         if first.base_offset < self.log.log_end_offset <= first.last_offset:
             self.log.truncate_fully_and_start_at(first.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the records from `offset` on, which the leader does not have."""
+        """Truncate the records from `offset`, which the leader does not have."""
         assert not self.is_leader, "a leader never truncates"
         if offset < self.high_watermark:
-            # Only an unclean election, or a leader that lost its disk, takes back what was committed.
-            _logger.warning("%r truncates to %d, below %d", self, offset, self.high_watermark)
+            # Only after an unclean election, or with a leader that has lost records.
+            _logger.warning(
+                "%r: truncating to offset %d, below the high watermark %d", self, offset, self.high_watermark
+            )
         self.log.truncate_to(offset)
         self._clamp_high_watermark()
         self.listener.changed(self)
 
     def start_over_at(self, offset: int) -> None:
-        """Drop everything: the leader's log begins beyond the end of ours."""
+        """Delete all records and start at `offset`: the leader's log starts after this log's end."""
         assert not self.is_leader, "a leader never truncates"
-        _logger.warning("%r starts over at %d: its end was %d", self, offset, self.log.log_end_offset)
+        _logger.warning(
+            "%r: truncating fully and starting at offset %d, log end offset was %d",
+            self, offset, self.log.log_end_offset,
+        )  # fmt: skip
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = self.log.log_end_offset
         self.listener.changed(self)

@@ -1,27 +1,24 @@
-"""Reading from one replica, for a Fetch: what a follower or a consumer may see of it, or why not.
+"""Reads of one replica for Fetch, by a follower or a consumer (Partition.fetchRecords).
 
-Called by the fetch handler, which turns the answers into bytes. Pure but for the log underneath. A follower
-sees everything, and its fetch tells the leader how far it is; a consumer sees what is committed, on a
-follower too if it was sent there (KIP-392).
+Called by the fetch handler, which encodes the results. No I/O besides the log's. A follower reads up to the
+log end, and its fetch updates the leader's state of it; a consumer reads committed records, also from a
+follower (KIP-392).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower
-from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
-from ottla.storage.segment import LogRead
-
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
+from ottla.replication.partition import NO_EPOCH, NO_OFFSET, Partition
+from ottla.storage.segment_files import LogRead
 
 _NONE: Final = ErrorCode.NONE
 
 
 class PartitionRead(NamedTuple):
-    """The answer to one partition's fetch. `read` is None when there is nothing to return."""
+    """The result of one partition's fetch. `read` is None without records to return."""
 
     error: ErrorCode
     high_watermark: int
@@ -30,7 +27,7 @@ class PartitionRead(NamedTuple):
     diverging: tuple[int, int] | None
     read: LogRead | None
     settled: bool = False
-    """The same request will be answered alike until the listener has news of the partition."""
+    """Whether the same request has the same result until the listener is notified of the partition."""
 
 
 FAILED: Final = {
@@ -60,12 +57,12 @@ def read(
     leader_only: bool = True,
     follower_log_start_offset: int = NO_OFFSET,
 ) -> PartitionRead:
-    """Serve one partition of a Fetch. `replica_id` is the follower's broker id, negative for a consumer;
-    `broker_epoch` its registration: a fetch of an earlier one is refused (KIP-903).
+    """Read one partition for a Fetch. `replica_id` is the follower's broker id, negative for a consumer. A
+    fetch with a `broker_epoch` before the follower's last one is rejected (KIP-903).
 
-    A follower's fetch also reports how far it is; pass `record_progress=False` when a request that waited is
-    read a second time. Consumers may read from followers with `leader_only=False`. Errors are returned, not
-    raised.
+    A follower's fetch updates the leader's state of it, unless `record_progress=False`, for the second read
+    of a delayed request. With `leader_only=False` consumers can read from a follower. Errors are returned,
+    not raised.
     """
     if current_leader_epoch >= 0 and current_leader_epoch != replica.leader_epoch:
         return FAILED[replica.epoch_error(current_leader_epoch)]
@@ -77,7 +74,8 @@ def read(
     if replica_id >= 0:
         follower = replica.in_sync.followers.get(replica_id)
         if follower is None:
-            # In the leader's eyes no replica: one of the two has yet to hear of a reassignment.
+            # Not a replica in the leader's state: one of the two has not got a LeaderAndIsr of a
+            # reassignment.
             return FAILED[
                 ErrorCode.UNKNOWN_LEADER_EPOCH
                 if current_leader_epoch >= 0
@@ -113,7 +111,7 @@ def read(
             replica.follower_fetched(
                 follower, fetch_offset, follower_log_start_offset, end, now_ms, broker_epoch
             )
-        # A follower outside the ISR is let in, maybe at the second asking, by its fetches.
+        # A follower outside the ISR must be read again, because its fetches make it join.
         settled = fetch_offset >= up_to and (follower is None or replica_id in replica.in_sync.committed)
     return PartitionRead(
         _NONE,

@@ -1,7 +1,7 @@
-"""Which replica a consumer should read from (KIP-392): replica.selector.class, under Kafka's class names.
+"""Selection of the replica that a consumer reads from (ReplicaSelector, KIP-392): replica.selector.class.
 
-Called by the fetch handler, on a leader, for consumers that say where they are. Pure. Followers outside the
-ISR, or whose log does not hold the offset that the consumer is at, are never chosen: it would be sent back.
+Called by the fetch handler of a leader, for consumers with a rack. Pure. Followers outside the ISR, or
+without the consumer's fetch offset in their log, are never selected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ottla.replication.partition import Partition
 
 
 class ReplicaView(NamedTuple):
-    """What a selector knows of a replica. `caught_up_ago_ms` says how long ago it had all that there was."""
+    """A replica for selectors. `caught_up_ago_ms` is the time since it was last caught up."""
 
     broker_id: int
     rack: str | None
@@ -22,13 +22,14 @@ class ReplicaView(NamedTuple):
 
 
 Selector: TypeAlias = Callable[[str, ReplicaView, Iterable[ReplicaView]], int | None]
-"""(the consumer's rack, the leader, the followers that will do) -> a follower; None: the leader."""
+"""(the consumer's rack, the leader, the possible followers) -> a follower's broker id; None for the
+leader."""
 
 RackOf: TypeAlias = Callable[[int], str | None]
 
 
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
-    """The leader if it is in the consumer's rack, else who has most of the log there, if anybody."""
+    """The leader if it is in the consumer's rack, else the most caught-up follower in that rack, if any."""
     if not rack or leader.rack == rack:
         return None
     near = [follower for follower in followers if follower.rack == rack]
@@ -45,7 +46,7 @@ SELECTORS: Final[dict[str, Selector]] = {
 def preferred_replica(
     selector: Selector, partition: Partition, rack: str, rack_of: RackOf, fetch_offset: int, now_ms: int
 ) -> int | None:
-    """Where a consumer in `rack` that is at `fetch_offset` should read; None: here, from the leader."""
+    """The follower from which a consumer in `rack` should read at `fetch_offset`; None for the leader."""
     assert partition.is_leader
     followers = [
         ReplicaView(

@@ -1,9 +1,8 @@
-"""The controller's orders, flattened: one row per partition whatever the version of the request.
+"""LeaderAndIsr and StopReplica requests as rows: one per partition, whatever the version of the request.
 
-Called by `manager`, which decides on the rows, and by tests. LeaderAndIsr groups partitions by topic from
-version 2 and knows topic ids from 5; StopReplica changed its shape in 1 and again in 3, where the leader
-epoch came (KIP-570). Everything here is pure.
-"""
+Called by `manager`, which applies the rows. LeaderAndIsr groups partitions by topic from version 2 on and has
+topic ids from 5 on; StopReplica changed its structure in 1 and in 3, which added the leader epoch (KIP-570).
+Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ from ottla.protocol.types import ZERO_UUID
 PartitionKey = tuple[str, int]
 
 NO_LEADER_EPOCH = -1
-"""StopReplica before version 3 carries no leader epoch: nothing to fence by."""
+"""StopReplica before version 3 has no leader epoch, and is not fenced."""
 EPOCH_DURING_DELETE = -2
-"""A topic's deletion does not bump leader epochs; this value overrides them all."""
+"""The deletion of a topic does not increment leader epochs; this value is above all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What LeaderAndIsr says of one partition. `topic_id` is None before version 5."""
+    """A partition of a LeaderAndIsr request. `topic_id` is None before version 5."""
 
     topic: str
     partition: int
@@ -53,7 +52,7 @@ class PartitionState:
 
 
 class StopState(NamedTuple):
-    """What StopReplica says of one partition."""
+    """A partition of a StopReplica request."""
 
     topic: str
     partition: int
@@ -96,7 +95,7 @@ def _partition_state(
 def leader_and_isr_response(
     request: LeaderAndIsrRequest, version: int, errors: Mapping[PartitionKey, ErrorCode]
 ) -> LeaderAndIsrResponse:
-    """One code per partition; by topic id from version 5, by name before."""
+    """The response with an error code per partition; by topic id from version 5 on, by name before."""
     row = LeaderAndIsrResponse.LeaderAndIsrPartitionError
     if version < 5:
         return LeaderAndIsrResponse(

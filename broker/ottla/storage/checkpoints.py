@@ -4,8 +4,8 @@
     <number of entries>
     <topic> <partition> <offset>
 
-Used by the log manager for recovery-point-offset-checkpoint, log-start-offset-checkpoint and
-replication-offset-checkpoint. Leader epochs have a file of their own kind (`epochs`).
+Used for recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint and
+cleaner-offset-checkpoint. The leader epoch checkpoint has the same form with other entries (`leader_epochs`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.protocol.topic_names import is_legal_topic_name
-from ottla.storage.durable import write_atomically
+from ottla.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ Entry = TypeVar("Entry")
 
 
 class MalformedCheckpoint(Exception):
-    """A checkpoint file that is not what it should be; the message names file and line."""
+    """A checkpoint file is invalid; the message names the file and the problem."""
 
 
 def read_entries(path: str | Path, parse: Callable[[list[str]], Entry]) -> list[Entry]:
-    """The entries of a version 0 checkpoint; none where there is no file (or an empty one)."""
+    """The entries of a version 0 checkpoint file; none if it is missing or empty."""
     try:
         with open(path, "rb", buffering=0) as file:
             lines = file.read().decode("utf-8").split("\n")
@@ -62,10 +62,11 @@ def write_entries(path: Path, lines: Iterable[str], *, sync: bool = True) -> Non
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Raises MalformedCheckpoint. Entries of what cannot be a topic are left out."""
+    """The offsets in a checkpoint file. Entries with an invalid topic name are ignored. Raises
+    MalformedCheckpoint."""
     offsets = dict(read_entries(path, _parse_offset))
     for key in [key for key in offsets if not is_legal_topic_name(key[0])]:
-        logger.warning("%s names %r, which no topic can be called: ignored", path, key[0])
+        logger.warning("%s: ignoring the invalid topic name %r", path, key[0])
         del offsets[key]
     return offsets
 

@@ -1,11 +1,12 @@
-"""What a log directory and a partition's directory hold beside the logs, in Kafka's formats.
+"""The names of log directories' entries, and the files beside the logs, in Kafka's formats.
 
-Called by the log manager at start and shutdown, and by `Log` for partition.metadata:
+Called by the log manager at startup and shutdown, and by `LocalLog` for partition.metadata:
 
-* meta.properties: which broker of which cluster the directory belongs to (version 0, ZooKeeper mode), and
-  the id that a KRaft broker, or one that migrates, gave it;
-* .lock: held by the running broker, seen by Apache Kafka too;
-* .kafka_cleanshutdown: that the logs were closed in order;
+* meta.properties: the broker and cluster to which the directory belongs (version 0, ZooKeeper mode), and the
+id
+  that a KRaft or migrating broker has assigned to it;
+* .lock: held by the running broker, respected by Apache Kafka, too;
+* .kafka_cleanshutdown: the logs were closed in order;
 * partition.metadata: the topic's id (KIP-516).
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
-from ottla.storage.durable import sync_directory, write_atomically
+from ottla.storage.files import sync_directory, write_atomically
 
 META_PROPERTIES_FILE = "meta.properties"
 LOCK_FILE = ".lock"
@@ -38,24 +39,24 @@ _NAME_BYTES_MAX = 255
 
 
 class LogDirProblem(Exception):
-    """A log directory that this broker cannot use; the message says why and what to do."""
+    """This broker cannot use a log directory; the message says why and what to do."""
 
 
 def partition_directory(topic: str, partition: int) -> str:
-    """The name of a partition's directory. Every path of a log is made of this, or of `future_directory`.
+    """The name of a partition's directory. Every path of a log is built from this or from `future_directory`.
 
-    Raises INVALID_TOPIC_EXCEPTION for a name that no topic may have: it could lead out of the log directory.
+    Raises INVALID_TOPIC_EXCEPTION for an invalid topic name, which could lead out of the log directory.
     """
     problem = topic_name_problem(topic)
     if problem is None and partition < 0:
-        problem = f"{partition} is no number of a partition"
+        problem = f"{partition} is not a partition number"
     if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be made: {problem}")
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot create a log: {problem}")
     return f"{topic}-{partition}"
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a directory's name; None when it is no partition of ours to open."""
+    """(topic, partition) of a directory's name; None if it is not the directory of a current log."""
     if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = re.fullmatch(r"(.+)-([0-9]+)", name)
@@ -69,14 +70,13 @@ def parse_future_directory(name: str) -> tuple[str, int] | None:
 
 
 def future_directory(topic: str, partition: int) -> str:
-    """A name for the log that is to take the place of the partition's present one. Raises like
-    `partition_directory`."""
+    """A directory name for a future log of the partition. Raises like `partition_directory`."""
     return f"{partition_directory(topic, partition)}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
 
 
 def is_too_long_to_move(topic: str, partition: int) -> bool:
-    """Whether no file system has names long enough for the partition's future log (KAFKA-4893). Raises like
-    `partition_directory`."""
+    """Whether the directory name of the partition's future log exceeds the file system's limit (KAFKA-4893).
+    Raises like `partition_directory`."""
     return len(future_directory(topic, partition)) > _NAME_BYTES_MAX
 
 
@@ -84,11 +84,11 @@ def is_too_long_to_move(topic: str, partition: int) -> bool:
 
 
 def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> None:
-    """Make sure that the directory is this broker's, or mark it so when it is nobody's yet. What else is in
-    the file stays.
+    """Verify that the directory belongs to this broker, or assign it if it belongs to none. Other properties
+    in the file are kept.
 
-    Raises LogDirProblem when it belongs to another broker or cluster, or to a later format, and OSError also
-    for a file that makes no sense.
+    Raises LogDirProblem if it belongs to another broker or cluster or has another version, and OSError for an
+    I/O error or an unreadable file.
     """
     path = log_dir / META_PROPERTIES_FILE
     ours = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
@@ -108,9 +108,9 @@ def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> Non
 
 
 def check_directory_ids(log_dirs: Iterable[Path]) -> None:
-    """No two directories may have the same `directory.id` (KIP-858): one of them is a copy.
+    """Raise LogDirProblem if two directories have the same `directory.id` (KIP-858): one of them is a copy.
 
-    Raises LogDirProblem; a directory whose file cannot be read is left out.
+    Directories with an unreadable file are ignored.
     """
     seen: dict[str, Path] = {}
     for log_dir in log_dirs:
@@ -128,7 +128,7 @@ def check_directory_ids(log_dirs: Iterable[Path]) -> None:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file of plain `name=value` lines."""
+    """Parse a Java properties file of plain `name=value` lines."""
     properties = {}
     try:
         text = path.read_text(encoding="utf-8")
@@ -176,8 +176,8 @@ class DirectoryLock:
 # --- .kafka_cleanshutdown ------------------------------------------------------------------------
 
 
-def take_clean_shutdown(log_dir: Path) -> bool:
-    """Whether the last shutdown was clean; from now on it is not, until `mark_clean_shutdown`."""
+def remove_clean_shutdown_file(log_dir: Path) -> bool:
+    """Remove .kafka_cleanshutdown. Returns whether it existed: whether the last shutdown was clean."""
     path = log_dir / CLEAN_SHUTDOWN_FILE
     if not path.exists():
         return False
@@ -186,7 +186,7 @@ def take_clean_shutdown(log_dir: Path) -> bool:
     return True
 
 
-def mark_clean_shutdown(log_dir: Path, broker_epoch: int = -1) -> None:
+def write_clean_shutdown_file(log_dir: Path, broker_epoch: int = -1) -> None:
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(log_dir / CLEAN_SHUTDOWN_FILE, text)
 
@@ -201,12 +201,12 @@ def encode_topic_id(topic_id: uuid.UUID) -> str:
 
 @lru_cache(64)
 def decode_topic_id(text: str) -> uuid.UUID:
-    """Partitions of one topic, which come one after the other, share the id."""
+    """The topic id of its text form. Cached, so that partitions of one topic share the object."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def read_topic_id(partition_dir: str | Path) -> uuid.UUID | None:
-    """Raises LogDirProblem when the file is there but makes no sense."""
+    """The topic id in partition.metadata; None without the file. Raises LogDirProblem for an invalid file."""
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     try:
         with open(path, "rb", buffering=0) as file:

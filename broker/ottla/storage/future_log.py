@@ -1,61 +1,62 @@
-"""A partition's log in the making, in another log directory: it follows the present one until it can take its
-place (KIP-113).
+"""A partition's future log: a copy in another log directory that replaces the current log when it has caught
+up (KIP-113).
 
-Called by replication's `log_dir_moves`, in rounds: `look_up` on the event loop, whose the present log is;
-`take`, which blocks, in a thread; and, when little is missing, `finish` on the loop, after which nothing can
-come between. Like a follower, it truncates to where leader epochs say that the logs part (KIP-101): whatever
-was truncated and appended meanwhile, also while nobody copied.
+Called by replication's `log_dir_moves`, in rounds: `read_next` on the event loop, which owns the current log;
+`append`, which blocks, in a thread; and, when little is missing, `catch_up` on the event loop, where no
+append can come in between. Like a follower, the future log truncates to the end of the last common leader
+epoch (KIP-101): the current log may have been truncated and appended to meanwhile.
 
-Invariant: after `finish` both logs have the same batches, epochs and start.
+Invariant: after `catch_up` returns True, both logs have the same batches, epochs and log start offset.
 """
 
 from __future__ import annotations
 
 from ottla.protocol.records import parse_batch_header
 from ottla.storage.log import Log
-from ottla.storage.segment import LogRead
+from ottla.storage.segment_files import LogRead
 
 
 class FutureLog:
-    """See the module. `source` is the present log, `log` the one to be."""
+    """See the module. `source` is the current log, `log` the future log."""
 
     def __init__(self, source: Log, log: Log) -> None:
         self.source = source
         self.log = log
         self._truncations = -1
-        """As counted by the source when they were reconciled last."""
+        """The source's `truncations` at the last reconciliation."""
 
     @property
     def lag(self) -> int:
         """In offsets."""
         return self.source.log_end_offset - self.log.log_end_offset
 
-    def look_up(self, max_bytes: int) -> LogRead | None:
-        """What comes next, by an index that may be cold (ColdRead). None when there is nothing, or when the
-        two have to be reconciled first. Raises KafkaError."""
+    def read_next(self, max_bytes: int) -> LogRead | None:
+        """The next batches to copy. None if there are none, or if the logs must be reconciled first. Raises
+        KafkaError, and PageCacheMiss in nonblocking reads."""
         if self._truncations != self.source.truncations or self.lag <= 0:
             return None
         if self.log.log_end_offset < self.source.log_start_offset:
             return None
         return self.source.read(self.log.log_end_offset, max_bytes, up_to=self.source.log_end_offset)
 
-    def take(self, read: LogRead | None, now_ms: int) -> int:
-        """Append what was found; how many bytes that was. Blocking. Raises KafkaError and OSError."""
+    def append(self, read: LogRead | None, now_ms: int) -> int:
+        """Append the result of `read_next`, or reconcile the logs. Returns the number of bytes. Blocking.
+        Raises KafkaError and OSError."""
         if self._truncations != self.source.truncations or read is None:
             self._reconcile()
             return 0
         data = read.to_bytes()
         if data:
             self._append(data, now_ms)
-        self._follow_start_and_epochs()
+        self._copy_start_offset_and_epochs()
         return len(data)
 
-    def finish(self, max_bytes: int, now_ms: int) -> bool:
-        """Copy what is missing, if it is little; whether the log can take the other's place. Quick; to be
-        called where nobody appends. Raises KafkaError, OSError and ColdRead."""
+    def catch_up(self, max_bytes: int, now_ms: int) -> bool:
+        """Copy the missing batches, up to `max_bytes`. Returns whether the future log can replace the current
+        one. Called where no append can happen. Raises KafkaError, OSError and PageCacheMiss."""
         left = max_bytes
         while self.lag > 0 and left > 0:
-            read = self.look_up(left)
+            read = self.read_next(left)
             if read is None:
                 return False
             data = read.to_bytes()
@@ -65,29 +66,29 @@ class FutureLog:
             left -= len(data)
         if self.lag or self._truncations != self.source.truncations:
             return False
-        self._follow_start_and_epochs()
+        self._copy_start_offset_and_epochs()
         return self.log.log_start_offset == self.source.log_start_offset
 
     def _append(self, data: bytes, now_ms: int) -> None:
         log = self.log
         if log.log_end_offset == log.log_start_offset:
-            # The source may begin amid a batch, all of which is there.
+            # The source's log start offset may be within a batch, which is copied completely.
             first = parse_batch_header(data)
             if first.base_offset < log.log_end_offset <= first.last_offset:
                 log.truncate_fully_and_start_at(first.base_offset)
         log.append_as_follower(data, now_ms=now_ms)
 
-    def _follow_start_and_epochs(self) -> None:
+    def _copy_start_offset_and_epochs(self) -> None:
         source, log = self.source, self.log
         log.maybe_increment_log_start_offset(min(source.log_start_offset, log.log_end_offset))
         latest = log.latest_epoch
         for epoch, start in source.epochs():
-            # One that begins at the end has left no batch to learn it from.
+            # An epoch that starts at the end offset has no batch.
             if start == log.log_end_offset and (latest is None or epoch > latest):
                 log.assign_epoch_start(epoch, start)
 
     def _reconcile(self) -> None:
-        """Drop what the source does not have, or has no more."""
+        """Truncate the future log to its common prefix with the source."""
         source, log = self.source, self.log
         truncations = source.truncations
         while log.latest_epoch is not None:
@@ -104,5 +105,5 @@ class FutureLog:
         knows_none = log.latest_epoch is None and log.log_end_offset > log.log_start_offset
         if knows_none or log.log_end_offset < source.log_start_offset:
             log.truncate_fully_and_start_at(source.log_start_offset)
-        self._follow_start_and_epochs()
+        self._copy_start_offset_and_epochs()
         self._truncations = truncations

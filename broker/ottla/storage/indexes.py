@@ -1,15 +1,15 @@
-"""The two sparse indexes of a segment, in Kafka's file formats.
+"""The offset index and the time index of a segment, in Kafka's file formats.
 
-* `.index`: (offset relative to the segment's base: int32, file position: int32), 8 bytes;
+* `.index`: (offset relative to the segment's base offset: int32, file position: int32), 8 bytes;
 * `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33).
 
-Owned by `segment`. An entry says: the batch at that position ends at that offset; everything with a
-later timestamp than the entry's comes after its offset. Invariants: offsets (and timestamps)
+Owned by `log_segment`. An offset index entry gives the last offset and the position of a batch. A time index
+entry says that all records with a later timestamp come after its offset. Invariants: offsets (and timestamps)
 strictly ascend; an index is never ahead of its log once both are flushed.
 
-Entries are kept in memory (arrays of machine integers, searched by bisect) and written to the file
-in one go when the segment is rolled, flushed or closed: an index lost in a crash is rebuilt from
-the log, whose bytes count. Those that were there at the start are read when first needed.
+Entries are kept in memory (arrays of integers, searched by bisect) and written to the file at once when the
+segment is rolled, flushed or closed. An index that is lost in a crash is rebuilt from the log. Entries that
+exist at startup are read on first use.
 """
 
 from __future__ import annotations
@@ -24,49 +24,48 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
-from ottla.storage.durable import sync_file
+from ottla.storage.files import InternedPath, sync_file
 from ottla.storage.page_cache import read_file
-from ottla.storage.places import Placed
 
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
-# Columns of indexes without entries in memory. Never appended to.
+# Shared columns of indexes without entries in memory; never appended to.
 
 
 class CorruptIndex(Exception):
-    """An index file that must be rebuilt."""
+    """An index file is invalid and must be rebuilt."""
 
 
-class _Index(Placed):
-    """Two parallel columns, and the file that they are kept in."""
+class _Index(InternedPath):
+    """An index: two parallel columns and their file."""
 
     __slots__ = ("_first", "_second", "_unloaded", "_unsynced", "_written", "base_offset", "max_entries")
 
     ENTRY: ClassVar[struct.Struct]
     NOTHING: ClassVar[array[int]]
-    """The first column of an index without entries."""
+    """The first column of an empty index."""
 
     def __init__(self, path: str | Path, base_offset: int, max_bytes: int) -> None:
-        self.place(path)
+        self.set_path(path)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._first = self.NOTHING
         self._second = _NO_INTS
         self._unsynced = False
-        """Something was written to the file since it was synced."""
+        """The file was written since its last fsync."""
         self._unloaded = 0
-        """How many entries the file holds that were not read yet; all or none."""
+        """The number of entries in the file that are not in memory yet; all or none."""
         self._written = 0
-        """How many entries the file holds."""
+        """The number of entries in the file."""
 
     def attach(self) -> tuple[int, int] | None:
-        """Take over the existing file without reading it all; its last entry, None when empty.
+        """Use the existing file without reading all of it. Returns its last entry, None for an empty file.
 
-        Raises CorruptIndex when the file is missing or cannot be right.
+        Raises CorruptIndex if the file is missing or invalid.
         """
         size = self.ENTRY.size
         try:
-            fd = os.open(self.location, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path_str, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CorruptIndex(f"{self.path}: missing") from None
         try:
@@ -88,17 +87,17 @@ class _Index(Placed):
         return self._unloaded or len(self._first)
 
     def entries(self) -> list[tuple[int, int]]:
-        """The entries as they are in the file."""
+        """All entries, with relative offsets as in the file."""
         self._load()
         return list(zip(self._first, self._second, strict=True))
 
     def write(self) -> None:
-        """Bring the file up to date (no fsync); makes the file where there is none."""
+        """Write new entries to the file, which is created if it does not exist. No fsync."""
         count = len(self._second)
         if self._unloaded or (self._written == count and count):
             return
         tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
-        fd = os.open(self.location, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.path_str, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if count:
                 os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
@@ -108,30 +107,31 @@ class _Index(Placed):
         self._written = count
 
     def flush(self) -> None:
-        """Write and, if anything was written since the last time, fsync."""
+        """Write new entries, and fsync the file if it was written since the last fsync."""
         self.write()
         if self._unsynced:
             self._unsynced = False
-            sync_file(self.location)
+            sync_file(self.path_str)
 
-    def like(self) -> Self:
-        """An empty one, for the same file."""
-        return type(self)(self.location, self.base_offset, self.max_entries * self.ENTRY.size)
+    def new_empty(self) -> Self:
+        """An empty index for the same file."""
+        return type(self)(self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
 
     def replace_file(self) -> None:
-        """Write the entries, which are all in memory, in the place of whatever the file holds."""
+        """Replace the file's content with the entries, all of which are in memory."""
         assert not self._unloaded
         self.path.write_bytes(b"")
         self._written = 0
         self.write()
 
     def reset(self) -> None:
-        """Forget all entries, in memory and in the file."""
+        """Remove all entries, in memory and in the file."""
         self._keep(0)
 
     @classmethod
     def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
-        """The two columns. By whole arrays, for the index of a large segment has 260,000 entries."""
+        """Decode a file into the two columns, as whole arrays: a large segment's index has 260,000
+        entries."""
         raise NotImplementedError
 
     def _pack(self, entries: Iterable[tuple[int, int]]) -> bytes:
@@ -141,7 +141,7 @@ class _Index(Placed):
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = read_file(self.location)
+        data = read_file(self.path_str)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
@@ -155,13 +155,13 @@ class _Index(Placed):
         if self._written > count or count == 0:
             self._written = min(self._written, count)
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(self.location).st_size > self._written * self.ENTRY.size:
-                    os.truncate(self.location, self._written * self.ENTRY.size)
+                if os.stat(self.path_str).st_size > self._written * self.ENTRY.size:
+                    os.truncate(self.path_str, self._written * self.ENTRY.size)
                     self._unsynced = True
 
 
 class OffsetIndex(_Index):
-    """Offset to file position."""
+    """Maps offsets to file positions."""
 
     __slots__ = ()
 
@@ -178,7 +178,7 @@ class OffsetIndex(_Index):
         return len(self) >= self.max_entries
 
     def append(self, offset: int, position: int) -> None:
-        """The batch at `position` ends at `offset`; does nothing when the index is full."""
+        """Add the batch at `position` that ends at `offset`, unless the index is full."""
         self._load()
         if len(self._first) < self.max_entries:
             if not self._second:
@@ -194,9 +194,9 @@ class OffsetIndex(_Index):
         at = bisect_right(self._first, offset - self.base_offset) - 1
         return self._second[at] if at >= 0 else 0
 
-    def entry_behind(self, position: int) -> tuple[int, int] | None:
-        """(offset, position) of the first entry at or behind `position`, None when there is none. As in
-        Kafka's search, that is never the very first entry but for a position before it."""
+    def first_entry_from(self, position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry at or after `position`; None if there is none. As in Kafka's
+        search, the index's first entry is only found for a lower position."""
         self._load()
         at = bisect_left(self._second, position)
         if at == 0 and self._second and self._second[0] == position:
@@ -206,7 +206,7 @@ class OffsetIndex(_Index):
         return self.base_offset + self._first[at], self._second[at]
 
     def position_before(self, position: int) -> int:
-        """The position of a batch at or before `position`, as near as the entries tell."""
+        """The position of the nearest indexed batch at or before `position`; 0 if there is none."""
         self._load()
         at = bisect_right(self._second, position) - 1
         return max(self._second[at], 0) if at >= 0 else 0
@@ -218,7 +218,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """Timestamp to offset."""
+    """Maps timestamps to offsets."""
 
     __slots__ = ()
 
@@ -227,7 +227,7 @@ class TimeIndex(_Index):
 
     @classmethod
     def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
-        # Three words an entry, the first two a timestamp: put together again as native int64.
+        # Each entry has three words, of which the first two are a timestamp: combine them to a native int64.
         words = _big_endian("i", data)
         timestamps = array("i", bytes(len(words) // 3 * 8))
         low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
@@ -239,11 +239,11 @@ class TimeIndex(_Index):
 
     @property
     def is_full(self) -> bool:
-        # One entry is kept free for the largest timestamp, written when the segment is sealed.
+        # One entry is reserved for the max timestamp, which is written when the segment is sealed.
         return len(self) >= self.max_entries - 1
 
     def maybe_append(self, timestamp: int, offset: int, *, sealing: bool = False) -> None:
-        """Note that later timestamps than `timestamp` come after `offset`, when that is news."""
+        """Add an entry if `timestamp` is later than the last entry's."""
         self._load()
         if self.is_full and not sealing:
             return
@@ -276,6 +276,7 @@ class TimeIndex(_Index):
 
 
 def _big_endian(kind: str, data: bytes) -> array[int]:
+    """Decode big-endian integers of the array type `kind`."""
     numbers = array(kind)
     numbers.frombytes(data)
     if sys.byteorder == "little":

@@ -1,11 +1,11 @@
-"""Verifies one partition's log without a broker: segments, what lies beside them, and how they agree.
+"""Checks one partition's log offline: its segments, the files beside them, and their consistency. Reads only.
 
-Called by `log_dir_checks`. Reads only. What a broker that starts after a crash mends (`loading`) is a note
-and no error: the torn end of the log, indexes and snapshots of segments that were not flushed, epochs that
-were not written yet.
+Called by `log_dir_checks`. Problems that a broker repairs when it starts after a crash (`log_loader`) are
+notes and no errors: an incomplete batch at the log's end, indexes and snapshots of segments that were not
+flushed, leader epochs that were not written yet.
 
-Not seen: bits that change without contradiction, as the offset of a batch in a compacted log, which may have
-gaps.
+Not detected: changed bits without a contradiction, such as a batch's offset in a compacted log, which may
+have gaps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import BatchHeader, ControlType, decode_batch, parse_control_record
 from ottla.storage.checkpoints import MalformedCheckpoint
 from ottla.storage.directories import PARTITION_METADATA_FILE, LogDirProblem, read_topic_id
-from ottla.storage.epochs import CHECKPOINT_FILE, read_epochs
-from ottla.storage.findings import Findings
-from ottla.storage.segment_checks import Batch, SegmentContents, mapped, read_batches
+from ottla.storage.leader_epochs import CHECKPOINT_FILE, read_epochs
+from ottla.storage.producer_snapshots import CorruptSnapshot
+from ottla.storage.producer_snapshots import decode as decode_snapshot
+from ottla.storage.segment_checks import Batch, Findings, SegmentContents, mapped, read_batches
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -33,50 +34,48 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.snapshots import CorruptSnapshot
-from ottla.storage.snapshots import decode as decode_snapshot
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.transaction_index import AbortedTransaction
 
 _BESIDE_LOGS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 
 @dataclass
-class LogState:
-    """What is known of a log, before it is read and after."""
+class CheckedLog:
+    """The facts of a log; `check_log` adds those that it reads."""
 
     folder: Path
     is_clean: bool
-    """Whether the broker closed it in order."""
+    """Whether the broker closed the log in order."""
     recovery_point: int = 0
-    """Segments that end before it were flushed."""
+    """Segments that end before it are flushed."""
     is_compacted: bool = False
-    """Whether its offsets may have gaps."""
+    """Whether offsets may have gaps."""
     first_offset: int | None = None
-    """Of the first segment; None for a folder without segments."""
+    """The base offset of the first segment; None without segments."""
     end_offset: int = 0
     first_epoch_offset: int | None = None
-    """Where the first leader epoch begins: as a rule, at the log start offset."""
+    """The start offset of the first leader epoch, as a rule the log start offset."""
 
 
 @dataclass
 class _Progress:
-    """What the batches so far have told."""
+    """The facts of the batches that were read so far."""
 
     end_offset: int
     gaps: list[tuple[Path, int, int]] = field(default_factory=list)
-    """(file, where offsets are missing from, up to which)."""
+    """(file, first missing offset, end offset)."""
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """First offset by producer id."""
+    """First offsets by producer id."""
     segments_with_producers: list[int] = field(default_factory=list)
-    """Base offsets of those behind a batch with a producer id."""
+    """Base offsets of the segments after a batch with a producer id."""
     has_producers: bool = False
     epoch_unknown: tuple[Path, int, int] | None = None
-    """(file, offset, epoch) of the first batch of an epoch that the checkpoint has not got."""
+    """(file, offset, epoch) of the first batch whose epoch is missing in the checkpoint."""
 
 
-def check_log(log: LogState, findings: Findings) -> None:
-    """Verify the folder, and complete `log`. Raises OSError."""
+def check_log(log: CheckedLog, findings: Findings) -> None:
+    """Check the directory, and complete `log`. Raises OSError."""
     folder = log.folder
     names = sorted(path.name for path in folder.iterdir())
     bases = _check_names(log, names, findings)
@@ -99,7 +98,7 @@ def check_log(log: LogState, findings: Findings) -> None:
     _check_snapshots(log, names, bases, progress, findings)
 
 
-def _check_names(log: LogState, names: list[str], findings: Findings) -> list[int]:
+def _check_names(log: CheckedLog, names: list[str], findings: Findings) -> list[int]:
     """The base offsets of the segments."""
     bases = []
     for name in names:
@@ -125,7 +124,7 @@ def _check_names(log: LogState, names: list[str], findings: Findings) -> list[in
 
 
 def _check_segment(
-    log: LogState,
+    log: CheckedLog,
     base: int,
     next_base: int | None,
     progress: _Progress,
@@ -147,7 +146,7 @@ def _check_segment(
             if batch.header is None:
                 break
             if batch.problem is not None:
-                # Its offsets are not covered by the checksum, and plausible if they are where they should be.
+                # The checksum does not cover the base offset, which is plausible if it is the expected one.
                 if batch.header.base_offset == progress.end_offset:
                     progress.end_offset = batch.header.next_offset
                 contents.note(batch.position, batch.header)
@@ -172,7 +171,7 @@ def _check_segment(
 
 
 def _check_batch(
-    log: LogState,
+    log: CheckedLog,
     path: Path,
     position: int,
     header: BatchHeader,
@@ -191,7 +190,7 @@ def _check_batch(
         problem = f"ends at {header.last_offset}, where the next segment begins at {next_base}"
         findings.add(path, problem, at=at, kind="offsets of the next segment")
     if 0 <= header.record_count <= header.last_offset_delta:
-        log.is_compacted = True  # only the cleaner takes records out of batches
+        log.is_compacted = True  # only the cleaner removes records from batches
     progress.end_offset = max(progress.end_offset, header.next_offset)
     epoch = header.partition_leader_epoch
     if epochs is None or (epochs and header.base_offset < epochs[0][1]) or (epoch < 0 and not epochs):
@@ -209,11 +208,11 @@ def _note_transaction(
     position: int,
     header: BatchHeader,
     contents: SegmentContents,
-    log: LogState,
+    log: CheckedLog,
     progress: _Progress,
 ) -> None:
-    """What the transaction index has to say of an abort marker: as in Kafka, the first offset of the
-    producer's transaction, and that of the oldest one that is still open behind the marker."""
+    """Record the transaction index entry that an abort marker requires: as in Kafka, the first offset of the
+    producer's transaction, and that of the oldest transaction that is open after the marker."""
     producer_id = header.producer_id
     if not header.is_control:
         if header.is_transactional:
@@ -233,12 +232,12 @@ def _note_transaction(
             producer_id, first_offset, header.last_offset, stable
         )
     else:
-        # It may have begun before the log does, or hold no records here.
+        # The transaction may have begun before the log start, or have no records in this log.
         contents.aborted[header.last_offset] = None
 
 
 def _report_damage(
-    log: LogState,
+    log: CheckedLog,
     path: Path,
     damaged: list[Batch],
     contents: SegmentContents,
@@ -250,15 +249,15 @@ def _report_damage(
         is_end = batch.header is None or batch.position + batch.header.size >= contents.size
         offset = progress.end_offset if batch.header is None else batch.header.base_offset
         is_torn = batch.is_torn or (is_end and batch.header is not None)
-        # Behind the recovery point nothing was flushed: recovery cuts the log there.
-        mends = not log.is_clean and next_base is None and is_torn and offset >= log.recovery_point
+        # After the recovery point nothing is flushed: recovery truncates the log there.
+        is_repairable = not log.is_clean and next_base is None and is_torn and offset >= log.recovery_point
         problem = f"byte {batch.position}: {batch.problem}"
-        if mends:
+        if is_repairable:
             problem += "; recovery cuts the log here"
-        findings.add(path, problem, at=f"offset {offset}", kind="damaged batches", is_error=not mends)
+        findings.add(path, problem, at=f"offset {offset}", kind="damaged batches", is_error=not is_repairable)
 
 
-def _check_gaps(log: LogState, progress: _Progress, findings: Findings) -> None:
+def _check_gaps(log: CheckedLog, progress: _Progress, findings: Findings) -> None:
     if log.is_compacted:
         return
     for path, start, end in progress.gaps:
@@ -266,11 +265,11 @@ def _check_gaps(log: LogState, progress: _Progress, findings: Findings) -> None:
         findings.add(path, problem, at=f"offset {start}", kind="missing offsets")
 
 
-# --- what lies beside ----------------------------------------------------------------------------
+# --- other files --------------------------------------------------------------------------------
 
 
-def _read_epochs(log: LogState, findings: Findings) -> list[tuple[int, int]] | None:
-    """None where the file cannot be read."""
+def _read_epochs(log: CheckedLog, findings: Findings) -> list[tuple[int, int]] | None:
+    """The entries of the leader epoch checkpoint; None if it cannot be read."""
     path = log.folder / CHECKPOINT_FILE
     try:
         entries = read_epochs(log.folder)
@@ -287,14 +286,14 @@ def _read_epochs(log: LogState, findings: Findings) -> list[tuple[int, int]] | N
 
 
 def check_form(path: Path, entries: list[str], findings: Findings) -> None:
-    """Whether a checkpoint file holds nothing but its entries."""
+    """Report a checkpoint file that has more than its entries."""
     expected = "\n".join(["0", str(len(entries)), *entries, ""]).encode()
     if path.exists() and path.read_bytes() not in (b"", expected):
         findings.add(path, "it is not as a broker writes its entries")
 
 
 def _check_epochs(
-    log: LogState, epochs: list[tuple[int, int]] | None, progress: _Progress, findings: Findings
+    log: CheckedLog, epochs: list[tuple[int, int]] | None, progress: _Progress, findings: Findings
 ) -> None:
     path = log.folder / CHECKPOINT_FILE
     if epochs is None:
@@ -313,7 +312,7 @@ def _check_epochs(
 
 
 def _check_snapshots(
-    log: LogState, names: list[str], bases: list[int], progress: _Progress, findings: Findings
+    log: CheckedLog, names: list[str], bases: list[int], progress: _Progress, findings: Findings
 ) -> None:
     offsets = set()
     for name in names:

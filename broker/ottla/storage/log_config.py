@@ -1,8 +1,8 @@
-"""The settings of one partition's log: Kafka's topic configs, typed.
+"""The configuration of one partition's log: Kafka's topic configs, typed (Kafka's LogConfig).
 
-Built by the shell out of already validated strings (topic overrides over the broker's defaults),
-read by everything in this package. Field names are the settings' with `_` for `.`; sizes are bytes and
-times milliseconds, as their names say. Defaults are those of Kafka 3.9.
+Created from validated strings (topic overrides over the broker's defaults); read by everything in this
+package. Field names are the config names with `_` for `.`; sizes are bytes and times milliseconds. Defaults
+are those of Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogConfig:
             text = merged.get(field.name.replace("_", "."))
             if text is not None:
                 values[field.name] = _parse(str(field.type), text)
-        # Deprecated (KIP-937), and in force where neither of its successors says otherwise.
+        # Deprecated (KIP-937); applies where its successors are not set.
         difference = merged.get("message.timestamp.difference.max.ms")
         if difference is not None:
             for name in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
@@ -72,7 +72,7 @@ class LogConfig:
 
     @property
     def deletion_policies(self) -> list[str]:
-        """Their names; a segment goes when one of them names it."""
+        """The names of the deletion policies; a segment is deleted if one of them selects it."""
         return [name.strip() for name in self.ottla_deletion_policies.split(",") if name.strip()]
 
     @property
@@ -82,7 +82,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """The age at which a segment is rolled; a compacted log's must be, to be compacted in time."""
+        """The age at which a segment is rolled; for compacted logs at most max.compaction.lag.ms."""
         if self.compacts and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
@@ -95,7 +95,7 @@ class LogConfig:
 
     @property
     def target_codec(self) -> Codec | None:
-        """The codec that batches are stored in; None keeps the producer's."""
+        """The codec in which batches are stored; None keeps the producer's."""
         return None if self.compression_type == "producer" else CODEC_BY_NAME[self.compression_type]
 
     def compression_level(self, codec: Codec) -> int | None:

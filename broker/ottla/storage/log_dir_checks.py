@@ -1,7 +1,8 @@
-"""Verifies log directories without a broker: every log in them, and the files that name logs. Reads only.
+"""Checks log directories offline: every log in them, and the files that list logs. Reads only.
 
-Called by `ottla log check`. Findings are errors or notes: a note is what a broker's start mends, or no broker
-minds. While a broker has a directory open, what it has not written yet counts as after a crash.
+Called by `ottla log check`. Findings are errors or notes: the problem of a note is repaired at a broker's
+start, or ignored by brokers. While a broker has a directory open, data that it has not written yet counts as
+after a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.storage.checkpoints import (
     TopicPartition,
     read_offsets,
 )
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
 from ottla.storage.directories import (
     CLEAN_SHUTDOWN_FILE,
     DELETE_SUFFIX,
@@ -35,47 +36,47 @@ from ottla.storage.directories import (
     read_properties,
     read_topic_id,
 )
-from ottla.storage.findings import Finding, Findings
-from ottla.storage.log_checks import LogState, check_form, check_log
+from ottla.storage.log_checks import CheckedLog, check_form, check_log
+from ottla.storage.segment_checks import Finding, Findings
 from ottla.storage.segment_files import LOG_SUFFIX
 
 CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE)
 _OTHER_FILES = (META_PROPERTIES_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE)
-_OF_OTHERS = ("remote-log-index-cache", "lost+found")
-"""Folders of Kafka's tiered storage and of file systems."""
+_FOREIGN_DIRECTORIES = ("remote-log-index-cache", "lost+found")
+"""Directories of Kafka's tiered storage and of file systems."""
 _FLOCK = struct.Struct("hhqqi")
 
 Offsets = Mapping[TopicPartition, int]
 
 
 def is_open(log_dir: Path) -> bool:
-    """Whether a broker, of Kafka's or ours, has the directory open."""
+    """Whether a broker, of Apache Kafka or Ottla, has the directory open."""
     try:
         with (log_dir / LOCK_FILE).open("rb") as file:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0]
+            query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
             return kind != fcntl.F_UNLCK
     except FileNotFoundError:
         return False
 
 
 def check_log_dirs(log_dirs: Sequence[Path]) -> list[Finding]:
-    """What is wrong with the directories of one broker, or with folders of single logs."""
+    """The problems of one broker's log directories, or of directories of single logs."""
     findings = Findings()
-    homes: dict[TopicPartition, Path] = {}
+    directories: dict[TopicPartition, Path] = {}
     for log_dir in log_dirs:
         if any(log_dir.glob(f"*{LOG_SUFFIX}")):
             _check_single(log_dir, findings)
             continue
         for key, log in _check_log_dir(log_dir, findings).items():
-            other = homes.setdefault(key, log.folder)
+            other = directories.setdefault(key, log.folder)
             if other != log.folder:
                 findings.add(log.folder, f"{other} is a log of the same partition")
     return findings.all()
 
 
 def _check_single(folder: Path, findings: Findings) -> None:
-    """One log's folder; what its log directory says of it counts."""
+    """Check one log's directory, with the entries of its log directory's checkpoint files."""
     log_dir = folder.absolute().parent
     key = parse_partition_directory(folder.absolute().name)
     checkpoints = _read_checkpoints(log_dir, Findings())
@@ -89,12 +90,12 @@ def _is_clean(log_dir: Path) -> bool:
     return (log_dir / CLEAN_SHUTDOWN_FILE).exists() and not is_open(log_dir)
 
 
-def _check_log_dir(log_dir: Path, findings: Findings) -> dict[TopicPartition, LogState]:
+def _check_log_dir(log_dir: Path, findings: Findings) -> dict[TopicPartition, CheckedLog]:
     is_clean = _is_clean(log_dir)
     checkpoints = _read_checkpoints(log_dir, findings)
     _check_meta_properties(log_dir, findings)
     _check_clean_shutdown(log_dir / CLEAN_SHUTDOWN_FILE, findings)
-    logs: dict[TopicPartition, LogState] = {}
+    logs: dict[TopicPartition, CheckedLog] = {}
     for path in sorted(log_dir.iterdir()):
         if not path.is_dir():
             if path.name.endswith(".tmp"):
@@ -120,16 +121,16 @@ def _check_other_folder(path: Path, findings: Findings, *, is_clean: bool) -> No
         findings.add(path, "a stray log, which no broker opens", is_error=False)
     elif path.name.endswith(FUTURE_SUFFIX) and parse_future_directory(path.name) is not None:
         findings.add(path, "a future log: the partition is moving to this directory", is_error=False)
-        _check_folder(LogState(path, is_clean=is_clean), findings)
-    elif path.name not in _OF_OTHERS:
+        _check_folder(CheckedLog(path, is_clean=is_clean), findings)
+    elif path.name not in _FOREIGN_DIRECTORIES:
         findings.add(path, "no folder of a partition has such a name")
 
 
 def _log(
     folder: Path, key: TopicPartition | None, checkpoints: Mapping[str, Offsets | None], *, is_clean: bool
-) -> LogState:
+) -> CheckedLog:
     recovery_points, cleaned = checkpoints[RECOVERY_POINT_FILE] or {}, checkpoints[CLEANER_FILE] or {}
-    return LogState(
+    return CheckedLog(
         folder,
         is_clean,
         recovery_point=0 if key is None else recovery_points.get(key, 0),
@@ -137,12 +138,12 @@ def _log(
     )
 
 
-def _check_folder(log: LogState, findings: Findings) -> None:
+def _check_folder(log: CheckedLog, findings: Findings) -> None:
     try:
         check_log(log, findings)
     except OSError as problem:
         path = Path(problem.filename) if problem.filename else log.folder
-        # A broker that has the directory open may have removed a file since its name was read.
+        # A broker that has the directory open may have removed the file meanwhile.
         is_error = log.is_clean or not isinstance(problem, FileNotFoundError)
         findings.add(path, f"cannot be read: {problem.strerror or problem}", is_error=is_error)
 
@@ -151,7 +152,7 @@ def _check_folder(log: LogState, findings: Findings) -> None:
 
 
 def _read_checkpoints(log_dir: Path, findings: Findings) -> dict[str, Offsets | None]:
-    """None for a file that cannot be read."""
+    """The offsets in each checkpoint file; None if it cannot be read."""
     found: dict[str, Offsets | None] = {}
     for name in CHECKPOINTS:
         path = log_dir / name
@@ -172,7 +173,7 @@ def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
     try:
         properties = read_properties(path)
     except FileNotFoundError:
-        findings.add(path, "the file is missing: a broker takes the directory for nobody's")
+        findings.add(path, "the file is missing: the directory belongs to no broker")
         return
     except OSError as problem:
         findings.add(path, f"cannot be read: {problem.strerror or problem}")
@@ -189,7 +190,7 @@ def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
 
 
 def _check_clean_shutdown(path: Path, findings: Findings) -> None:
-    """Empty, as before Kafka 3.7, or with the epoch that the broker had (KIP-966)."""
+    """Check .kafka_cleanshutdown: empty, as before Kafka 3.7, or with the broker epoch (KIP-966)."""
     try:
         content = path.read_bytes()
         if content and not isinstance(json.loads(content)["brokerEpoch"], int):
@@ -202,18 +203,18 @@ def _check_clean_shutdown(path: Path, findings: Findings) -> None:
 
 def _check_offsets(
     log_dir: Path,
-    logs: Mapping[TopicPartition, LogState],
+    logs: Mapping[TopicPartition, CheckedLog],
     checkpoints: Mapping[str, Offsets | None],
     findings: Findings,
     *,
     is_whole: bool,
 ) -> None:
-    """`is_whole`: `logs` are all of the directory's."""
+    """Compare the checkpointed offsets with the logs. `is_whole`: `logs` are all logs of the directory."""
     is_clean = _is_clean(log_dir)
     for name, offsets in checkpoints.items():
         path = log_dir / name
         if is_whole and not offsets and offsets is not None and logs:
-            # Kafka makes all of them when it starts, empty.
+            # Kafka creates all of them, empty, when it starts.
             if name in (RECOVERY_POINT_FILE, REPLICATION_FILE):
                 findings.add(path, "the file is missing, or empty", is_error=is_clean)
             continue
@@ -234,12 +235,12 @@ def _check_offsets(
                 findings.add(log_dir / RECOVERY_POINT_FILE, f"{log.folder.name} is missing")
 
 
-def _check_offset(path: Path, name: str, log: LogState, offset: int, findings: Findings) -> None:
+def _check_offset(path: Path, name: str, log: CheckedLog, offset: int, findings: Findings) -> None:
     if log.first_offset is None:
         return
     at = log.folder.name
     if offset > log.end_offset:
-        # All before a recovery point is on disk for certain; the others may be ahead of what a crash left.
+        # Data before a recovery point is on disk; other offsets may be ahead of the log after a crash.
         is_error = log.is_clean or name == RECOVERY_POINT_FILE
         findings.add(path, f"{offset} is beyond the log's end, {log.end_offset}", at=at, is_error=is_error)
     elif offset < 0 or (name == LOG_START_FILE and offset < log.first_offset):
@@ -252,8 +253,8 @@ def _check_offset(path: Path, name: str, log: LogState, offset: int, findings: F
         findings.add(path, f"{offset} is before the log's end, {log.end_offset}", at=at, is_error=False)
 
 
-def _check_start(path: Path, log: LogState, start: int | None, findings: Findings) -> None:
-    """Leader epochs are cut where the log starts."""
+def _check_start(path: Path, log: CheckedLog, start: int | None, findings: Findings) -> None:
+    """Compare the log start offset with the start of the first leader epoch, which is truncated there."""
     first = log.first_epoch_offset
     if first is None or log.first_offset is None or log.is_compacted or not log.is_clean:
         return
@@ -263,8 +264,8 @@ def _check_start(path: Path, log: LogState, start: int | None, findings: Finding
         findings.add(path, problem, at=log.folder.name, is_error=False)
 
 
-def _check_topic_ids(logs: Mapping[TopicPartition, LogState], findings: Findings) -> None:
-    first: dict[str, LogState] = {}
+def _check_topic_ids(logs: Mapping[TopicPartition, CheckedLog], findings: Findings) -> None:
+    first: dict[str, CheckedLog] = {}
     for (topic, _), log in logs.items():
         try:
             topic_id = read_topic_id(log.folder)

@@ -1,18 +1,18 @@
-"""Reading files without waiting for the disk: what the event loop may do, and what it leaves to a thread.
+"""Nonblocking file reads: what the event loop may read, and what it leaves to a thread.
 
-`pread` and `read_file` are how storage reads where clients ask for it. Inside `NoWaiting`, which the server
-enters on the event loop around what it looks up, they raise `ColdRead` where they would wait. Whoever catches
-that has the bytes read into the page cache by a thread (`load`), and tries again. The thread touches the file
-alone and nothing of a log's state, which stays the loop's. Outside, they read as ever.
+Storage reads files with `pread` and `read_file`. Inside `NonblockingReads`, which the server enters on the
+event loop, they raise `PageCacheMiss` instead of waiting for the disk. The server then lets a thread read the
+bytes into the page cache (`load`), and repeats the operation. The thread touches the file only; a log's state
+belongs to the event loop. Outside of `NonblockingReads` reads block as usual.
 
-How they know: preadv with RWF_NOWAIT. Where a file system (tmpfs, overlays) or a sandbox does not have it,
-they ask mincore, which every Linux has for every file that can be mapped; where that fails too, they take all
-for warm, as if this module were not there.
+A read is nonblocking by preadv with RWF_NOWAIT. If a file system (tmpfs, overlays) or a sandbox does not
+support it, mincore is used, which Linux has for every file that can be mapped. If that fails, too, all data
+counts as resident.
 
-A range that is to go out by sendfile is probed at every `PROBE_STRIDE_BYTES` and at its end (`is_resident`):
-0.6 µs a probe, 3.5 µs a MiB, where asking for every page costs 29 and reading it 30. The kernel evicts in the
-order of use, which is large pieces of a log; a smaller hole between two probes costs the loop one read of the
-disk. Where pages are on their way from the disk, in the disk's order, every page is asked for (`exact`).
+A range for sendfile is probed every `PROBE_STRIDE_BYTES` and at its end (`is_resident`): 0.6 µs a probe, 3.5
+µs a MiB, compared with 29 µs for a check of every page and 30 µs for a read. The kernel evicts pages in the
+order of use, in large ranges of a log; a smaller hole between two probes costs the event loop one disk read.
+While pages arrive from the disk, in the disk's order, every page is checked (`exact`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL,
 _PAGE: Final = mmap.PAGESIZE
 
 
-class _Here(threading.local):
-    """What holds in this thread, now. No context variable: a callback, a reader or a task that is made inside
-    `NoWaiting` would inherit it for good, and so would all that they make."""
+class _ThreadState(threading.local):
+    """Whether reads may block in this thread. No context variable: callbacks, readers and tasks that are
+    created inside `NonblockingReads` would inherit its value."""
 
-    may_wait = True
+    allow_blocking = True
 
 
-_here: Final = _Here()
+_thread_state: Final = _ThreadState()
 
 
 class OpenFile:
-    """A descriptor of our own; it closes when the last reference is dropped."""
+    """Owns a descriptor, which is closed when the last reference is dropped."""
 
     __slots__ = ("fd",)
 
@@ -57,8 +57,8 @@ class OpenFile:
         os.close(self.fd)
 
 
-class ColdRead(Exception):
-    """`length` bytes at `position` are not all in memory. No OSError: nothing is wrong with the file."""
+class PageCacheMiss(Exception):
+    """`length` bytes at `position` are not completely in the page cache. No OSError: the file is intact."""
 
     def __init__(self, fd: int, position: int, length: int) -> None:
         super().__init__(f"{length} bytes at {position} are not in memory")
@@ -67,36 +67,37 @@ class ColdRead(Exception):
         self.length: Final = length
 
 
-class NoWaiting:  # a context manager on the hot path: a generator would cost a microsecond
-    """Raise ColdRead rather than wait for the disk. Nothing may be awaited inside, nor be done for others."""
+class NonblockingReads:  # a context manager on the hot path: a generator would cost a microsecond
+    """Context in which reads raise PageCacheMiss instead of waiting for the disk. It must not contain an
+    await."""
 
     __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        self._before = _here.may_wait
-        _here.may_wait = False
+        self._before = _thread_state.allow_blocking
+        _thread_state.allow_blocking = False
 
     def __exit__(self, *_: object) -> None:
-        _here.may_wait = self._before
+        _thread_state.allow_blocking = self._before
 
 
-def waiting_allowed() -> bool:
-    """Whether reads may wait here: false inside `NoWaiting`."""
-    return _here.may_wait
+def blocking_allowed() -> bool:
+    """Whether reads may block here: false inside `NonblockingReads`."""
+    return _thread_state.allow_blocking
 
 
 def pread(fd: int, length: int, position: int) -> bytes | bytearray:
-    """As os.pread. Raises OSError, and ColdRead inside `NoWaiting`."""
-    if _here.may_wait:
+    """Like os.pread. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
+    if _thread_state.allow_blocking:
         return os.pread(fd, length, position)
     found = try_pread(fd, length, position)
     if found is None:
-        raise ColdRead(fd, position, length)
+        raise PageCacheMiss(fd, position, length)
     return found
 
 
 def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
-    """As os.pread, but None rather than wait for the disk, whoever calls. Raises OSError."""
+    """Like os.pread, but returns None instead of waiting for the disk. Raises OSError."""
     buffer = bytearray(length)
     got = -1
     if _NOWAIT is not None:
@@ -117,14 +118,15 @@ def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
 
 
 def read_file(path: str) -> bytes:
-    """All that is in the file. Raises OSError, and ColdRead inside `NoWaiting`."""
+    """The content of a file. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     size = os.fstat(file.fd).st_size
     return bytes(pread(file.fd, size, 0)) if size else b""
 
 
 def is_resident(fd: int, position: int, length: int, *, exact: bool = False) -> bool:
-    """Whether a range is in memory, for all that probes tell; `exact` asks for every page. Raises OSError."""
+    """Whether a range is in the page cache, by probes or, with `exact`, by a check of every page. Raises
+    OSError."""
     if exact or _NOWAIT is None:
         return _is_mapped_in_memory(fd, position, length)
     probe = (bytearray(1),)
@@ -143,7 +145,7 @@ def is_resident(fd: int, position: int, length: int, *, exact: bool = False) -> 
 
 
 def load(fd: int, position: int, length: int) -> None:
-    """Read a range into the page cache, and wait for it: for a thread. Raises OSError."""
+    """Read a range into the page cache. Blocking. Raises OSError."""
     os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -158,8 +160,8 @@ def load(fd: int, position: int, length: int) -> None:
 
 
 def load_ahead(fd: int, position: int, length: int) -> None:
-    """Have a range read into the page cache without waiting for it, which still takes the system some
-    0.3 ms a MiB: for a thread. Raises OSError."""
+    """Start to read a range into the page cache. The system call takes some 0.3 ms a MiB: call it in a
+    thread. Raises OSError."""
     os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
 
 
@@ -174,7 +176,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _is_mapped_in_memory(fd: int, position: int, length: int) -> bool:
-    """What mincore says of each page; True where there is no asking."""
+    """Whether all pages are in memory according to mincore; True if mincore fails."""
     start = position - position % _PAGE
     size = min(position + length, os.fstat(fd).st_size) - start
     if size <= 0:
@@ -192,5 +194,5 @@ def _is_mapped_in_memory(fd: int, position: int, length: int) -> bool:
         finally:
             libc.munmap(address, size)
     except (AttributeError, OSError) as problem:
-        logger.debug("whether a file is in memory cannot be known here: %s", problem)
+        logger.debug("mincore is not available: %s", problem)
         return True

@@ -1,8 +1,8 @@
-"""Which segments a log may delete (log.retention.*, KIP-107, deletion policies).
+"""Selects the segments that a log deletes (log.retention.*, KIP-107, deletion policies).
 
-Called by `Log.delete_old_segments`. A deletion policy names segments of one log; `size` and `time` are two of
-them, and `ottla.deletion.policies` chooses a topic's. Invariants: only a prefix of the segments is deleted,
-nothing at or beyond the high watermark, and an empty active segment stays.
+Called by `Log.delete_old_segments`. A deletion policy names segments of one log; `size` and `time` are the
+built-in ones, and `ottla.deletion.policies` selects those of a topic. Invariants: only a prefix of the
+segments is deleted, nothing at or beyond the high watermark, and an empty active segment stays.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from ottla.protocol.records import NO_TIMESTAMP
+from ottla.storage.directories import parse_partition_directory
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +25,8 @@ class SegmentFacts(NamedTuple):
     size: int
     """Bytes."""
     largest_timestamp: int
-    """Milliseconds: of the records, or the file's time of change where they have none. -1 if the log has no
-    policy but `size`."""
+    """Milliseconds: the records' max timestamp, or the file's modification time if they have none. -1 if the
+    log's only policy is `size`."""
 
 
 class LogFacts(NamedTuple):
@@ -39,15 +42,15 @@ class LogFacts(NamedTuple):
 
 
 class DeletionPolicy(Protocol):
-    """`configure(configs: Mapping[str, str])` and `close()` are optional, as of other policies."""
+    """The interface of a policy; `configure(configs: Mapping[str, str])` and `close()` are optional."""
 
     def deletable(self, log: LogFacts) -> Iterable[int]:
-        """The base offsets of the segments that may go. Called in a worker thread. An exception is logged and
-        counts as no segment."""
+        """The base offsets of the segments to delete. Called in a worker thread. An exception is logged, and
+        no segment is deleted."""
 
 
 class SizeRetention:
-    """retention.bytes: the oldest segments, while at least that much is left without them."""
+    """retention.bytes: deletes the oldest segments while the rest has at least that many bytes."""
 
     def deletable(self, log: LogFacts) -> Iterator[int]:
         if log.config.retention_bytes < 0:
@@ -61,7 +64,7 @@ class SizeRetention:
 
 
 class TimeRetention:
-    """retention.ms: the oldest segments, up to the first with a younger record."""
+    """retention.ms: deletes the oldest segments, up to the first with a younger record."""
 
     def deletable(self, log: LogFacts) -> Iterator[int]:
         if log.config.retention_ms < 0:
@@ -80,17 +83,49 @@ BUILT_IN: Final[Mapping[str, DeletionPolicy]] = MappingProxyType(
 
 
 def needs_timestamps(config: LogConfig) -> bool:
-    """Whether a policy of the log asks for its segments' times, which may have to be read from the disk."""
+    """Whether a policy of the log uses the segments' timestamps, which may have to be read from the disk."""
     names = set(config.deletion_policies) - {SIZE}
     return config.deletes and bool(names - {TIME} or (TIME in names and config.retention_ms >= 0))
+
+
+def log_facts(
+    directory_name: str, segments: Sequence[LogSegment], config: LogConfig, now_ms: int
+) -> LogFacts:
+    """The facts of the log with these segments."""
+    has_timestamps = needs_timestamps(config)
+    topic, partition = parse_partition_directory(directory_name) or (directory_name, -1)
+    return LogFacts(
+        topic,
+        partition,
+        [
+            SegmentFacts(s.base_offset, s.size, s.largest_timestamp() if has_timestamps else NO_TIMESTAMP)
+            for s in segments
+        ],
+        config,
+        now_ms,
+    )
+
+
+def deletable_within(
+    log: LogFacts,
+    policies: Mapping[str, DeletionPolicy],
+    high_watermark: int,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+) -> int:
+    """How many of the oldest segments are deleted, all of them below the high watermark."""
+    allowed = within_high_watermark(log.segments, high_watermark, log_end_offset)
+    if not allowed:
+        return 0
+    return min(allowed, deletable_segments(log, policies, log_start_offset=log_start_offset))
 
 
 def deletable_segments(
     log: LogFacts, policies: Mapping[str, DeletionPolicy], *, log_start_offset: int
 ) -> int:
-    """How many of the oldest segments go: those below the log start offset, and then those that at least one
-    policy names, up to the first that none does.
-    """
+    """How many of the oldest segments are deleted: those below the log start offset, and the following ones
+    up to the first that no policy names."""
     segments = log.segments
     below = 0
     while below + 1 < len(segments) and segments[below + 1].base_offset <= log_start_offset:
@@ -101,14 +136,14 @@ def deletable_segments(
     named = set[int]().union(
         *(_named(policies, name, rest) for name in dict.fromkeys(log.config.deletion_policies))
     )
-    gone = below
-    while gone < len(segments) and segments[gone].base_offset in named:
-        gone += 1
-    return gone
+    count = below
+    while count < len(segments) and segments[count].base_offset in named:
+        count += 1
+    return count
 
 
 def within_high_watermark(segments: Sequence[SegmentFacts], high_watermark: int, log_end_offset: int) -> int:
-    """How many of the oldest segments may go at all, the active one included, which is rolled first."""
+    """How many of the oldest segments may be deleted at all, the active one included (it is rolled first)."""
     for at, segment in enumerate(segments):
         upper = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
         if high_watermark < upper or (at == len(segments) - 1 and segment.size == 0):
@@ -117,7 +152,7 @@ def within_high_watermark(segments: Sequence[SegmentFacts], high_watermark: int,
 
 
 def _named(policies: Mapping[str, DeletionPolicy], name: str, log: LogFacts) -> set[int]:
-    """The base offsets that one policy names. One that fails names none, and stops nothing else."""
+    """The base offsets that one policy names; none if it fails, which does not affect other policies."""
     policy = policies.get(name)
     if policy is None:
         logger.error("%s-%d: this broker has no deletion policy %r", log.topic, log.partition, name)

@@ -1,8 +1,8 @@
-"""Verifies one segment without a broker: its batches, and its indexes against them. Reads only.
+"""Checks one segment offline: its batches, and its indexes against them. Reads only.
 
-Called by `log_checks`. Index entries are compared with the log as Kafka's DumpLogSegments does it; beyond
-that, an index must not end too early. Of a log that a crash has left, the broker's recovery makes the indexes
-anew (`loading`): then what is wrong with them is no error.
+Called by `log_checks`. Index entries are compared with the log as Kafka's DumpLogSegments does it; in
+addition, an index must not end too early. After a crash, the broker's recovery rebuilds the indexes
+(`log_loader`): then their problems are notes and no errors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import mmap
 import os
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -24,27 +25,69 @@ from ottla.protocol.records import (
     BatchHeader,
     verify_crc,
 )
-from ottla.storage.findings import Findings
 from ottla.storage.indexes import OffsetIndex, TimeIndex
-from ottla.storage.txn_index import AbortedTransaction, TransactionIndex
+from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
 
 
+FINDINGS_PER_KIND_MAX = 10
+"""The maximum number of findings of one kind that are listed for a file; the others are counted."""
+
+
+class Finding(NamedTuple):
+    """One problem of a file in a log directory."""
+
+    path: Path
+    at: str
+    """The place in the file: `offset 12`, `byte 300`, `line 3`; empty for the whole file."""
+    problem: str
+    is_error: bool
+    """False for a note: a broker's start repairs the problem, or brokers ignore it."""
+
+    def __str__(self) -> str:
+        where = f"{self.at}: " if self.at else ""
+        return f"{self.path}: {'' if self.is_error else 'note: '}{where}{self.problem}"
+
+
+class Findings:
+    """Collects findings, at most `FINDINGS_PER_KIND_MAX` of one kind in one file."""
+
+    def __init__(self) -> None:
+        self._found: list[Finding] = []
+        self._counts: Counter[tuple[Path, str]] = Counter()
+
+    def add(self, path: Path, problem: str, *, at: str = "", kind: str = "", is_error: bool = True) -> None:
+        """Add a finding. `kind` groups findings with different texts."""
+        self._counts[path, kind or problem] += 1
+        if self._counts[path, kind or problem] <= FINDINGS_PER_KIND_MAX:
+            self._found.append(Finding(path, at, problem, is_error))
+
+    def all(self) -> list[Finding]:
+        more = [
+            Finding(
+                path, "", f"{count - FINDINGS_PER_KIND_MAX} more findings of this kind: {kind}", is_error=True
+            )
+            for (path, kind), count in self._counts.items()
+            if count > FINDINGS_PER_KIND_MAX
+        ]
+        return self._found + more
+
+
 class Batch(NamedTuple):
-    """One batch of a segment's file, or the bytes that are none."""
+    """One batch of a segment's file, or bytes that are no batch."""
 
     position: int
     header: BatchHeader | None
-    """None: from `position` on there is no batch."""
+    """None if there is no batch from `position` on."""
     problem: str | None
     is_torn: bool = False
-    """The file ends before the batch does, as when a process dies while it writes."""
+    """The file ends within the batch, as after a crash during a write."""
 
 
 def read_batches(data: memoryview) -> Iterator[Batch]:
-    """The batches of a segment with what is wrong with each; past one with a wrong checksum it goes on. Zeros
-    up to the end are none: a file made longer in advance."""
+    """The batches of a segment, each with its problem. Batches after a wrong checksum are included. Zeros at
+    the end are ignored: the file was preallocated."""
     at, end = 0, len(data)
     while at < end:
         if at + RECORD_BATCH_OVERHEAD > end:
@@ -74,7 +117,7 @@ def _is_zero(data: memoryview, start: int) -> bool:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """A file's bytes, read as they are needed. Raises OSError."""
+    """Map a file into memory. Raises OSError."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             yield memoryview(b"")
@@ -84,7 +127,7 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 class SegmentContents:
-    """What indexes are compared with: a column for each fact of the segment's batches."""
+    """The facts of a segment's batches, in columns, to compare indexes with."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -94,7 +137,8 @@ class SegmentContents:
         self._timestamps, self._highest = array("q"), array("q")
         self._largest_batch = 0
         self.aborted: dict[int, AbortedTransaction | None] = {}
-        """What has to be in the transaction index, by last offset; None if the log does not say all of it."""
+        """The expected entries of the transaction index by last offset; None if the log does not contain all
+        facts."""
 
     def note(self, position: int, header: BatchHeader) -> None:
         self._positions.append(position)
@@ -128,19 +172,19 @@ class SegmentContents:
                 problem = f"offset {offset} at {position}, where the batch ends at {self._lasts[batch]}"
             if problem is not None:
                 following = entries[at + 1][1] if at + 1 < len(entries) else self.size
-                mends = problem.find("ends at") > 0 and self._begins_set(batch, offset, following)
-                kind = "entries of several batches" if mends else "wrong entries"
-                if mends:
+                is_harmless = "ends at" in problem and self._begins_set(batch, offset, following)
+                kind = "entries of several batches" if is_harmless else "wrong entries"
+                if is_harmless:
                     problem += "; Apache Kafka's followers write such entries, and they do no harm"
-                findings.add(path, problem, at=where, kind=kind, is_error=is_error and not mends)
+                findings.add(path, problem, at=where, kind=kind, is_error=is_error and not is_harmless)
             before = max(before, (relative, position))
         if is_sealed and self._ends_early(entries):
             problem = f"the last entry is for byte {before[1]} of {self.size}: it may have been cut"
             findings.add(path, problem, is_error=False)
 
     def _begins_set(self, batch: int, offset: int, following: int) -> bool:
-        """Whether `offset` is the last one of batches that may have been appended together with this one, up
-        to the position of the next entry: a follower of Kafka's before 4.0 notes those so."""
+        """Whether `offset` is the last offset of batches that may have been appended together with this one,
+        before the next entry's position. Followers of Kafka before 4.0 write such entries."""
         last = bisect_left(self._lasts, offset)
         return (
             batch < last < len(self._lasts)
@@ -149,7 +193,8 @@ class SegmentContents:
         )
 
     def _ends_early(self, entries: list[tuple[int, int]]) -> bool:
-        """Whether more bytes follow the last entry than ever between two, with the largest batch to spare."""
+        """Whether more bytes follow the last entry than are between any two entries, with a reserve of the
+        largest batch."""
         positions = [0, *(position for _, position in entries)]
         gaps = [after - before for before, after in pairwise(positions)]
         usual = max(gaps, default=self._largest_batch + (1 << 16))
@@ -185,7 +230,7 @@ class SegmentContents:
             findings.add(path, problem, is_error=is_error)
 
     def check_transaction_index(self, path: Path, findings: Findings, *, is_error: bool) -> None:
-        """The file is there only if something was aborted."""
+        """Check the transaction index; its file exists only if a transaction was aborted."""
         found: dict[int, AbortedTransaction] = {}
         if path.exists():
             index = TransactionIndex(path, self.base_offset)
@@ -201,14 +246,14 @@ class SegmentContents:
                 problem_text = f"the transaction of producer {expected.producer_id} aborted there is missing"
                 findings.add(path, problem_text, at=f"offset {last_offset}", is_error=is_error)
             elif entry is not None and expected is not None and entry != expected:
-                text = f"{_told(entry)}, and not {_told(expected)} as in the log"
+                text = f"{_describe(entry)}, and not {_describe(expected)} as in the log"
                 findings.add(path, text, at=f"offset {last_offset}", kind="wrong entries", is_error=is_error)
         for last_offset, entry in found.items():
-            text = f"{_told(entry)}, where the log has no abort marker"
+            text = f"{_describe(entry)}, where the log has no abort marker"
             findings.add(path, text, at=f"offset {last_offset}", kind="wrong entries", is_error=is_error)
 
 
-def _told(aborted: AbortedTransaction) -> str:
+def _describe(aborted: AbortedTransaction) -> str:
     return (
         f"producer {aborted.producer_id} from {aborted.first_offset}, last stable offset "
         f"{aborted.last_stable_offset}"
@@ -216,14 +261,14 @@ def _told(aborted: AbortedTransaction) -> str:
 
 
 def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> list[tuple[int, int]]:
-    """The entries of an index as they are in its file, without the zeros of a file made longer in advance.
-    Raises OSError, and ValueError for a file that is no whole number of entries."""
+    """The entries of an index file, without the zeros of a preallocated file. Raises OSError, and ValueError
+    for an incomplete entry."""
     data = path.read_bytes()
     if len(data) % kind.ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {kind.ENTRY.size}")
     entries: list[tuple[int, int]] = []
     for entry in kind.ENTRY.iter_unpack(data):
-        # As Kafka's tool: no later entry is about the segment's first offset.
+        # Like Kafka's tool: no later entry has the segment's first offset.
         if entry == (0, 0) and not data[len(entries) * kind.ENTRY.size :].strip(b"\0"):
             break
         entries.append((entry[0], entry[1]))

@@ -1,19 +1,19 @@
-"""A real broker for the tests of other people's code, that fails when it is told to.
+"""A broker for tests of Kafka applications, with fault injection.
 
     from ottla.testing import DevBroker
 
     with DevBroker() as broker:
         broker.create_topic("orders", partitions=3)
         broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=2)
-        ...  # what is tested produces to broker.bootstrap
+        ...  # the application produces to broker.bootstrap
         records = broker.wait_for_records("orders", 10)
 
-`ottla.pytest` has it as fixtures. All of it blocks, and needs no event loop: asynchronous tests call it by
+`ottla.pytest` has fixtures. All methods block and need no event loop: asynchronous tests call them by
 `asyncio.to_thread`.
 
-    broker    the process: its life, its topics and records
-    faults    what goes wrong, ordered over the control socket
-    wire      one request after the other, over a blocking socket
+    broker      DevBroker: the process, its topics and records
+    faults      faults, over the control socket
+    connection  requests over a blocking socket
 """
 
 from __future__ import annotations

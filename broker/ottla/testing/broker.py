@@ -1,10 +1,10 @@
-"""The broker that a test talks to: a process of its own, whose life and failures the test decides.
+"""DevBroker: a broker process for tests, with methods to stop, kill and pause it, and to inject faults.
 
-Called by tests and by ottla.pytest. A process, and not a thread of the test's: it can be killed, it does not
-share the test's interpreter lock, logging or coverage, and it is what clusters run. Its port, topics and
-records outlive `kill` and `restart`; with the object, all is gone.
+Used by tests and by ottla.pytest. It is a process instead of a thread: it can be killed, and does not share
+the test's interpreter lock, logging or coverage. Port, topics and records are kept over `kill` and `restart`,
+and deleted with the object.
 
-Invariants: the process ends with the one that started it, whatever happens; faults end with the process.
+Invariants: the process ends with the one that started it; faults end with the process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from ottla.client.core.types import ConsumerRecord
 from ottla.local.ports import free_port
 from ottla.local.processes import ChildProcess, StartFailed
 from ottla.protocol import messages as m
-from ottla.testing import reading
+from ottla.testing.connection import BlockingConnection, read_records
 from ottla.testing.faults import ControlSocket, Fault
-from ottla.testing.wire import Wire
 
 _HOST: Final = "127.0.0.1"
 _START_S: Final = 30.0
@@ -38,11 +37,11 @@ _IN_USE: Final = "Address already in use"
 
 
 class RecordsMissing(AssertionError):
-    """What a test waited for did not come; the message has what did."""
+    """The expected records were not written in time; the message has the existing ones."""
 
 
 class DevBroker:
-    """Start it by `with` or `start()`. `settings` are Kafka's, as in server.properties."""
+    """A broker process, started by `with` or `start()`. `settings`: as in server.properties."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = dict(settings or {})
@@ -54,17 +53,17 @@ class DevBroker:
         self._faulty = False
         self.port = 0
 
-    # --- its life -----------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, the same for as long as the object lives. Started first."""
+        """HOST:PORT, constant after the first start."""
         assert self.port, "the broker was never started"
         return f"{_HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """None while it is down."""
+        """The process id; None while the broker is down."""
         return None if self._process is None else self._process.pid
 
     def __enter__(self) -> DevBroker:
@@ -75,21 +74,21 @@ class DevBroker:
         self.close()
 
     def start(self) -> None:
-        """Start, or start again on the same port with the topics and records it had; returns once it serves.
+        """Start, or start again with the same port, topics and records. Returns when the broker serves.
 
         Raises StartFailed, with the end of its log.
         """
         assert self.pid is None, "the broker runs already"
         for _ in range(_PORTS_TRIED):
             chosen = self.port or free_port(_HOST)
-            if self._came_up(chosen):
+            if self._started(chosen):
                 self.port = chosen
                 return
             if self.port or _IN_USE not in self.log_tail():
                 break
         raise StartFailed(f"the broker did not come up on port {chosen}:\n{self.log_tail()}")
 
-    def _came_up(self, port: int) -> bool:
+    def _started(self, port: int) -> bool:
         options = {
             "data": str(self._path / "data"),
             "keep": True,
@@ -115,19 +114,19 @@ class DevBroker:
 
     def _serves(self) -> bool:
         try:
-            return "bootstrap" in self._control.order(do="about")
+            return "bootstrap" in self._control.send_command(do="about")
         except OSError:
             return False
 
     def stop(self) -> None:
-        """A shutdown in order, as for a rolling restart; `start` goes on from there."""
+        """Shut the broker down gracefully; `start` starts it again."""
         if self._process is not None:
             self.resume()
             self._process.stop(_STOP_S)
             self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would: connections break, and nobody answers until `start`."""
+        """SIGKILL, which simulates a crash: connections break until `start`."""
         if self._process is not None:
             self._process.kill()
             self._process, self._paused = None, False
@@ -138,7 +137,7 @@ class DevBroker:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, answers do not come, until `resume`."""
+        """SIGSTOP: connections stay open without responses until `resume`."""
         assert self._process is not None, "the broker is down"
         self._process.signal(signal.SIGSTOP)
         self._paused = True
@@ -149,18 +148,18 @@ class DevBroker:
             self._paused = False
 
     def close(self) -> None:
-        """End the process and remove all it kept."""
+        """Kill the process and delete its data."""
         self.kill()
         self._folder.cleanup()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of what the broker logged."""
+        """The last lines of the broker's log."""
         try:
             return "\n".join((self._path / "broker.log").read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
 
-    # --- what goes wrong ----------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------
 
     def fail(
         self,
@@ -171,11 +170,11 @@ class DevBroker:
         topic: str | None = None,
         client_id: str | None = None,
     ) -> Fault:
-        """Answer the next `times` requests (None: all) with an error, and do nothing of what they ask.
+        """Respond to the next `times` requests (None: all) with an error, without executing them.
 
-        `api` and `error` are Kafka's names or numbers ("PRODUCE", "NOT_LEADER_OR_FOLLOWER"); None for `api`:
-        whichever comes. `topic` and `client_id` choose among requests: those that name the topic (never a
-        Fetch, whose session names them once), those of one client. Raises ValueError for an unknown name.
+        `api` and `error` are Kafka's names or numbers ("PRODUCE", "NOT_LEADER_OR_FOLLOWER"); `api` None: any
+        API. `topic` selects requests with the topic (never a Fetch, which has topics once per session),
+        `client_id` those of one client. Raises ValueError for an unknown name.
         """
         return self._fault("error", api, times, topic, client_id, error=error)
 
@@ -188,7 +187,7 @@ class DevBroker:
         topic: str | None = None,
         client_id: str | None = None,
     ) -> Fault:
-        """Handle requests so much later; those behind them on their connection wait."""
+        """Handle requests `seconds` later; later requests of the same connection wait."""
         return self._fault("delay", api, times, topic, client_id, delay_s=seconds)
 
     def drop(
@@ -200,8 +199,8 @@ class DevBroker:
         topic: str | None = None,
         client_id: str | None = None,
     ) -> Fault:
-        """Close the connection in place of handling the request; with `after`, handle it and close in place
-        of the answer, so that the client cannot know whether it was done."""
+        """Close the connection instead of handling the request. `after`: handle it, and close the
+        connection instead of responding, so that the client does not know the result."""
         return self._fault("drop_answer" if after else "drop", api, times, topic, client_id)
 
     def _fault(
@@ -219,45 +218,45 @@ class DevBroker:
         return fault
 
     def heal(self) -> None:
-        """Let nothing go wrong any more; a broker that was paused goes on, one that is down starts again."""
+        """Remove all faults; a paused broker is resumed, a stopped one is started."""
         if self.pid is None:
             self.start()
         self.resume()
         if self._faulty:
-            self._control.order(do="heal")
+            self._control.send_command(do="heal")
             self._faulty = False
 
     # --- topics and records -------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Raises errors.BrokerError, say TopicAlreadyExistsError."""
+        """Create a topic. Raises errors.BrokerError, such as TopicAlreadyExistsError."""
         kind = m.CreateTopicsRequest
         configs = [kind.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
         topic = kind.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, configs=configs
         )
-        with self._wire() as wire:
-            (result,) = wire.ask(kind(topics=[topic]), 7).topics
+        with self._connect() as connection:
+            (result,) = connection.send(kind(topics=[topic]), 7).topics
         _check(result.error_code, result.error_message)
 
     def delete_topic(self, name: str) -> None:
         """Raises errors.BrokerError."""
-        with self._wire() as wire:
+        with self._connect() as connection:
             request = m.DeleteTopicsRequest(topic_names=[name], timeout_ms=int(_ANSWER_S * 1000))
-            (result,) = wire.ask(request, 5).responses
+            (result,) = connection.send(request, 5).responses
         _check(result.error_code, result.error_message)
 
     def records(self, topic: str, *, committed: bool = True) -> list[ConsumerRecord]:
-        """All that the topic holds now, by partition and offset; of transactions those committed, unless
-        `committed` is False. Raises errors.BrokerError."""
-        with self._wire() as wire:
-            return reading.records(wire, topic, committed=committed)
+        """All current records of the topic, by partition and offset. `committed`: only records of
+        committed transactions. Raises errors.BrokerError."""
+        with self._connect() as connection:
+            return read_records(connection, topic, committed=committed)
 
     def wait_for_records(
         self, topic: str, count: int, *, timeout_s: float = 10.0, committed: bool = True
     ) -> list[ConsumerRecord]:
-        """Wait until the topic holds so many, or more, and return them as `records` does. The topic need not
-        be there yet. Raises RecordsMissing when the time is over."""
+        """Wait until the topic has at least `count` records, and return them as `records` does. The topic
+        may not exist yet. Raises RecordsMissing after the time-out."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -271,8 +270,8 @@ class DevBroker:
                 raise RecordsMissing(f"{topic} holds {len(found)} of {count} after {timeout_s} s{came}")
             time.sleep(0.02)
 
-    def _wire(self) -> Wire:
-        return Wire(_HOST, self.port, _ANSWER_S)
+    def _connect(self) -> BlockingConnection:
+        return BlockingConnection(_HOST, self.port, _ANSWER_S)
 
 
 def _check(code: int, message: str | None) -> None:

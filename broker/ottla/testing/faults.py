@@ -1,6 +1,6 @@
-"""What goes wrong on purpose, as a test sees it: orders to the broker's control socket.
+"""Faults of a DevBroker: the client of the broker's control socket.
 
-Called by ottla.testing.broker; what the broker does with them is ottla.dev.faults.
+Used by ottla.testing.broker; the broker's side is ottla.dev.control and ottla.dev.faults.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _TIMEOUT_S = 10.0
 
 
 class ControlSocket:
-    """One order a connection: a broker that was killed and came back is asked as before."""
+    """Sends commands to the control socket, each over a new connection, so that a broker may be restarted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def order(self, **order: Any) -> dict[str, Any]:
-        """Its answer. Raises ValueError for an order that cannot be carried out, OSError without a broker."""
+    def send_command(self, **order: Any) -> dict[str, Any]:
+        """Send a command and return the response. Raises ValueError for an invalid command, OSError
+        without a broker."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_TIMEOUT_S)
             connection.connect(str(self._path))
@@ -35,19 +36,19 @@ class ControlSocket:
 
 
 class Fault:
-    """One thing that goes wrong, until its times are over, it is healed, or the `with` block ends."""
+    """An active fault, until it has applied `times` times, it is healed, or the `with` block ends."""
 
     def __init__(self, control: ControlSocket, order: dict[str, Any]) -> None:
         self._control = control
-        self._id = int(control.order(do="fault", **order)["id"])
+        self._id = int(control.send_command(do="fault", **order)["id"])
 
     @property
     def hits(self) -> int:
-        """How many requests have met it so far; 0 after it was healed."""
-        return int(self._control.order(do="hits", id=self._id)["hits"])
+        """The number of requests that it has applied to; 0 after `heal`."""
+        return int(self._control.send_command(do="hits", id=self._id)["hits"])
 
     def heal(self) -> None:
-        self._control.order(do="heal", id=self._id)
+        self._control.send_command(do="heal", id=self._id)
 
     def __enter__(self) -> Fault:
         return self
@@ -55,5 +56,5 @@ class Fault:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # the broker is gone, and the fault with it
+        with suppress(OSError):  # the broker is down, and the fault with it
             self.heal()

@@ -75,7 +75,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [rolebindings]        # of pipelines' drivers, to the one ClusterRole that may be bound
+  resources: [rolebindings]        # of pipelines' drivers, to the only ClusterRole that may be bound
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]

@@ -1,22 +1,24 @@
-"""What the admin client is asked with, and what its answers look like: plain values, no protocol in them.
+"""Arguments and results of the admin client: plain values without protocol classes; `Results` of many items.
 
 Principals are text, as everywhere (`User:alice`). A number that the broker does not tell is -1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 from ottla.client.core.types import Node as Node
 from ottla.client.core.types import OffsetToCommit as OffsetToCommit
 from ottla.client.core.types import TopicPartition as TopicPartition
-from ottla.client.error_kinds import ClientError
+from ottla.client.errors import ClientError
 from ottla.security.acls import Operation
 
+D = TypeVar("D")
+K = TypeVar("K")
 V = TypeVar("V")
 Partitions: TypeAlias = Iterable[tuple[str, int]]
 """As users give them: plain tuples or TopicPartition, which is one."""
@@ -263,3 +265,60 @@ class ReplicaLogDirs:
     current_lag: int = -1
     future: str | None = None
     future_lag: int = -1
+
+
+# --- results ---
+
+
+class Results(Mapping[K, V], Generic[K, V]):
+    """A mapping of the items that went well to their results; `errors` has the others.
+
+    `results[item]` raises the item's error where it failed, and KeyError where nobody asked for it.
+    """
+
+    __slots__ = ("_succeeded", "errors")
+
+    def __init__(self, outcomes: Mapping[K, V | ClientError]) -> None:
+        """`outcomes`: each item's result, or its error."""
+        self._succeeded: dict[K, V] = {}
+        self.errors: dict[K, ClientError] = {}
+        for key, outcome in outcomes.items():
+            if isinstance(outcome, ClientError):
+                self.errors[key] = outcome
+            else:
+                self._succeeded[key] = outcome
+
+    def raise_first(self) -> Self:
+        """Raise the first item's error, if any failed: for callers to whom a part is not enough."""
+        for error in self.errors.values():
+            raise error
+        return self
+
+    def outcomes(self) -> dict[K, V | ClientError]:
+        """Each item's result, or its error."""
+        return {**self._succeeded, **self.errors}
+
+    def __getitem__(self, key: K) -> V:
+        if key in self.errors:
+            raise self.errors[key]
+        return self._succeeded[key]
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | D) -> V | D: ...
+    def get(self, key: K, default: object = None) -> object:
+        """The item's result; `default` where it failed, or was not asked for."""
+        return self._succeeded.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._succeeded
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._succeeded)
+
+    def __len__(self) -> int:
+        return len(self._succeeded)
+
+    def __repr__(self) -> str:
+        return f"Results({self._succeeded!r}, errors={self.errors!r})"

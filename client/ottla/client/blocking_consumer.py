@@ -178,13 +178,13 @@ class Consumer:
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """All records, until the consumer is closed. What was not reached yet is not committed."""
-        unread = self._consumer._unread
+        prefetched = self._consumer._prefetched
         while True:
-            for rest in unread.each():
+            for rest in prefetched.each():
                 yield from rest
             if self._stopped:
                 return
-            unread.add(self.poll(_ITERATION_S))
+            prefetched.add(self.poll(_ITERATION_S))
 
     # --- where it stands ---
 

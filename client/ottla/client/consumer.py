@@ -6,11 +6,11 @@
             print(record.partition, record.offset, record.value)
 
 A shell over the cores in `ottla.client.core`: it awaits, calls the user's listener, and raises. All of it
-runs in one event loop, from the caller's tasks and the driver's callbacks; only heartbeats and fetches go
-on between calls. Invariants: records and rebalances come in `poll` (and `async for`) only, so that whatever
-was given out before is done with when partitions are revoked or offsets committed automatically; a
-cancelled call leaves the consumer as if it had not been made, or will be finished by the next one: a
-listener may be told twice then.
+runs in one event loop, from the caller's tasks and the network loop's callbacks; only heartbeats and fetches
+go on between calls. Invariants: records and rebalances come in `poll` (and `async for`) only, so that
+whatever was given out before is done with when partitions are revoked or offsets committed automatically; a
+cancelled call leaves the consumer as if it had not been made, or will be finished by the next one: a listener
+may be told twice then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Consumer(ConsumerOffsets):
             return
         self._closing = True
         try:
-            if self._driver is not None:
+            if self._network_loop is not None:
                 await self._leave_group(commit, timeout_s)
         finally:
             self._closed = True
@@ -113,7 +113,7 @@ class Consumer(ConsumerOffsets):
         if self._member.active:
             await self._give_up_everything("the consumer unsubscribed from all topics")
             self._member.active = False
-        self._unread.clear()
+        self._prefetched.clear()
         self._rebalancing.forget()
         self._wake()
 
@@ -136,7 +136,7 @@ class Consumer(ConsumerOffsets):
         state = {tp: self._assigned.get(tp) for tp in wanted}
         self._rebalancing.assign(wanted)
         self._assigned.keep(each for each in state.values() if each is not None)
-        self._unread.keep(wanted)
+        self._prefetched.keep(wanted)
         self._wake()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -155,7 +155,7 @@ class Consumer(ConsumerOffsets):
 
         Raises what hinders reading, as ClientError; poll again to go on.
         """
-        driver, bell = self._check()
+        network_loop, wake_event = self._check()
         if self._closing:
             raise errors.IllegalStateError("the consumer is being closed")
         if self._polling:
@@ -164,8 +164,8 @@ class Consumer(ConsumerOffsets):
         most = max_records or self.config.max_poll_records
         self._poll_stats.poll_begins(self._now())
         try:
-            if self._unread:
-                return self._unread.take()
+            if self._prefetched:
+                return self._prefetched.take()
             until = self._now() + timeout_s
             while True:
                 await self._look_after_group()
@@ -178,7 +178,7 @@ class Consumer(ConsumerOffsets):
                     continue
                 if self._buffer.freed:
                     self._buffer.freed = False
-                    driver.wake()
+                    network_loop.wake()
                 if taken:
                     self._count(taken)
                     return self._interceptors.on_consume(taken) if self._interceptors else taken
@@ -186,7 +186,7 @@ class Consumer(ConsumerOffsets):
                     return {}
                 if self._buffer.ready:
                     await asyncio.sleep(0)  # a batch of control records or of an aborted transaction
-                elif not await bell.wait(until):
+                elif not await wake_event.wait(until):
                     return {}
         finally:
             self._polling = False
@@ -199,20 +199,20 @@ class Consumer(ConsumerOffsets):
 
     async def getone(self) -> ConsumerRecord:
         """The next record."""
-        while (record := self._unread.next()) is None:
-            self._unread.add(await self.poll(_FOREVER_S))
+        while (record := self._prefetched.next()) is None:
+            self._prefetched.add(await self.poll(_FOREVER_S))
         return record
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """All records, until the consumer is closed. What was not reached yet is not committed."""
-        unread = self._unread
+        prefetched = self._prefetched
         while True:
-            for rest in unread.each():
+            for rest in prefetched.each():
                 for record in rest:
                     yield record
             if self._closing:
                 return
-            unread.add(await self.poll(_FOREVER_S))
+            prefetched.add(await self.poll(_FOREVER_S))
 
     async def _look_after_group(self) -> None:
         """What a member does in the caller's turn."""

@@ -87,7 +87,7 @@ class ConsumerOffsets(ConsumerParts):
 
     def _consumed(self, *, finished: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """`finished`: the record that `async for` has given last counts."""
-        return self._unread.before(self._assigned.consumed(), finished=finished)
+        return self._prefetched.before(self._assigned.consumed(), finished=finished)
 
     def _consumed_of_topics(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """For automatic commits, which are tried again: without deleted topics, in whose place others may be
@@ -249,7 +249,7 @@ class ConsumerOffsets(ConsumerParts):
             raise ValueError(f"offset {offset}: must not be negative")
         else:
             state.seek(offset)
-        self._unread.drop(state.tp)
+        self._prefetched.drop(state.tp)
         self._wake()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
@@ -271,7 +271,7 @@ class ConsumerOffsets(ConsumerParts):
         for partition in partitions or self._assigned.partitions:
             state = self._state(partition)
             state.reset(timestamp)
-            self._unread.drop(state.tp)
+            self._prefetched.drop(state.tp)
         self._wake()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -301,8 +301,8 @@ class ConsumerOffsets(ConsumerParts):
 
         if not await self._until(known, self.config.default_api_timeout_ms / 1000):
             raise errors.RequestTimedOutError(f"the position in {state.tp} was not found in time")
-        unread = self._unread.before({state.tp: OffsetAndMetadata(state.position)}, finished=True)
-        return unread[state.tp].offset
+        prefetched = self._prefetched.before({state.tp: OffsetAndMetadata(state.position)}, finished=True)
+        return prefetched[state.tp].offset
 
     def lag(self, partition: tuple[str, int]) -> int | None:
         """How many records are behind the position, as of the last answer; None before the first one."""

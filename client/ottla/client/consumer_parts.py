@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from ottla.client import errors
-from ottla.client.consumer_records import Unread, deserializing
+from ottla.client.consumer_records import PrefetchedRecords, deserializing
 from ottla.client.core.assigned import Assigned, AssignedPartition
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
@@ -27,18 +27,18 @@ from ottla.client.core.offsets import OffsetManager
 from ottla.client.core.positions import Positions
 from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import ConsumerRecord, Outgoing, TopicPartition
-from ottla.client.driver import Driver
 from ottla.client.interceptors import ConsumerInterceptors, made_of
 from ottla.client.measurements import of_consumer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.network import Network
+from ottla.client.network_loop import NetworkLoop
 from ottla.client.rebalance_listener import Listener
 
 Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
 
 
-class Bell:
-    """The last of the cores: rings in every turn of the driver, since something may have changed."""
+class WakeEvent:
+    """The last of the cores: rings in every turn of the network loop, since something may have changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -109,33 +109,33 @@ class ConsumerParts:
             config.client_id, config.metric_reporters, config.window.window_s, self.measurements
         )
         self._listener = Listener()
-        self._unread = Unread()
+        self._prefetched = PrefetchedRecords()
         self._problems: list[Exception] = []
         self._looking_for_committed: set[TopicPartition] = set()
         self._next_auto_commit = -math.inf
         self._polling = False
         self._closing = self._closed = False
         self._network: Network | None = None
-        self._driver: Driver | None = None
-        self._bell: Bell | None = None
+        self._network_loop: NetworkLoop | None = None
+        self._wake_event: WakeEvent | None = None
 
     def _start(self) -> None:
-        if self._driver is not None or self._closed:
+        if self._network_loop is not None or self._closed:
             raise errors.IllegalStateError("a consumer is started once")
         self._network = Network(self._cluster, self.config, uniform=self._uniform, changed=self._wake)
-        self._bell = Bell()
+        self._wake_event = WakeEvent()
         timeout_s = self.config.request_timeout_ms / 1000
-        self._driver = Driver(self._cluster, self._network, request_timeout_s=timeout_s)
+        self._network_loop = NetworkLoop(self._cluster, self._network, request_timeout_s=timeout_s)
         group = (self._coordinator, self._member, self._offsets, self._ephemeral)
-        self._driver.start((*group, self._positions, self._fetcher, self._bell))
+        self._network_loop.start((*group, self._positions, self._fetcher, self._wake_event))
         self._reporting.start()
 
     async def _shut(self) -> None:
-        if self._network is not None and self._driver is not None:
+        if self._network is not None and self._network_loop is not None:
             self._reporting.stop()
             for outgoing in self._fetcher.close():
                 self._network.send(outgoing, lambda response: None)
-            self._driver.stop()
+            self._network_loop.stop()
             await self._network.close()
         self._interceptors.close()
 
@@ -166,17 +166,17 @@ class ConsumerParts:
     # --- the shell ---
 
     def _wake(self) -> None:
-        if self._driver is not None:
-            self._driver.wake()
+        if self._network_loop is not None:
+            self._network_loop.wake()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _check(self) -> tuple[Driver, Bell]:
-        if self._closed or self._driver is None or self._bell is None:
+    def _check(self) -> tuple[NetworkLoop, WakeEvent]:
+        if self._closed or self._network_loop is None or self._wake_event is None:
             state = "closed" if self._closed else "not started"
             raise errors.IllegalStateError(f"the consumer is {state}: use `async with`, or call start()")
-        return self._driver, self._bell
+        return self._network_loop, self._wake_event
 
     def _state(self, partition: tuple[str, int]) -> AssignedPartition:
         state = self._assigned.get(TopicPartition(*partition))
@@ -185,10 +185,10 @@ class ConsumerParts:
         return state
 
     async def _until(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        assert self._bell is not None
+        assert self._wake_event is not None
         until = self._now() + timeout_s
         self._wake()
         while not done():
-            if not await self._bell.wait(until):
+            if not await self._wake_event.wait(until):
                 return done()
         return True

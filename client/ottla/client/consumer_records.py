@@ -1,7 +1,7 @@
-"""Records between the fetcher and the user: bytes into values, and what was not reached yet.
+"""Records between the fetcher and the user: deserialization, and records that iteration has not reached.
 
-Called by `Consumer`. Invariant of `Unread`: a record is in it from when it came out of the fetcher until
-the user asks for the one after it, so that a commit never covers what was not reached.
+Called by `Consumer`. Invariant of `PrefetchedRecords`: it holds a record from the poll that returned it until
+the user takes the next record, so that a commit never covers records that the user has not taken.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ottla.client.core.fetch_buffer import Deserialize
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 
 
-class Unread:
-    """What a poll brought, as far as `async for` and `getone` have not come."""
+class PrefetchedRecords:
+    """The records of polls that `async for` and `getone` have not returned yet."""
 
     def __init__(self) -> None:
         self._parts: deque[tuple[TopicPartition, list[ConsumerRecord], Iterator[ConsumerRecord]]] = deque()

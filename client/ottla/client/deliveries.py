@@ -13,7 +13,7 @@ from itertools import count, repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from ottla.client.core.queues import Outcome
+from ottla.client.core.accumulator import Outcome
 from ottla.client.core.types import ProducerRecord, RecordMetadata
 from ottla.client.interceptors import ProducerInterceptors
 

@@ -16,14 +16,14 @@ from ottla.client.core.stats import Figures, happened, timed
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, of_group, of_requests
 from ottla.client.network import Network
-from ottla.client.producer_parts import Engine
+from ottla.client.producer_runtime import ProducerRuntime
 from ottla.protocol import messages as m
 
 
-def of_producer(engine: Engine, now: float) -> Iterator[Metric]:
-    accumulator, sender, network = engine.accumulator, engine.sender, engine.network
+def of_producer(runtime: ProducerRuntime, now: float) -> Iterator[Metric]:
+    accumulator, sender, network = runtime.accumulator, runtime.sender, runtime.network
     yield from of_requests("producer", network.connections, network.stats, now)
-    refreshed_at = engine.cluster.refreshed_at
+    refreshed_at = runtime.cluster.refreshed_at
     produce = m.ProduceRequest.api_key
     figures = {
         "buffer-total-bytes": accumulator.memory,
@@ -33,7 +33,7 @@ def of_producer(engine: Engine, now: float) -> Iterator[Metric]:
         **sender.stats.figures(now),
         **timed("request-latency", network.stats.of(produce), now),
         **timed("produce-throttle-time", network.stats.throttled(produce), now),
-        **{f"{name}-time-ns-total": waited_s * 1e9 for name, waited_s in engine.waited_s.items()},
+        **{f"{name}-time-ns-total": waited_s * 1e9 for name, waited_s in runtime.waited_s.items()},
     }
     yield from of_group("producer-metrics", figures)
     for topic, of_topic in sender.stats.by_topic(now).items():

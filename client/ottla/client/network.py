@@ -1,9 +1,9 @@
-"""A client's connections to the brokers of its cluster: one for each broker and channel, made when needed.
+"""A client's connections to the brokers of its cluster: one for each broker and channel, opened on demand.
 
-Called by `driver` alone, in the event loop. Invariants: every request that is sent is answered once, in a
-later turn of the loop, with the response or an exception; a broker that cannot be reached is left alone for a
-while (reconnect.backoff.ms, doubling to its maximum); after a throttled answer nothing is `ready` there until
-the time is over (KIP-219).
+Called by `network_loop` alone, in the event loop. Invariants: each request gets one outcome, a response or an
+exception, in a later turn of the event loop; after a failed connection the client waits for
+reconnect.backoff.ms, doubled up to its maximum, before it connects to that broker again; after a throttled
+response the broker is not `ready` until throttle_time_ms is over (KIP-219).
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ClientConfig
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
-from ottla.client.dialing import Buffers, dial
 from ottla.client.errors import UnsupportedVersionError
-from ottla.client.peers import BOOTSTRAP_ID, Answered, Bootstrap, Peer, name_of
+from ottla.client.node_connections import (
+    BOOTSTRAP_ID,
+    Answered,
+    Bootstrap,
+    Buffers,
+    NodeConnection,
+    connect_socket,
+    name_of,
+)
 from ottla.protocol.errors import KafkaError
 from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
 
@@ -50,7 +57,7 @@ class Network:
         self._starts_over = config.metadata_recovery_strategy == "rebootstrap"
         self._buffers = Buffers(config.send_buffer_bytes, config.receive_buffer_bytes)
         self._loop = asyncio.get_running_loop()
-        self._peers: dict[tuple[int, str], Peer] = {}
+        self._node_connections: dict[tuple[int, str], NodeConnection] = {}
         self._bootstrap = Bootstrap(
             config.bootstrap_servers,
             canonical=config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only",
@@ -66,159 +73,159 @@ class Network:
 
     def ready(self, node_id: int, channel: str = "") -> bool:
         """Whether a request to this node would go out at once; if not, a connection is made meanwhile."""
-        peer = self._peer(node_id, channel)
-        if peer is None:
+        conn = self._node_connection(node_id, channel)
+        if conn is None:
             return False
-        if peer.open:
-            return self._loop.time() >= peer.throttled_until
-        self._connect(peer)
+        if conn.open:
+            return self._loop.time() >= conn.throttled_until
+        self._connect(conn)
         return False
 
     def ready_time(self, node_id: int, now: float, channel: str = "") -> float:
         """When it is worth while to ask `ready` again, without news; infinite while a connection is made."""
-        peer = self._peer(node_id, channel)
-        if peer is None or peer.opening is not None:
+        conn = self._node_connection(node_id, channel)
+        if conn is None or conn.opening is not None:
             return math.inf
-        return max(peer.throttled_until if peer.open else peer.not_before, now)
+        return max(conn.throttled_until if conn.open else conn.not_before, now)
 
     def refused(self, node_id: int, channel: str = "") -> KafkaError | None:
         """Why a broker does not let us in; nothing that time would mend."""
-        peer = self._peers.get((node_id, channel))
-        return None if peer is None else peer.refused
+        conn = self._node_connections.get((node_id, channel))
+        return None if conn is None else conn.refused
 
     def version_of(self, node_id: int, api_key: int, channel: str = "") -> int | None:
         """The version that a node would be asked in; None while that is not known. Raises UnsupportedApi."""
-        peer = self._peers.get((node_id, channel))
-        if peer is None or peer.connection is None or not peer.open:
+        conn = self._node_connections.get((node_id, channel))
+        if conn is None or conn.connection is None or not conn.open:
             return None
-        return peer.connection.version_of(api_key)
+        return conn.connection.version_of(api_key)
 
     @property
     def connections(self) -> int:
         """How many are open."""
-        return sum(peer.open for peer in list(self._peers.values()))
+        return sum(conn.open for conn in list(self._node_connections.values()))
 
     def send(self, outgoing: Outgoing, answered: Answered) -> None:
         """Send a request, once there is a connection; `answered` gets what comes of it."""
         now = self._loop.time()
-        peer = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
-        if peer is None:
+        conn = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
+        if conn is None:
             where = "any broker" if outgoing.node_id == ANY_NODE else f"broker {outgoing.node_id}"
             self._later(answered, NotSent(f"no address of {where} that may be tried now"))
-        elif peer.open:
-            self._send(peer, outgoing, answered, outgoing.timeout_s)
-        elif self._connect(peer):
-            peer.waiting.append((outgoing, answered, now + outgoing.timeout_s))
+        elif conn.open:
+            self._send(conn, outgoing, answered, outgoing.timeout_s)
+        elif self._connect(conn):
+            conn.waiting.append((outgoing, answered, now + outgoing.timeout_s))
         else:
-            self._later(answered, peer.refused or NotSent(f"{name_of(peer.node)} cannot be reached"))
+            self._later(answered, conn.refused or NotSent(f"{name_of(conn.node)} cannot be reached"))
 
-    def _of(self, outgoing: Outgoing) -> Peer | None:
-        return self._peer(outgoing.node_id, outgoing.channel)
+    def _of(self, outgoing: Outgoing) -> NodeConnection | None:
+        return self._node_connection(outgoing.node_id, outgoing.channel)
 
     def _later(self, answered: Answered, problem: Exception) -> None:
         self._loop.call_soon(answered, problem)
 
-    def _send(self, peer: Peer, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
-        connection = peer.connection
+    def _send(self, conn: NodeConnection, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
+        connection = conn.connection
         assert connection is not None
         message = outgoing.message
-        peer.used_at = self._loop.time()
+        conn.used_at = self._loop.time()
         try:
             version = _version(connection, outgoing)
         except (UnsupportedApi, UnsupportedVersionError) as problem:
             self._later(answered, problem)
             return
         try:
-            self.stats.sent(peer.node.id, peer.used_at)
+            self.stats.sent(conn.node.id, conn.used_at)
             if not outgoing.answers:
-                connection.send_unanswered(message, version)
+                connection.send_without_response(message, version)
                 self._loop.call_soon(answered, None)
                 return
-            peer.in_flight += 1
+            conn.in_flight += 1
             connection.send(
                 message,
                 version,
                 timeout_s,
-                partial(self._arrived, peer, connection, message.api_key, peer.used_at, answered),
+                partial(self._arrived, conn, connection, message.api_key, conn.used_at, answered),
                 keeps=outgoing.keeps,
             )
         except Exception as problem:
             if outgoing.answers:
-                peer.in_flight -= 1
+                conn.in_flight -= 1
             self._later(answered, problem)
 
     def _arrived(
         self,
-        peer: Peer,
+        conn: NodeConnection,
         connection: BrokerConnection,
         api_key: int,
         sent_at: float,
         answered: Answered,
         response: Any,
     ) -> None:
-        peer.in_flight -= 1
+        conn.in_flight -= 1
         if isinstance(response, TimeoutError | ConnectionLost):
             # Kafka's clients give a connection up whose broker is silent: another one may be there by now.
             if isinstance(response, TimeoutError):
-                response = TimeoutError(f"{name_of(peer.node)} did not answer in time")
-            if peer.connection is connection:
-                self._lost(peer, connection)
+                response = TimeoutError(f"{name_of(conn.node)} did not answer in time")
+            if conn.connection is connection:
+                self._lost(conn, connection)
         else:
             throttle_ms = getattr(response, "throttle_time_ms", 0)
             now = self._loop.time()
             if throttle_ms > 0:
-                peer.throttled_until = now + throttle_ms / 1000
-            self.stats.answered(peer.node.id, api_key, now - sent_at, throttle_ms, now)
+                conn.throttled_until = now + throttle_ms / 1000
+            self.stats.answered(conn.node.id, api_key, now - sent_at, throttle_ms, now)
         answered(response)
 
-    def _lost(self, peer: Peer, connection: BrokerConnection) -> None:
-        log.info("lost the connection to %s", name_of(peer.node))
+    def _lost(self, conn: NodeConnection, connection: BrokerConnection) -> None:
+        log.info("lost the connection to %s", name_of(conn.node))
         self.stats.closed.record(1, self._loop.time())
-        peer.connection = None
+        conn.connection = None
         connection.abort()
-        peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
+        conn.not_before = self._loop.time() + self._reconnect_backoff_s(conn)
         self._cluster.invalidate()
         self._loop.call_soon(self._changed)
 
     # --- choosing ---
 
-    def _peer(self, node_id: int, channel: str) -> Peer | None:
+    def _node_connection(self, node_id: int, channel: str) -> NodeConnection | None:
         """That of a node which is known; an address that has changed makes a new one."""
         node = self._cluster.nodes.get(node_id)
         if node is None:
-            return self._peers.get((node_id, channel)) if node_id <= BOOTSTRAP_ID else None
+            return self._node_connections.get((node_id, channel)) if node_id <= BOOTSTRAP_ID else None
         return self._at(node, channel)
 
-    def _at(self, node: Node, channel: str = "") -> Peer:
-        peer = self._peers.get((node.id, channel))
-        if peer is not None and (
-            peer.node is node or (peer.node.host, peer.node.port) == (node.host, node.port)
+    def _at(self, node: Node, channel: str = "") -> NodeConnection:
+        conn = self._node_connections.get((node.id, channel))
+        if conn is not None and (
+            conn.node is node or (conn.node.host, conn.node.port) == (node.host, node.port)
         ):
-            return peer
-        if peer is not None:
-            self._drop(peer, ConnectionLost(f"{name_of(peer.node)} has moved to {node.host}:{node.port}"))
-        peer = self._peers[node.id, channel] = Peer(node)
-        return peer
+            return conn
+        if conn is not None:
+            self._drop(conn, ConnectionLost(f"{name_of(conn.node)} has moved to {node.host}:{node.port}"))
+        conn = self._node_connections[node.id, channel] = NodeConnection(node)
+        return conn
 
-    def _choose(self, now: float) -> Peer | None:
+    def _choose(self, now: float) -> NodeConnection | None:
         """The least busy broker: connected and idle before connected before one that may be tried."""
         known = list(self._cluster.nodes.values())
-        peers = [self._at(node) for node in known or self._bootstrap.nodes]
-        if not peers:
+        conns = [self._at(node) for node in known or self._bootstrap.nodes]
+        if not conns:
             return None
-        first = int(self._uniform(0, len(peers))) % len(peers)
-        best: tuple[tuple[int, int], Peer] | None = None
-        for peer in peers[first:] + peers[:first]:
-            if peer.open and now >= peer.throttled_until:
-                rank = (0, peer.in_flight)
-            elif peer.opening is not None:
-                rank = (2, len(peer.waiting))
-            elif now >= peer.not_before:
-                rank = (1 if not peer.failures else 3, peer.failures)
+        first = int(self._uniform(0, len(conns))) % len(conns)
+        best: tuple[tuple[int, int], NodeConnection] | None = None
+        for conn in conns[first:] + conns[:first]:
+            if conn.open and now >= conn.throttled_until:
+                rank = (0, conn.in_flight)
+            elif conn.opening is not None:
+                rank = (2, len(conn.waiting))
+            elif now >= conn.not_before:
+                rank = (1 if not conn.failures else 3, conn.failures)
             else:
                 continue
             if best is None or rank < best[0]:
-                best = rank, peer
+                best = rank, conn
         if best is not None:
             return best[1]
         if known and self._starts_over:
@@ -230,82 +237,82 @@ class Network:
     def any_time(self, now: float) -> float:
         """When a request for any node has somebody to go to."""
         known = list(self._cluster.nodes.values())
-        peers = [self._at(node) for node in known or self._bootstrap.nodes]
-        if known and self._starts_over and not any(peer.may_be_asked(now) for peer in peers):
+        conns = [self._at(node) for node in known or self._bootstrap.nodes]
+        if known and self._starts_over and not any(conn.may_be_asked(now) for conn in conns):
             return now
-        return min((peer.not_before for peer in peers), default=now)
+        return min((conn.not_before for conn in conns), default=now)
 
     # --- connecting ---
 
-    def _connect(self, peer: Peer) -> bool:
+    def _connect(self, conn: NodeConnection) -> bool:
         """Whether a connection is being made."""
-        if peer.opening is not None:
+        if conn.opening is not None:
             return True
-        if self._closed or self._loop.time() < peer.not_before:
+        if self._closed or self._loop.time() < conn.not_before:
             return False
-        if peer.connection is not None:
+        if conn.connection is not None:
             # It was closed while nothing was on its way.
-            self._lost(peer, peer.connection)
+            self._lost(conn, conn.connection)
             return False
-        peer.opening = self._loop.create_task(self._open(peer))
+        conn.opening = self._loop.create_task(self._open(conn))
         return True
 
-    async def _open(self, peer: Peer) -> None:
-        node, config = peer.node, self._config
+    async def _open(self, conn: NodeConnection) -> None:
+        node, config = conn.node, self._config
         least_ms, most_ms = (
             config.socket_connection_setup_timeout_ms,
             config.socket_connection_setup_timeout_max_ms,
         )
-        timeout_s = backoff_s(peer.setup_failures, least_ms, most_ms, self._uniform)
+        timeout_s = backoff_s(conn.setup_failures, least_ms, most_ms, self._uniform)
         problem: Exception | None = None
         try:
             if node.id <= BOOTSTRAP_ID:
                 node = await self._bootstrap.named(node)
-            peer.connection = await BrokerConnection.open(
+            conn.connection = await BrokerConnection.open(
                 node.host,
                 node.port,
                 client_id=config.client_id,
                 timeout_s=timeout_s,
                 security=self._security,
-                dial=partial(dial, buffers=self._buffers, first=peer.setup_failures),
+                dial=partial(connect_socket, buffers=self._buffers, first=conn.setup_failures),
             )
         except Exception as error:  # of the network, of TLS, of a login, of a key store that has gone
             problem = error
         finally:
-            peer.opening = None
+            conn.opening = None
         if problem is None:
-            peer.failures = peer.setup_failures = 0
-            peer.refused = None
-            peer.used_at = self._loop.time()
-            self.stats.opened.record(1, peer.used_at)
+            conn.failures = conn.setup_failures = 0
+            conn.refused = None
+            conn.used_at = self._loop.time()
+            self.stats.opened.record(1, conn.used_at)
             self._watch_idle()
-            waiting, peer.waiting = peer.waiting, []
+            waiting, conn.waiting = conn.waiting, []
             for outgoing, answered, deadline in waiting:
                 left_s = deadline - self._loop.time()
-                if left_s > 0 and peer.open:
-                    self._send(peer, outgoing, answered, left_s)
+                if left_s > 0 and conn.open:
+                    self._send(conn, outgoing, answered, left_s)
                 else:
                     answered(TimeoutError(f"no connection to {name_of(node)} in time"))
         else:
-            self._not_opened(peer, problem)
+            self._not_opened(conn, problem)
         self._changed()
 
-    def _not_opened(self, peer: Peer, problem: Exception) -> None:
-        log.warning("cannot connect to %s: %s", name_of(peer.node), problem or type(problem).__name__)
-        peer.setup_failures += isinstance(problem, TimeoutError)
-        peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
-        peer.refused = problem if isinstance(problem, KafkaError) else None
+    def _not_opened(self, conn: NodeConnection, problem: Exception) -> None:
+        log.warning("cannot connect to %s: %s", name_of(conn.node), problem or type(problem).__name__)
+        conn.setup_failures += isinstance(problem, TimeoutError)
+        conn.not_before = self._loop.time() + self._reconnect_backoff_s(conn)
+        conn.refused = problem if isinstance(problem, KafkaError) else None
         self._cluster.invalidate()
-        waiting, peer.waiting = peer.waiting, []
+        waiting, conn.waiting = conn.waiting, []
         for _, answered, _ in waiting:
-            answered(peer.refused or NotSent(f"{name_of(peer.node)}: {problem or type(problem).__name__}"))
+            answered(conn.refused or NotSent(f"{name_of(conn.node)}: {problem or type(problem).__name__}"))
 
-    def _reconnect_backoff_s(self, peer: Peer) -> float:
+    def _reconnect_backoff_s(self, conn: NodeConnection) -> float:
         config = self._config
         pause_s = backoff_s(
-            peer.failures, config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._uniform
+            conn.failures, config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._uniform
         )
-        peer.failures += 1
+        conn.failures += 1
         return pause_s
 
     # --- closing ---
@@ -320,27 +327,27 @@ class Network:
     def _close_idle(self) -> None:
         self._idle_timer = None
         latest = self._loop.time() - self._config.connections_max_idle_ms / 1000
-        for peer in self._peers.values():
-            if peer.connection is not None and not peer.in_flight and peer.used_at <= latest:
-                peer.connection.close()
-                peer.connection = None
+        for conn in self._node_connections.values():
+            if conn.connection is not None and not conn.in_flight and conn.used_at <= latest:
+                conn.connection.close()
+                conn.connection = None
                 self.stats.closed.record(1, self._loop.time())
-        if any(peer.connection for peer in self._peers.values()):
+        if any(conn.connection for conn in self._node_connections.values()):
             self._watch_idle()
 
-    def _drop(self, peer: Peer, problem: Exception) -> None:
-        if peer.opening is not None:
-            peer.opening.cancel()
-        if peer.connection is not None:
-            peer.connection.close()
-        waiting, peer.waiting = peer.waiting, []
+    def _drop(self, conn: NodeConnection, problem: Exception) -> None:
+        if conn.opening is not None:
+            conn.opening.cancel()
+        if conn.connection is not None:
+            conn.connection.close()
+        waiting, conn.waiting = conn.waiting, []
         for _, answered, _ in waiting:
             self._later(answered, problem)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
-        for peer in self._peers.values():
-            if peer.opening is not None:
-                yield peer.opening
+        for conn in self._node_connections.values():
+            if conn.opening is not None:
+                yield conn.opening
 
     async def close(self) -> None:
         """Close all connections; what is on its way ends with ConnectionLost."""
@@ -348,8 +355,8 @@ class Network:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         opening = list(self._tasks())
-        for peer in self._peers.values():
-            self._drop(peer, ConnectionLost("closed by us"))
+        for conn in self._node_connections.values():
+            self._drop(conn, ConnectionLost("closed by us"))
         await asyncio.gather(*opening, return_exceptions=True)
 
 

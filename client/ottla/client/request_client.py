@@ -25,9 +25,9 @@ from ottla.client.admin.fan_out import COORDINATOR, client_error
 from ottla.client.core.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.core.config import ClientConfig
 from ottla.client.core.types import ANY_NODE, Node, Outgoing, TopicPartition
-from ottla.client.driver import Driver
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.network import Network, NotSent
+from ottla.client.network_loop import NetworkLoop
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -53,7 +53,7 @@ class RequestClient:
         self._timeout_s = self.config.request_timeout_ms / 1000
         self._api_timeout_s = self.config.default_api_timeout_ms / 1000
         self._uniform = random.Random().uniform
-        self._parts: tuple[Cluster, Network, Driver] | None = None
+        self._parts: tuple[Cluster, Network, NetworkLoop] | None = None
         self._reporting = Reporting(
             self.config.client_id,
             self.config.metric_reporters,
@@ -77,9 +77,9 @@ class RequestClient:
             allow_auto_topic_creation=False,
         )
         network = Network(cluster, config, uniform=self._uniform, changed=self._changed)
-        driver = Driver(cluster, network, request_timeout_s=self._timeout_s)
-        self._parts = cluster, network, driver
-        driver.start([])
+        network_loop = NetworkLoop(cluster, network, request_timeout_s=self._timeout_s)
+        self._parts = cluster, network, network_loop
+        network_loop.start([])
         self._reporting.start()
         try:
             await self._metadata_until(lambda: bool(cluster.nodes), "no broker has sent metadata")
@@ -91,9 +91,9 @@ class RequestClient:
         """Close all connections; requests in flight fail with NetworkError. A second call does nothing."""
         if self._parts is None:
             return
-        _, network, driver = self._parts
+        _, network, network_loop = self._parts
         self._reporting.stop()
-        driver.stop()
+        network_loop.stop()
         self._parts = None
         await network.close()
 
@@ -106,7 +106,7 @@ class RequestClient:
     ) -> None:
         await self.stop()
 
-    def _running(self) -> tuple[Cluster, Network, Driver]:
+    def _running(self) -> tuple[Cluster, Network, NetworkLoop]:
         if self._parts is None:
             raise errors.IllegalStateError("the request client is not started")
         return self._parts
@@ -285,14 +285,14 @@ class RequestClient:
             raise errors.RequestTimedOutError(f"no coordinator of {key!r}; at last: {last}") from last
 
     async def _metadata_until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        cluster, _, driver = self._running()
+        cluster, _, network_loop = self._running()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._api_timeout_s
         while not condition():
             if cluster.refusal is not None:
                 raise errors.typed(cluster.refusal)
             try:
-                await driver.metadata(max(deadline - loop.time(), 0))
+                await network_loop.metadata(max(deadline - loop.time(), 0))
             except TimeoutError:
                 raise errors.RequestTimedOutError(
                     f"{otherwise} within default.api.timeout.ms={self.config.default_api_timeout_ms}"

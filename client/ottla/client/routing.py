@@ -17,8 +17,7 @@ from ottla.client import errors
 from ottla.client.admin_types import ClusterDescription, Node
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.stats import Window
-from ottla.client.dialing import Buffers, dial
-from ottla.client.peers import BOOTSTRAP_ID
+from ottla.client.node_connections import BOOTSTRAP_ID, Buffers, connect_socket
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.security.clients import ClientSecurity
@@ -45,7 +44,7 @@ class Brokers:
     ) -> None:
         """`timeout_s`: of one request; `window`: over which figures are taken."""
         self._security = security
-        self._dial = partial(dial, buffers=buffers)
+        self._dial = partial(connect_socket, buffers=buffers)
         self.stats = RequestStats(window)
         self.timeout_s = timeout_s
         self._bootstrap = list(bootstrap)

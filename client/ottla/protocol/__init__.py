@@ -1,5 +1,5 @@
 """Bytes to messages and back: the wire protocol of Kafka 3.9, record batches, and error codes. No I/O.
 
-`messages` is the table, `codec` and `frames` are what the rest of Ottla calls; `records` is apart from them,
-since batches travel through everything else unopened.
+`messages` is the table of messages; other packages call `codec` and `frames`. `records` is separate, since
+all other code passes record batches on without decoding them.
 """

@@ -1,7 +1,7 @@
-"""The APIs that a Kafka 3.9 broker coordinated by ZooKeeper knows: keys and versions, and nothing else.
+"""The APIs of a Kafka 3.9 broker with ZooKeeper: their keys and versions.
 
-Called by whoever needs an API by name or has to tell versions apart. What a broker of ours advertises
-is a matter of `server.dispatch`, and can be less.
+Used where an API is needed by name or versions are compared. The APIs that a broker of Ottla advertises are
+the routes of `server.dispatch`, and may be fewer.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ApiKey(IntEnum):
 
 
 class ApiInfo(NamedTuple):
-    """One row of `API_TABLE`. `cluster_action`: it takes ClusterAction on the cluster."""
+    """One row of `API_TABLE`. `cluster_action`: the API requires ClusterAction on the cluster."""
 
     min_version: int
     max_version: int

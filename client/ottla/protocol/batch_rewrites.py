@@ -1,8 +1,8 @@
-"""A v2 batch again, with another timestamp type or codec, or fewer records: what a broker rewrites without
-making records.
+"""Copies of a v2 batch with another timestamp type or codec, or with fewer records, made without record
+objects.
 
-Called by `storage.batch_rules`, on its slow paths, and by the log cleaner. All return copies, with the
-checksum made anew.
+Called by `storage.log_validator`, on its slow paths, and by the log cleaner. All functions return copies with
+a new checksum.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def with_records(header: BatchHeader, records: Buffer, level: int | None = None)
 
 
 def without_records(header: BatchHeader) -> bytearray:
-    """The batch with none of its records: it still tells its producer's sequence, and its offsets."""
+    """The batch without records: it keeps its producer's sequence number and its offsets."""
     kept = header.attributes & (LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
     return with_records(
         header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0),

@@ -4,12 +4,12 @@ Called by `frames`, by the server's handlers, the client, and by the coordinator
 Each (class, version, direction) is compiled on first use and kept on the class; see `decoding` and
 `encoding`.
 
-A decoder never trusts its input: whatever the bytes, it returns a message or raises `MalformedMessage`.
-Nothing is allocated on the word of a length or a count: what is allocated, stands in the input. Python's
-objects are larger than their bytes, though. The bound that holds, and that the tests measure: a message takes
-at most 64 bytes of memory for each byte of input, the extreme being arrays of structs that hold nothing but
-empty arrays (56); arrays of int32 take 12, and record batches, which are views, nothing. Beyond 2 MiB of
-input, where that would be much, `MOST_ELEMENTS` bounds memory and time besides.
+A decoder does not trust its input: for any bytes it returns a message or raises `MalformedMessage`.
+Memory is allocated only for values that are in the input, whatever a length or a count claims. Python's
+objects are larger than their bytes, though. The limit, which the tests measure: a message takes at most 64
+bytes of memory for each byte of input; the maximum is for arrays of structs with only empty arrays (56).
+Arrays of int32 take 12, and record batches, which are views, nothing. Beyond 2 MiB of input, `MOST_ELEMENTS`
+limits memory and time.
 
 `decode_steps` and `encode_steps` do the same as generators, for a caller with other work between two steps.
 
@@ -96,7 +96,7 @@ def _unencodable(message: Message, version: int, problem: BaseException) -> Unen
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
-    """The message that starts at `offset` of `buffer`; bytes after it are left alone.
+    """The message that starts at `offset` of `buffer`; bytes after it are ignored.
 
     Fields of type records are views into `buffer`. Raises UnknownVersion or MalformedMessage.
     """
@@ -106,7 +106,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
 def decode_from(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> tuple[M, int]:
     """As `decode`, with the offset at which the message ends."""
     size = len(buffer)
-    # Every element takes a byte at least: only where there are more bytes, elements need to be counted.
+    # Every element takes at least a byte: elements have to be counted in larger inputs only.
     decoders = cls._decoders if size <= cls.counted_from_bytes else cls._counting_decoders
     decoder = decoders.get(version)
     if decoder is None:

@@ -1,17 +1,17 @@
 """The compression codecs of record batches: gzip, snappy, lz4 and zstd, as Kafka frames them.
 
-Called by `records` and `legacy_records`, never on the broker's hot path: a broker that stores what
-the producer sent does not look inside. The work is done by zlib and cramjam; what is ours is the
-framing where Kafka's readers are particular about it:
+Called by `records` and `legacy_records`, never on the broker's hot path: a broker stores the producer's
+bytes without decompressing them. zlib and cramjam compress; this module has the
+framing that Kafka's readers require:
 
 * snappy is written in xerial's stream format (what Java clients read and write) and read in either
   that or the raw format that some older clients send;
 * lz4 is written as a frame of independent 64 KiB blocks, because Kafka's Java reader refuses blocks
   that refer to earlier ones (which is what cramjam's own frame writer makes);
 * lz4 frames in messages of format v0 carry a header checksum over the wrong bytes (KAFKA-3160):
-  `compress` writes it so on demand, and `fix_lz4_v0_header` mends it before decompression.
+  `compress` writes it on demand, and `fix_lz4_v0_header` corrects it before decompression.
 
-Invariant: nothing decompresses to more than `decompressed_max_bytes`, whatever its sender claims.
+Invariant: nothing decompresses to more than `decompressed_max_bytes`, whatever the sender claims.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CODEC_BY_NAME: dict[str, Codec] = {
 }
 
 DEFAULT_LEVEL: dict[Codec, int] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
-"""Kafka's; lz4's 9 stands for the fast compressor, any other level for the thorough one."""
+"""Kafka's levels; 9 of lz4 is the fast compressor, any other level the high compressor."""
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -98,16 +98,16 @@ def compress(codec: Codec, data: Buffer, level: int | None = None, *, v0_header:
 
 
 def decompressed_max_bytes(compressed_bytes: int) -> int:
-    """The most that so many compressed bytes may become: 64 MiB, and 16 times as much where that is more.
+    """The limit of the decompressed size of so many bytes: 64 MiB, or 16 times the size if that is more.
 
-    Kafka has no such bound, and runs out of heap instead.
+    Kafka has no such limit, and runs out of heap.
     """
     return max(_DECOMPRESSED_MAX_BYTES, _DECOMPRESSED_RATIO_MAX * compressed_bytes)
 
 
 def decompress(codec: Codec, data: Buffer, most: int | None = None) -> bytes:
-    """Decompress `data`. Raises KafkaError: CORRUPT_MESSAGE where it is not what the codec says,
-    MESSAGE_TOO_LARGE where it becomes more than `most`, or `decompressed_max_bytes`."""
+    """Decompress `data`. Raises KafkaError: CORRUPT_MESSAGE if the codec cannot decompress it,
+    MESSAGE_TOO_LARGE if the result is larger than `most`, or `decompressed_max_bytes`."""
     limit = decompressed_max_bytes(len(data)) if most is None else most
     try:
         match codec:
@@ -123,7 +123,7 @@ def decompress(codec: Codec, data: Buffer, most: int | None = None) -> bytes:
                 return _decompress_into_limit(codec, data, limit)
             case Codec.ZSTD:
                 if not data:
-                    return b""  # no frame is a stream of nothing, to Kafka's reader too
+                    return b""  # no frame is an empty stream, as for Kafka's reader
                 if _zstd_may_become(memoryview(data)) <= limit:
                     return bytes(cramjam.zstd.decompress(data))
                 return _decompress_into_limit(codec, data, limit)
@@ -139,22 +139,22 @@ def decompress(codec: Codec, data: Buffer, most: int | None = None) -> bytes:
 
 
 class _TooLarge(Exception):
-    """More comes out than the limit allows."""
+    """The decompressed data is larger than the limit."""
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> bytes:
-    """All members of the stream, as Java reads them; what is no member after the first is left out."""
+    """All members of the stream, as Java reads them; bytes after the first that are no member are ignored."""
     view = memoryview(data)
     at = 0
     parts: list[bytes] = []
     while True:
         stream = zlib.decompressobj(wbits=_GZIP_WBITS)
-        # zlib copies what lies behind a member: of many small ones it is given little at a time.
+        # zlib copies the bytes behind a member: with many small members it gets few bytes at a time.
         window = _GZIP_WINDOW_MIN_BYTES
         while not stream.eof:
             if at == len(view):
                 raise ValueError("the stream ends early")
-            # One byte more than allowed tells a stream that is too large from one that just fits.
+            # One byte more than the limit detects a stream that is too large.
             part = stream.decompress(view[at : at + window], limit + 1)
             limit -= len(part)
             if limit < 0:
@@ -167,7 +167,8 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
 
 
 def _decompress_into_limit(codec: Codec, data: Buffer, limit: int) -> bytes:
-    """For what might become too large: into a buffer of the limit's size, which costs its clearing."""
+    """Decompress data that may exceed the limit, into a buffer of the limit's size, which has to be
+    cleared."""
     module = cramjam.lz4 if codec is Codec.LZ4 else cramjam.zstd
     buffer = bytearray(limit + 1)
     try:
@@ -182,8 +183,8 @@ def _decompress_into_limit(codec: Codec, data: Buffer, limit: int) -> bytes:
 
 
 def _lz4_may_become(data: memoryview) -> int:
-    """An upper bound of what an lz4 frame becomes, from the headers of its blocks; of one that is
-    malformed, of the part before the damage."""
+    """An upper bound of the decompressed size of an lz4 frame, from the headers of its blocks; of a malformed
+    one, of the part before the error."""
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
         return 0
     flags = data[4]
@@ -202,8 +203,8 @@ def _lz4_may_become(data: memoryview) -> int:
 
 
 def _zstd_may_become(data: memoryview) -> int:
-    """An upper bound of what a zstd stream becomes, from the headers of its blocks (RFC 8878); of a
-    stream that is malformed, of the part before the damage."""
+    """An upper bound of the decompressed size of a zstd stream, from the headers of its blocks (RFC 8878); of
+    a malformed one, of the part before the error."""
     total = pos = 0
     while pos + 6 <= len(data):
         (magic,) = _U32_LE.unpack_from(data, pos)
@@ -241,7 +242,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     parts = []
     pos = 0
     while pos < len(data):
-        if data[pos : pos + 8] == _XERIAL_MAGIC:  # streams may be put one after the other
+        if data[pos : pos + 8] == _XERIAL_MAGIC:  # streams may be concatenated
             pos += len(_XERIAL_HEADER)
             continue
         (length,) = _I32_BE.unpack_from(data, pos)

@@ -1,4 +1,4 @@
-"""Turns the table into decoders: one straight-line function per message class and version.
+"""Generates decoders from the table: one straight-line function per message class and version.
 
 Called by `codec` alone, once per class and version, when first used. Adjacent fixed-size fields, and the
 length prefixes and tag counts that border on them, are read with one precompiled `struct.Struct`; objects
@@ -224,7 +224,7 @@ class _Decoder(Source):
         self.line(f"if {count}:")
         self.indent += 1
         self.line(f"if {count} > 127: {count}, pos = more(buf, pos, {count})")
-        # A count of billions ends at the buffer's end: each round reads two bytes at least.
+        # A count of billions stops at the end of the buffer: each iteration reads at least two bytes.
         self.charge(count)
         self.line(f"for _ in range({count}):")
         self.indent += 1

@@ -1,7 +1,7 @@
-"""Finds the field because of which a message could not be encoded.
+"""Finds the field that made the encoding of a message fail.
 
-Called by `codec` after an encoder failed, and never otherwise: encoders check nothing that `struct` checks
-for them, and write many fields at once, so that the field at fault has to be looked for afterwards.
+Called by `codec` after an encoder has failed: encoders leave checks to `struct`, and write many fields at
+once, so the field has to be found afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INTEGERS: dict[str, tuple[int, int]] = {
     "int64": (-(2**63), 2**63 - 1),
 }
 _CLASSES: dict[str, Any] = {
-    "bool": object,  # anything is true or false
+    "bool": object,  # any object has a truth value
     "float64": (int, float),
     "bytes": (bytes, bytearray, memoryview),
     "uuid": UUID,

@@ -1,15 +1,15 @@
-"""Batches of format v2 as the message sets of v0 and v1 that Fetch 0 to 3 answers with (KIP-283).
+"""Converts batches of format v2 to the message sets of v0 and v1, which Fetch 0 to 3 returns (KIP-283).
 
-Called by server.handlers.down_conversion with what a read of the log found. The bytes are those that
-Apache Kafka sends, as far as it is deterministic (codecs are not). Kafka says how long the answer is
-before it has converted more than the first batch: as long as the batches are in the log, or as the first
-one becomes, whichever is more. What it converts then is cut off there, or filled up with the head of a
-batch that never comes whole, which clients drop as they drop any batch cut short. So:
+Called by the fetch handlers with the data of a read of the log. The bytes are those that Apache Kafka sends,
+as far as these are deterministic (codecs are not). Kafka sends the size of the response before it has
+converted more than the first batch: the size of the batches in the log, or of the converted first batch,
+whichever is larger. It cuts the converted data at that size, or fills it up with the head of an incomplete
+batch, which clients drop as any incomplete batch. So:
 
-* the first batch that can be told in the old format is there whole;
-* headers of records and control batches are dropped; nothing else is: what is cut off is fetched again;
-* zstd and what does not decode is refused (the error is raised) if nothing comes before it, or else ends
-  what is converted, and is refused by the next fetch, which begins there.
+* the first batch that the old format can represent is complete;
+* only headers of records and control batches are dropped; what is cut is fetched again;
+* a batch with zstd, or one that cannot be decoded, raises its error if it is the first one; else the
+converted data   ends before it, and the next fetch, which begins there, raises the error.
 
 Invariant: no more is made than that length and one group of batches.
 """
@@ -31,16 +31,16 @@ from ottla.protocol.records import (
 )
 
 GROUP_BYTES = 128 * 1024
-"""Kafka converts so much at a time; a group fails as one."""
+"""Kafka converts so many bytes at a time; a group fails as a whole."""
 
 _FILLER_HEAD = struct.Struct(">qi")
 
 
 def down_converted(data: Buffer, magic: int, first_offset: int) -> bytes:
-    """What a fetch from `first_offset` on gets for `data`, read from the log, in format `magic` (0 or 1).
+    """Convert `data`, read from the log, to format `magic` (0 or 1) for a fetch from `first_offset` on.
 
-    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for zstd at the front; CORRUPT_MESSAGE or
-    MESSAGE_TOO_LARGE (too much once decompressed) for what does not decode there.
+    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for zstd in the first batch; CORRUPT_MESSAGE or
+    MESSAGE_TOO_LARGE (when decompressed) for a first batch that cannot be decoded.
     """
     view = memoryview(data)
     batches = list(iter_batches(view))
@@ -71,10 +71,10 @@ def down_converted(data: Buffer, magic: int, first_offset: int) -> bytes:
 def convert_batch(
     data: memoryview, position: int, header: BatchHeader, magic: int, first_offset: int
 ) -> bytes:
-    """The batch at `position` as a message set; empty where the old format cannot tell any of it.
+    """The batch at `position` as a message set; empty if the old format cannot represent any of it.
 
-    Records before `first_offset` are left out where no wrapper holds them together: some versions of
-    librdkafka rely on that. Raises KafkaError as `down_converted`.
+    Records before `first_offset` are dropped if the set is not compressed: some versions of librdkafka
+    rely on that. Raises KafkaError as `down_converted`.
     """
     if header.is_control:
         return b""
@@ -91,7 +91,7 @@ def convert_batch(
 
 
 def _group_end(batches: list[tuple[int, BatchHeader]], at: int) -> int:
-    """Where the group that begins with batch `at` ends: at least one batch, at most GROUP_BYTES."""
+    """The end of the group that begins with batch `at`: at least one batch, at most GROUP_BYTES."""
     size = batches[at][1].size
     stop = at + 1
     while stop < len(batches) and size + batches[stop][1].size <= GROUP_BYTES:
@@ -101,7 +101,7 @@ def _group_end(batches: list[tuple[int, BatchHeader]], at: int) -> int:
 
 
 def _fill(out: bytearray, length: int) -> None:
-    """Up to `length` with the heads of batches that reach beyond it."""
+    """Fill up to `length` with the heads of batches that are larger than that."""
     while len(out) < length:
         missing = length - len(out)
         head = _FILLER_HEAD.pack(-1, max(missing + 1, RECORD_BATCH_OVERHEAD))

@@ -1,8 +1,8 @@
-"""Turns the table into encoders: one straight-line function per message class and version.
+"""Generates encoders from the table: one straight-line function per message class and version.
 
 Called by `codec` alone, once per class and version, when first used. An encoder appends parts to a list,
-adjacent fixed-size fields packed into one of them, and record batches as they are. What a version cannot
-say is refused; a value that `struct` refuses is traced to its field by `diagnosis` afterwards.
+adjacent fixed-size fields packed into one of them, and record batches as they are. A value that a
+version has no field for is an error; `diagnosis` finds the field of a value that `struct` rejects.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Error codes of the protocol, and the exceptions that code about the protocol raises.
 
-`ErrorCode` is what travels; `KafkaError` carries one through our own code to whoever fills in a
-response. `ProtocolError` and its kinds say that bytes and messages do not fit each other: the peer's
-fault when decoding, ours when encoding.
+`ErrorCode` is the code on the wire; `KafkaError` is the exception with a code, from which a response is made,
+or which a response raises. `ProtocolError` and its subclasses are errors of decoding, the peer's fault, and
+of encoding, the caller's fault.
 
-Codes, names and which of them are retriable are those of Kafka 3.9; the texts are ours.
+Codes, names and the retriable ones are those of Kafka 3.9; the texts are Ottla's.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What went wrong, as Kafka 3.9 numbers it."""
+    """The error codes of Kafka 3.9."""
 
     retriable: bool
-    """Whether the same request may succeed later, perhaps after a look at fresh metadata."""
+    """Whether the same request may succeed later, perhaps after a metadata update."""
     message: str
-    """One sentence for people."""
+    """One sentence that describes the error."""
 
     # The defaults are for type checkers, to which a look-up, ErrorCode(3), is a construction.
     def __new__(cls, code: int, retriable: bool = False, message: str = "") -> ErrorCode:
@@ -248,7 +248,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """An error with a code, on its way to a response or from one."""
+    """An error with a code, for a response or of a response."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -260,11 +260,11 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """Bytes and messages do not fit each other."""
+    """Bytes that cannot be decoded, or a message that cannot be encoded."""
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes that are not the message they should be: `what` is wrong, at byte `position` (-1: unknown)."""
+    """Bytes that cannot be decoded: `what` is wrong, at byte `position` (-1: unknown)."""
 
     def __init__(self, subject: str, what: str, position: int = -1) -> None:
         super().__init__(subject, what, position)
@@ -282,7 +282,7 @@ class TooManyElements(MalformedMessage):
 
 
 class UnencodableMessage(ProtocolError):
-    """A message that the version cannot express, or with a value its type cannot hold."""
+    """A message with a field that the version does not have, or a value outside its type."""
 
 
 class UnknownVersion(ProtocolError):

@@ -1,4 +1,4 @@
-"""Requests and responses as they travel: size, header, body.
+"""Frames of requests and responses: size, header, body.
 
 Called by the server's connections, the client, and the tests' raw clients. Headers are read and written
 by hand, since every frame has one; `messages.headers` has them as a table, and the tests compare.
@@ -55,7 +55,7 @@ class RequestHeader(NamedTuple):
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """0, 1 or 2. For APIs that the table does not have: 1, all that can be said of them."""
+    """0, 1 or 2; 1 for an API that the table does not have."""
     if version >= _FLEXIBLE_FROM.get(api_key, NEVER):
         return 2
     return 0 if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0 else 1
@@ -117,7 +117,7 @@ def _with_header(
 def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     """Read the header of a frame without its size. Raises MalformedMessage.
 
-    Knows nothing of what is served: key and version come back as sent, so that the caller can refuse them.
+    Any API key and version are returned as sent; the caller rejects those that it does not support.
     """
     try:
         key, version, correlation_id = _FIRST_FIELDS.unpack_from(frame)

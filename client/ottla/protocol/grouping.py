@@ -1,4 +1,4 @@
-"""Partitions by their topics, as messages and records have them. Pure."""
+"""Groups partitions by topic, as messages and records have them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def by_topic(items: Iterable[tuple[tuple[str, int], T]]) -> dict[str, list[tuple[int, T]]]:
-    """What belongs to (topic, partition): topic -> (partition, item), in the order given."""
+    """Items by (topic, partition) as topic -> [(partition, item)], in the given order."""
     grouped: dict[str, list[tuple[int, T]]] = {}
     for (topic, partition), item in items:
         grouped.setdefault(topic, []).append((partition, item))
@@ -17,7 +17,7 @@ def by_topic(items: Iterable[tuple[tuple[str, int], T]]) -> dict[str, list[tuple
 
 
 def indexes_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Topics and their partitions in ascending order: the bytes of records are made of it."""
+    """Topics and their partitions in ascending order, so that the bytes of records are deterministic."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)

@@ -1,15 +1,14 @@
 """Message sets of the old formats v0 and v1 (before Kafka 0.11): read and written.
 
-Two named slow paths meet here: Produce is advertised from version 0 on, whose clients send these
-formats, and what a log stores is always v2 (`storage.batch_rules` converts); and Fetch is advertised
-from version 0 on, whose clients read nothing newer (`down_conversion` writes).
+Two slow paths use it. Old versions of Produce have these formats, which `storage.log_validator` converts, as
+a log stores v2 only. Clients of old versions of Fetch read no other formats, which `down_conversion` writes.
 
 A message set is `offset, size, message` repeated. A message's attributes may name a codec: then it
 is a wrapper, whose value is a compressed message set. Inner offsets are absolute in v0 and relative
 to the set in v1, where the wrapper carries the last record's offset (KIP-31).
 
-Invariant: what is refused is refused with Kafka's error code, also where Kafka knows no better than
-UNKNOWN_SERVER_ERROR (a length that lies behind a right checksum, data that does not decompress).
+Invariant: errors have Kafka's codes, also where that is UNKNOWN_SERVER_ERROR (a wrong length with a correct
+checksum, data that cannot be decompressed).
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ MESSAGE_OVERHEAD_V0 = 14
 MESSAGE_OVERHEAD_V1 = 22
 """... and a timestamp."""
 MAGIC_POSITION = 16
-"""Of the magic in a set's entry; the same in a v2 batch."""
+"""Offset of the magic in an entry of a set; the same in a v2 batch."""
 
 
 class Message(NamedTuple):
-    """One message as it lies in a set, wrappers not opened; timestamp -1 where v0 has none."""
+    """One message of a set, not decompressed; the timestamp is -1 in v0."""
 
     offset: int
     magic: int
@@ -58,13 +57,13 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its entry in the set."""
+        """The bytes of its entry in the set."""
         overhead = MESSAGE_OVERHEAD_V0 if self.magic == 0 else MESSAGE_OVERHEAD_V1
         return _SET_ENTRY.size + overhead + len(self.key or b"") + len(self.value or b"")
 
     @property
     def has_append_time(self) -> bool:
-        """Whether its timestamp says that a broker set it."""
+        """Whether its timestamp is LogAppendTime."""
         return self.magic > 0 and bool(self.attributes & LOG_APPEND_TIME_FLAG)
 
 
@@ -72,7 +71,7 @@ class Message(NamedTuple):
 
 
 def iter_messages(message_set: Buffer) -> Iterator[Message]:
-    """The messages of a set, wrappers not opened; a partial message at the end is left out.
+    """The messages of a set, not decompressed; a partial message at the end is dropped.
 
     Raises KafkaError: CORRUPT_MESSAGE on a bad size, checksum or magic; INVALID_RECORD where a v2
     batch follows; UNKNOWN_SERVER_ERROR on lengths that do not fit in the message.
@@ -93,14 +92,14 @@ def iter_messages(message_set: Buffer) -> Iterator[Message]:
 
 
 def decode_message_set(message_set: Buffer) -> list[Record]:
-    """The records of a set in order, wrappers opened. Raises KafkaError as `iter_messages` and
+    """The records of a set in order, decompressed. Raises KafkaError as `iter_messages` and
     `open_message`."""
     return [record for message in iter_messages(message_set) for record in open_message(message)]
 
 
 def codec_of_message(message: Message) -> Codec:
-    """Raises KafkaError: INVALID_RECORD for zstd, which came after these formats,
-    UNKNOWN_SERVER_ERROR for what is no codec."""
+    """Raises KafkaError: INVALID_RECORD for zstd, which is newer than these formats,
+    UNKNOWN_SERVER_ERROR for an unknown codec."""
     code = message.attributes & CODEC_MASK
     if code > Codec.LZ4:
         known = code == Codec.ZSTD
@@ -123,7 +122,7 @@ def open_message(message: Message) -> list[Record]:
     if not inner:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compressed message set with no message in it")
     shift = 0
-    # Some versions of librdkafka leave the wrapper's offset 0: then the inner ones count from there.
+    # Some versions of librdkafka write 0 as the wrapper's offset: then the inner offsets are absolute.
     if message.magic == 1 and message.offset != 0:
         shift = message.offset - inner[-1].offset
         if shift < 0:
@@ -196,10 +195,10 @@ def _decompressed(codec: Codec, magic: int, data: bytes) -> bytes:
 def encode_message_set(
     records: Sequence[Record], magic: int, codec: Codec = Codec.NONE, *, append_time: int | None = None
 ) -> bytes:
-    """The records, which keep their offsets, as a set of `magic` 0 or 1; headers have no place in it.
+    """The records, with their offsets, as a set of `magic` 0 or 1, without their headers.
 
-    Compressed, it is one wrapper. With `append_time` (milliseconds) v1 says LogAppendTime, and that
-    for every record; v0 has no timestamps. zstd is not to be had (KIP-110).
+    Compressed, it is one wrapper. With `append_time` (milliseconds) v1 has LogAppendTime with that
+    time for every record; v0 has no timestamps. zstd is not allowed (KIP-110).
     """
     assert magic in (0, 1)
     assert codec is not Codec.ZSTD
@@ -230,7 +229,7 @@ def _append_message(
     value: bytes | None,
 ) -> None:
     if magic == 1:
-        # v1 knows no time before 1970 but "none"; a v2 batch may hold one.
+        # v1 has no time before 1970 but -1, "none"; a v2 batch may have one.
         head = _AFTER_CRC_V1.pack(magic, attributes, max(timestamp, NO_TIMESTAMP))
     else:
         head = _AFTER_CRC_V0.pack(magic, attributes)

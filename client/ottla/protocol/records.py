@@ -1,11 +1,11 @@
 """Record batches of format v2 (KIP-98): headers, checksums, and the records within.
 
-Two very different callers:
+It has two kinds of callers:
 
-* the broker's produce, fetch and replication paths read `BatchHeader`s in place and leave the rest
-  of a batch opaque. `BATCH_HEADER` is the precompiled layout that they may also use directly;
-* clients, coordinators, tools and the named slow paths build batches out of records and take them
-  apart (`build_batch`, `decode_batch`).
+* the broker's produce, fetch and replication paths read `BatchHeader`s in place and do not decode the rest of
+a   batch. They may also use `BATCH_HEADER`, the precompiled layout;
+* clients, coordinators, tools and slow paths build batches of records and decode them (`build_batch`,
+  `decode_batch`).
 
 Invariants: the CRC-32C covers everything from the attributes on, so the base offset, the length,
 the leader epoch and the magic (bytes 0 to 16) can be rewritten without touching it; offsets are
@@ -29,9 +29,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 RECORD_BATCH_OVERHEAD = 61
 LOG_OVERHEAD = 12
 CRC_START = 21
-"""Where the bytes that the CRC covers begin."""
+"""The offset of the first byte that the CRC covers."""
 HEAD_BYTES = 16
-"""Base offset, length and leader epoch: what a broker rewrites, all of it before the CRC's reach."""
+"""Base offset, length and leader epoch: a broker rewrites these, and the CRC does not cover them."""
 
 MAGIC_V2 = 2
 NO_TIMESTAMP = -1
@@ -56,14 +56,14 @@ assert BATCH_HEADER.size == RECORD_BATCH_OVERHEAD
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch (message.timestamp.type, KIP-32)."""
+    """The source of the timestamps of a batch (message.timestamp.type, KIP-32)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What the key of a control record says (KIP-98)."""
+    """The type in the key of a control record (KIP-98)."""
 
     ABORT = 0
     COMMIT = 1
@@ -101,7 +101,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) for an id that names no codec."""
+        """Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec id."""
         return codec_of(self.attributes)
 
     @property
@@ -144,7 +144,7 @@ def codec_of(attributes: int) -> Codec:
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence number `last_offset_delta` after `base_sequence`, or -1 where there is none."""
+    """The sequence number `last_offset_delta` after `base_sequence`, or -1 without a sequence."""
     if base_sequence < 0:
         return NO_SEQUENCE
     return (base_sequence + last_offset_delta) & INT32_MAX
@@ -154,16 +154,16 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def parse_batch_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`. Raises KafkaError(CORRUPT_MESSAGE) when fewer than 61 bytes are there."""
+    """The header at `pos`. Raises KafkaError(CORRUPT_MESSAGE) when there are fewer than 61 bytes."""
     if pos + RECORD_BATCH_OVERHEAD > len(buf):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(buf) - pos} bytes cannot hold a batch header")
     return BatchHeader(*BATCH_HEADER.unpack_from(buf, pos))
 
 
 def iter_batches(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every whole batch; stops at a partial one, as fetched data may end in.
+    """(position, header) of every whole batch; stops at a partial one, with which fetched data may end.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a length that no batch can have, and
+    Raises KafkaError(CORRUPT_MESSAGE) for an impossible length, and
     KafkaError(UNSUPPORTED_FOR_MESSAGE_FORMAT) for messages of an older format.
     """
     pos = 0
@@ -194,7 +194,7 @@ def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> bool:
 def decode_batch(buf: Buffer, pos: int = 0) -> list[Record]:
     """The records of the batch at `pos`, decompressed. The CRC is not checked here.
 
-    Raises KafkaError(CORRUPT_MESSAGE) when the batch does not hold what its header says.
+    Raises KafkaError(CORRUPT_MESSAGE) when the batch does not match its header.
     """
     header, data = _open_batch(buf, pos)
     try:
@@ -204,7 +204,7 @@ def decode_batch(buf: Buffer, pos: int = 0) -> list[Record]:
 
 
 def decode_keys_and_values(buf: Buffer, pos: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of the batch's records: for who reads many and needs nothing else of them.
+    """(offset, key, value) of the batch's records, for callers that read many and need no other fields.
 
     Raises KafkaError(CORRUPT_MESSAGE) as `decode_batch` does.
     """
@@ -242,7 +242,7 @@ def _malformed(header: BatchHeader, problem: Exception) -> KafkaError:
 
 
 def _scan_body(data: bytes, header: BatchHeader) -> list[tuple[int, bytes | None, bytes | None]]:
-    """`_decode_body`, in less than half the time: numbers of one byte are read in place."""
+    """`_decode_body`, in less than half the time: numbers of one byte are read inline."""
     base_offset = header.base_offset
     found = []
     size = len(data)
@@ -283,7 +283,7 @@ def _scan_body(data: bytes, header: BatchHeader) -> list[tuple[int, bytes | None
 
 
 def _read_short_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    """`_read_bytes`, sooner when there are fewer than 64."""
+    """`_read_bytes`, faster for fewer than 64 bytes."""
     number = data[pos]
     if number & 0x81:
         return _read_bytes(data, pos, end)
@@ -393,8 +393,8 @@ def build_batch(
     """One batch of `records`, which must not be empty.
 
     Records are numbered from `base_offset` in the order given; their own `offset` counts only with
-    `keep_offsets` (compaction keeps the offsets of what survives), and must then ascend from
-    `base_offset` on. With LOG_APPEND_TIME the append time is the highest timestamp given.
+    `keep_offsets` (compaction keeps the offsets of the remaining records), and must then ascend
+    from `base_offset` on. With LOG_APPEND_TIME the append time is the highest timestamp given.
     """
     batch_records = list(records)
     if not batch_records:
@@ -438,7 +438,7 @@ def build_control_batch(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """The batch with which a transaction ends (KIP-98)."""
+    """The control batch that ends a transaction (KIP-98)."""
     record = Record(
         base_offset, timestamp, struct.pack(">hh", 0, control_type), struct.pack(">hi", 0, coordinator_epoch)
     )
@@ -455,12 +455,12 @@ def build_control_batch(
 
 class ControlRecord(NamedTuple):
     type: int
-    """A ControlType, or a number that this version does not know."""
+    """A ControlType, or a number that this version does not support."""
     coordinator_epoch: int
 
 
 def parse_control_record(record: Record) -> ControlRecord:
-    """Raises KafkaError(INVALID_RECORD) when the record is no end-of-transaction marker."""
+    """Raises KafkaError(INVALID_RECORD) when the record is not an end-of-transaction marker."""
     if record.key is None or len(record.key) < 4:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a control record's key must hold a version and a type")
     _, control_type = struct.unpack_from(">hh", record.key)

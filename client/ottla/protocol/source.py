@@ -1,8 +1,8 @@
 """A function under construction: its lines, the field each line handles, and the names it uses.
 
-The ground that `decoding` and `encoding` share. Nested structs are visited inline, so one function
-handles a whole message; `PATHS` among its globals maps its line numbers to field paths, from which `codec`
-tells where a message was malformed, at no cost until then.
+Shared by `decoding` and `encoding`. Nested structs are handled inline, so one function handles a whole
+message; `PATHS` among its globals maps line numbers to field paths, from which `codec` finds the malformed
+field, at no cost without an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Source:
         self.paths.insert(0, "")
 
     def step(self) -> None:
-        """An element of an array is done."""
+        """Emit the end of an array element."""
         if self.in_steps:
             self.line("done += 1")
             self.line(f"if done == {STEP_ELEMENTS}: done = 0; yield")
@@ -93,7 +93,7 @@ class Source:
         return sorted(found, key=lambda item: item.tag or 0)
 
     def least_size(self, kind: FieldType, item: Field | None = None) -> int:
-        """The fewest bytes a value takes; what bounds an array's count."""
+        """The least bytes of a value; it limits the count of an array."""
         if kind.wire in FIXED:
             return SIZES[FIXED[kind.wire]]
         if kind.wire == "struct":

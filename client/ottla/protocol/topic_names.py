@@ -1,8 +1,7 @@
-"""Names that a topic may have: the rules of Kafka's org.apache.kafka.common.internals.Topic.
+"""Validates topic names, by the rules of Kafka's org.apache.kafka.common.internals.Topic.
 
-A topic's name becomes part of paths: of log directories, of nodes in ZooKeeper, and of lines in checkpoint
-files. Every place where names enter a broker checks them here: requests of clients and of the controller,
-nodes in ZooKeeper, checkpoint files and directories on disk.
+A topic's name is part of paths of log directories and znodes, and of lines in checkpoint files. Every source
+of names is checked: requests of clients and of the controller, znodes, checkpoint files and directories.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why no topic can be called that, in Kafka's words; None for a legal name."""
+    """The error of an illegal name, as in Kafka; None for a legal name."""
     if _LEGAL.fullmatch(name) and len(name) <= TOPIC_NAME_LENGTH_MAX and name not in (".", ".."):
         return None
     if not name:

@@ -1,12 +1,12 @@
-"""What a message is: field types, and the classes that are at once the schema table and the values.
+"""Messages: field types, and the classes that are the schema table and the values.
 
 A message class *is* its row in the protocol's table: each annotation gives a field's type, and each
 `field(...)` the versions that carry it. Nothing is compiled when a class is created; `codec` derives an
 encoder or a decoder from the table when a version is first used, and `__init__` is compiled at the
 first construction, so importing all messages costs little more than unmarshalling their modules.
 
-Called by `messages` (the table), `codec` (which compiles it), and by whoever keeps schemas of its own in
-the same form (the coordinators' internal records). A module that declares messages must have
+Called by `messages` (the table), `codec` (which compiles it), and where other schemas have the same form
+(the coordinators' internal records). A module that declares messages must have
 `from __future__ import annotations`: annotations are read as text.
 
 Invariants: every field has a default, the one Kafka's message definitions give it; a default that is a
@@ -34,7 +34,7 @@ Records: TypeAlias = Annotated[bytes | memoryview, "records"]
 Uuid: TypeAlias = Annotated[UUID, "uuid"]
 
 ZERO_UUID = UUID(int=0)
-"""What the protocol sends for "no id"."""
+"""The protocol's value for "no id"."""
 
 HIGHEST_VERSION = 0x7FFF
 NEVER = HIGHEST_VERSION + 1
@@ -86,7 +86,7 @@ UNSET: Any = _Unset()
 
 
 class FieldSpec:
-    """What `field(...)` says of a field, as written: see there."""
+    """The arguments of `field(...)`."""
 
     __slots__ = ("default", "flexible", "ignorable", "nullable", "tag", "versions")
 
@@ -112,8 +112,8 @@ def field(
 ) -> Any:
     """Declare a field of a `Struct` or `Message`.
 
-    `versions` carry the field; in those of `nullable` it may be None. `default` stands in for what a
-    version does not carry (unset: the type's zero). A version that lacks the field can be encoded only
+    `versions` carry the field; in those of `nullable` it may be None. `default` is the value in versions
+    without the field (unset: the type's zero). A version that lacks the field can be encoded only
     if the value is the default, or if the field is `ignorable`. With a `tag`, the field travels among the
     tagged fields (KIP-482) in all its versions. `flexible=False` keeps the old length prefix in flexible
     versions too (the request header's client id).
@@ -230,13 +230,13 @@ class Message(Struct):
     max_version: ClassVar[int]
     flexible_from: ClassVar[int]
     counted_from_bytes: ClassVar[int] = 2**21
-    """Elements are counted where there are more bytes."""
+    """Elements are counted in larger inputs."""
     elements_max: ClassVar[int] = 2**21
-    """How many elements there may be then (`wire.MOST_ELEMENTS`)."""
+    """The limit of their elements (`wire.MOST_ELEMENTS`)."""
     _encoders: ClassVar[dict[int, Any]]
     _decoders: ClassVar[dict[int, Any]]
     _counting_decoders: ClassVar[dict[int, Any]]
-    """For buffers in which elements have to be counted; see `codec`."""
+    """The decoder for inputs whose elements have to be counted; see `codec`."""
     _step_decoders: ClassVar[dict[int, Any]]
     _step_encoders: ClassVar[dict[int, Any]]
 

@@ -1,7 +1,7 @@
-"""What generated encoders and decoders call, and the sizes they are made from.
+"""Functions that generated encoders and decoders call, and the sizes of their fields.
 
 Called by the code that `decoding` and `encoding` generate, and by `frames` for headers. Everything here is
-on the hot path or one step beside it.
+on the hot path or close to it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LONGEST_STRING = 0x7FFF
 
 MOST_ELEMENTS = 2**21
 """Array elements and tagged fields in one message, all levels together: more than the metadata update of a
-cluster of 200,000 partitions has. Kafka sets no limit; ours keeps a hostile frame of 100 MiB from becoming
-gigabytes of objects."""
+cluster of 200,000 partitions has. Kafka has no limit; with this one a malicious frame of 100 MiB cannot
+become gigabytes of objects."""
 
 STEP_ELEMENTS = 200
 """Array elements that a decoder or encoder in steps goes through between two yields: about 0.2 ms."""
 STEP_INTEGERS = 2**16
-"""As many numbers of an array of numbers."""
+"""The same for numbers in an array of numbers."""
 
 SIZES = {"?": 1, "b": 1, "B": 1, "x": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
 
@@ -101,10 +101,10 @@ def refuse_absent(path: str) -> None:
 
 
 def refuse_null(path: str) -> None:
-    """For None, in a version that cannot say it."""
+    """For None in a version in which the field is not nullable."""
     raise Unencodable(f"{path} is None, which this version does not allow")
 
 
 def refuse_long(path: str, size: int) -> None:
-    """For a string that Kafka would not take."""
+    """For a string that Kafka would reject."""
     raise Unencodable(f"{path} has {size} bytes; at most {LONGEST_STRING} can be sent")

@@ -1,6 +1,6 @@
-"""Security: who a client is, and what it may do.
+"""Security: authentication of clients and their authorization.
 
-Pure: no sockets, no store. `principals` names who somebody is. The server asks here for every connection and
-request, the client side of a connection between brokers, or of the CLI, for its own part of the exchange.
-Reading and following what is stored (credentials, tokens, ACLs) is `ottla.metadata`'s matter.
+Pure: no sockets, no store. The server calls it for every connection and request; clients, among them brokers
+and the command line, call it for their side of a login. `ottla.metadata` reads and watches what is stored in
+ZooKeeper: credentials, delegation tokens, ACLs.
 """

@@ -1,11 +1,10 @@
-"""Access control lists as values: who may do what to which resource, and filters over such entries (KIP-140,
-KIP-290). Pure.
+"""Access control lists as values: entries (principal, host, operation, permission) for resource patterns, and
+filters of entries (KIP-140, KIP-290). Pure.
 
-Called by the authorizer, by the handlers of the ACL APIs, by what keeps the entries in ZooKeeper and by the
-command line. Codes are those of the protocol; names are those of Kafka's tools and nodes (`IdempotentWrite`,
-as a constant IDEMPOTENT_WRITE). What a newer Kafka may have written, and this one does not know, is UNKNOWN
-and matches nothing.
-"""
+Used by the authorizer, the handlers of the ACL APIs, the store of the entries in ZooKeeper and the command
+line. Codes are those of the protocol; names are those of Kafka's tools and znodes (`IdempotentWrite` for the
+constant IDEMPOTENT_WRITE). A value of a newer Kafka that this version does not know is UNKNOWN and matches
+nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ ANYBODY: Final = "User:*"
 class _Coded(enum.IntEnum):
     @classmethod
     def of(cls, code: int) -> Self:
-        """By its code in the protocol; UNKNOWN for any other."""
+        """The member with that code in the protocol; UNKNOWN for any other code."""
         try:
             return cls(code)
         except ValueError:
@@ -30,7 +29,8 @@ class _Coded(enum.IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """By what its node or a tool calls it (`DescribeConfigs`, in capitals too); UNKNOWN for any other."""
+        """The member with that name in a znode or a tool (`DescribeConfigs`, in any case); UNKNOWN for any
+        other name."""
         wanted = name.upper()
         return next(
             (each for each in cls if name == each.label or wanted == each.label.upper()),
@@ -101,11 +101,11 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""What can be done to a resource."""
+"""The operations of each resource type."""
 
 
 def bits(operations: Iterable[Operation]) -> int:
-    """As the `authorized_operations` of answers have them (KIP-430)."""
+    """Operations as bits, as in the `authorized_operations` of responses (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
 
@@ -113,11 +113,11 @@ IMPLYING: Final[dict[Operation, tuple[Operation, ...]]] = {
     _O.DESCRIBE: (_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER),
     _O.DESCRIBE_CONFIGS: (_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
 }
-"""Who is allowed one of these, is allowed the operation; denying is about the operation alone."""
+"""The operations whose ALLOW implies the operation; a DENY implies nothing."""
 
 
 class ResourcePattern(NamedTuple):
-    """One resource, all of its type (a LITERAL `*`), or all whose names begin so (PREFIXED)."""
+    """One resource, all of its type (a LITERAL `*`), or all with that prefix (PREFIXED)."""
 
     resource_type: ResourceType
     name: str
@@ -125,7 +125,7 @@ class ResourcePattern(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Who (`User:alice`), from where (an address or `*`), may or may not do what."""
+    """An operation that a principal (`User:alice`) from a host (an address or `*`) may or may not do."""
 
     principal: str
     host: str
@@ -138,6 +138,8 @@ class Entry(NamedTuple):
 
 
 class AclBinding(NamedTuple):
+    """An entry for a resource pattern."""
+
     pattern: ResourcePattern
     entry: Entry
 
@@ -148,7 +150,8 @@ class AclBinding(NamedTuple):
 
 
 class PatternFilter(NamedTuple):
-    """Resources: a name of None is any; of pattern type MATCH, whatever would apply to the name."""
+    """A filter of resource patterns. A name of None matches any; the pattern type MATCH matches all patterns
+    that apply to the name."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -169,7 +172,7 @@ class PatternFilter(NamedTuple):
         return pattern.name in (self.name, WILDCARD)
 
     def exact(self) -> tuple[ResourcePattern, ...]:
-        """The patterns that it could match, where its words are definite enough to name them."""
+        """The patterns that the filter can match, if it names them; else none."""
         if self.resource_type <= ResourceType.ANY or self.name is None:
             return ()
         if self.pattern_type is PatternType.ANY:
@@ -182,7 +185,7 @@ class PatternFilter(NamedTuple):
 
 
 class EntryFilter(NamedTuple):
-    """Entries: None and ANY leave it open."""
+    """A filter of entries. None and ANY match any value."""
 
     principal: str | None = None
     host: str | None = None
@@ -199,6 +202,8 @@ class EntryFilter(NamedTuple):
 
 
 class AclFilter(NamedTuple):
+    """A filter of ACL bindings."""
+
     pattern: PatternFilter = PatternFilter()
     entry: EntryFilter = EntryFilter()
 

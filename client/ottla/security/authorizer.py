@@ -1,14 +1,14 @@
-"""Who may do what: Kafka's AclAuthorizer over a set of ACLs in memory. Pure.
+"""Authorization: Kafka's AclAuthorizer over a set of ACLs in memory. Pure.
 
-Asked by the server before it serves a request (`ottla.server.authorization`), fed by what follows the ACLs in
-ZooKeeper (`ottla.metadata.acls`).
+The server calls it before it serves a request (`ottla.server.authorization`). `ottla.metadata.acls`, which
+watches the ACLs in ZooKeeper, updates it.
 
-Rules, as in Kafka: super users may do everything. What applies to a resource are the entries of its own name,
-of `*` and of every prefix of its name; where there are none at all, `allow.everyone.if.no.acl.found` decides.
-A DENY that matches wins over every ALLOW; an ALLOW for what implies an operation will do, a DENY is about the
-very operation.
+Rules, as in Kafka: super users may do everything. The entries for a resource are those of its name, of `*`,
+and of every prefix of its name; without any entry `allow.everyone.if.no.acl.found` decides. A matching DENY
+takes precedence over every ALLOW. An operation is also allowed by an ALLOW for an operation that implies it;
+a DENY applies to its own operation only.
 
-Invariant: a decision that is remembered was made with the ACLs as they are now (`update` forgets them all).
+Invariant: a cached decision was made with the present ACLs (`update` clears the cache).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ottla.security.acls import (
 from ottla.security.principals import Principal
 
 DECISIONS_MAX: Final = 100_000
-"""Remembered at most; then all are forgotten, and those in use come back."""
+"""The size of the cache of decisions; when it is full, it is cleared."""
 CLASS_NAME: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
 ALLOW_IF_NO_ACL: Final = "allow.everyone.if.no.acl.found"
 SETTINGS: Final = (SUPER_USERS, ALLOW_IF_NO_ACL)
-"""The authorizer's own, which are none of the broker's in Kafka's tables."""
+"""The authorizer's settings, which Kafka does not list among the broker's."""
 CLASSES: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
-"""Values of authorizer.class.name that stand for this; the second is its name before Kafka 2.4."""
+"""Values of authorizer.class.name for this authorizer; the second is its name before Kafka 2.4."""
 
 
 class AclAuthorizer:
@@ -60,7 +60,7 @@ class AclAuthorizer:
     # --- the ACLs -----------------------------------------------------------------------------------
 
     def update(self, pattern: ResourcePattern, entries: frozenset[Entry]) -> None:
-        """These are all entries of the pattern now; none removes it."""
+        """Set the entries of a pattern; an empty set removes it."""
         if entries:
             self._entries[pattern] = entries
         else:
@@ -93,7 +93,7 @@ class AclAuthorizer:
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> bool:
-        """May `principal`, from the address `host`, do this to the resource?"""
+        """Whether `principal`, from the address `host`, may do this operation on the resource."""
         key = (principal, host, operation, resource_type, name)
         decision = self._decisions.get(key)
         if decision is None:
@@ -107,21 +107,23 @@ class AclAuthorizer:
     ) -> bool:
         if principal in self._super_users:
             return True
-        entries = self._applying(resource_type, name)
+        entries = self._entries_for(resource_type, name)
         if not entries:
             return self._allow_if_no_acl
-        who = (str(principal), ANYBODY)
-        mine = [each for each in entries if each.principal in who and each.host in (host, WILDCARD)]
+        principals = (str(principal), ANYBODY)
+        matching = [
+            each for each in entries if each.principal in principals and each.host in (host, WILDCARD)
+        ]
         if any(
             each.permission is Permission.DENY and each.operation in (operation, Operation.ALL)
-            for each in mine
+            for each in matching
         ):
             return False
-        enough = (*IMPLYING.get(operation, (operation,)), Operation.ALL)
-        return any(each.permission is Permission.ALLOW and each.operation in enough for each in mine)
+        sufficient = (*IMPLYING.get(operation, (operation,)), Operation.ALL)
+        return any(each.permission is Permission.ALLOW and each.operation in sufficient for each in matching)
 
-    def _applying(self, resource_type: ResourceType, name: str) -> list[Entry]:
-        """Every entry that is about the resource, whoever it concerns."""
+    def _entries_for(self, resource_type: ResourceType, name: str) -> list[Entry]:
+        """The entries for the resource, of all principals."""
         found = [
             *self._entries.get(ResourcePattern(resource_type, WILDCARD), ()),
             *self._entries.get(ResourcePattern(resource_type, name), ()),
@@ -132,7 +134,7 @@ class AclAuthorizer:
         return found
 
     def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        """The bits of all that it may do to the resource."""
+        """The operations that `principal` may do on the resource, as bits (KIP-430)."""
         return bits(
             operation
             for operation in SUPPORTED[resource_type]
@@ -142,20 +144,20 @@ class AclAuthorizer:
     def allows_some(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Is there any resource of the type that it may do this to (KIP-679)?"""
+        """Whether there is any resource of the type on which `principal` may do this operation (KIP-679)."""
         if principal in self._super_users:
             return True
 
         def names(permission: Permission, pattern_type: PatternType) -> set[str]:
-            """Of the patterns with such an entry for this principal; implied operations do not count."""
-            who = (str(principal), ANYBODY)
+            """The names of the patterns with such an entry for this principal, without implied operations."""
+            principals = (str(principal), ANYBODY)
             return {
                 pattern.name
                 for pattern, entries in self._entries.items()
                 if pattern.resource_type is resource_type and pattern.pattern_type is pattern_type
                 if any(
                     each.permission is permission
-                    and each.principal in who
+                    and each.principal in principals
                     and each.host in (host, WILDCARD)
                     and each.operation in (operation, Operation.ALL)
                     for each in entries
@@ -181,13 +183,13 @@ class AclAuthorizer:
 
 
 def problems(given: Mapping[str, str]) -> list[str]:
-    """What is wrong with a broker's settings of its authorizer, a line each."""
+    """What is wrong with a broker's authorizer settings, a line each."""
     found: list[str] = []
     name = given.get(CLASS_NAME, "").strip()
     if name and name not in CLASSES:
-        found.append(f"{CLASS_NAME}={name}: not served; {CLASSES[0]} is")
+        found.append(f"{CLASS_NAME}={name}: not supported; {CLASSES[0]} is")
     if name and any(key.startswith("authorizer.zookeeper.") for key in given):
-        found.append("authorizer.zookeeper.*: a ZooKeeper of its own for ACLs is not served")
+        found.append("authorizer.zookeeper.*: a separate ZooKeeper for ACLs is not supported")
     try:
         parse_super_users(given.get(SUPER_USERS, ""))
     except ValueError as error:
@@ -196,7 +198,7 @@ def problems(given: Mapping[str, str]) -> list[str]:
 
 
 def make_authorizer(given: Mapping[str, str]) -> AclAuthorizer | None:
-    """As a broker's settings (which have no `problems`) ask for it; None where they ask for none."""
+    """The authorizer of a broker's settings, which have no `problems`; None without one."""
     if not given.get(CLASS_NAME, "").strip():
         return None
     return AclAuthorizer(
@@ -207,6 +209,6 @@ def make_authorizer(given: Mapping[str, str]) -> AclAuthorizer | None:
 
 def parse_super_users(text: str) -> frozenset[Principal]:
     """`super.users`: "User:a;User:b". Raises ValueError."""
-    # Java's split leaves out what is empty at the end.
+    # Java's split drops empty parts at the end.
     text = text.rstrip(";")
     return frozenset(Principal.parse(part.strip()) for part in text.split(";")) if text else frozenset()

@@ -1,7 +1,7 @@
-"""How a client secures its connections: protocol, TLS and login, from Kafka's settings for clients.
+"""The security of a client's connections: protocol, TLS and login, from Kafka's settings for clients.
 
-Made once by whoever connects (a broker for its inter-broker listener, the CLI of --command-config) and given
-to `ottla.wire.connection`, which asks it for each connection; so renewed certificates are taken.
+Made once for a client (a broker for its inter-broker listener, the command line for --command-config) and
+given to `ottla.wire.connection`, which calls it for each connection, so that renewed certificates are used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ClientSecurity:
-    """Not shared among threads."""
+    """See the module. Not thread-safe."""
 
     def __init__(self, protocol: str, get: Get, mechanism: str | None, jaas_config: str | None) -> None:
-        """`get` gives settings of ssl.* and sasl.oauthbearer.*. Raises ValueError, also for bad stores."""
+        """`get` returns settings of ssl.* and sasl.oauthbearer.*. Raises ValueError, also for unusable
+        stores."""
         if protocol not in PROTOCOLS:
             raise ValueError(f"security.protocol={protocol}: must be one of {', '.join(PROTOCOLS)}")
         self.mechanism = mechanism if protocol.startswith("SASL_") else None
@@ -33,7 +34,7 @@ class ClientSecurity:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> ClientSecurity:
-        """From what Kafka's clients are configured by. Raises ValueError."""
+        """From the settings of a Kafka client. Raises ValueError."""
         return cls(
             properties.get("security.protocol", "PLAINTEXT").upper(),
             properties.get,
@@ -42,7 +43,7 @@ class ClientSecurity:
         )
 
     def context(self) -> ssl.SSLContext | None:
-        """For the next connection; None without TLS. Raises StoreProblem."""
+        """The TLS context of the next connection; None without TLS. Raises StoreProblem."""
         if self._get is None:
             return None
         settings = TlsSettings.of(self._get)
@@ -53,5 +54,5 @@ class ClientSecurity:
 
     @property
     def login(self) -> Callable[[], Exchange] | None:
-        """What begins a login; None without SASL."""
+        """Begins the exchange of a login; None without SASL."""
         return self._login

@@ -1,7 +1,8 @@
-"""Delegation tokens (KIP-48, KIP-373): who may do what with one, and for how long it lives.
+"""Delegation tokens (KIP-48, KIP-373): their rights and lifetimes.
 
-Called by what keeps them (`ottla.metadata.delegation_tokens`) and by the handlers. Pure. A token's HMAC, by
-the secret that all brokers share, is its password: who shows it by SCRAM is taken for the owner.
+Called by the store of the tokens (`ottla.metadata.delegation_tokens`) and by the handlers. Pure. The HMAC of
+a token's id, with the secret that all brokers share, is its password: a client that authenticates with it by
+SCRAM has the owner as its principal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ottla.security.principals import Principal
 
 
 class Token(NamedTuple):
-    """Times are in ms of wall time."""
+    """A delegation token; times are wall time in ms."""
 
     id: str
     owner: Principal
@@ -26,7 +27,7 @@ class Token(NamedTuple):
     expires_ms: int
 
     def concerns(self, principal: Principal) -> bool:
-        """Whether it is the owner, the requester or a renewer."""
+        """Whether `principal` is the owner, the requester or a renewer."""
         return principal in (self.owner, self.requester, *self.renewers)
 
     def may_change(self, principal: Principal) -> bool:
@@ -54,7 +55,7 @@ def new_token(
     lifetimes: Lifetimes,
     now_ms: int,
 ) -> Token:
-    """`wanted_max_ms` 0 or less: as long as may be."""
+    """A new token; `wanted_max_ms` of 0 or less: the maximum lifetime."""
     longest_ms = lifetimes.most_ms if wanted_max_ms <= 0 else min(wanted_max_ms, lifetimes.most_ms)
     token_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     token = Token(token_id, owner, requester, renewers, now_ms, now_ms + longest_ms, 0)
@@ -62,4 +63,5 @@ def new_token(
 
 
 def hmac_of(token_id: str, secret: str) -> bytes:
+    """The HMAC of a token, with delegation.token.secret.key."""
     return hmac.digest(secret.encode(), token_id.encode(), "sha512")

@@ -1,8 +1,8 @@
-"""SASL's DIGEST-MD5 (RFC 2831) from the client's side: how one logs in to ZooKeeper with a password.
+"""SASL DIGEST-MD5 (RFC 2831) on the client's side: login to ZooKeeper with a password.
 
-Called by the connection to ZooKeeper. Only authentication (`qop=auth`), which is what ZooKeeper does, and own
-code: the library that kazoo would use has not been released since 2019, for what is two hashes here. TLS is
-what keeps the rest of the conversation to ourselves.
+Called by the connection to ZooKeeper. Only authentication (`qop=auth`), which is what ZooKeeper supports; TLS
+protects the rest of the session. The library that kazoo uses for it has had no release since 2019, and the
+mechanism is two hashes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from ottla.security.mechanisms import SaslFailed
 
 SERVICE, HOST = "zookeeper", "zk-sasl-md5"
-"""What ZooKeeper's servers and clients have as service, host and realm, wherever they are."""
+"""The service, and the host and realm, of all ZooKeeper servers and clients."""
 
 _VALUE: Final = r""""((?:\\.|[^"\\])*)"|([^\s,"]+)"""
 _DIRECTIVE: Final = re.compile(rf"\s*([a-zA-Z-]+)\s*=\s*(?:{_VALUE})\s*(?:,|$)", re.DOTALL)
@@ -26,25 +26,27 @@ _COUNT: Final = "00000001"
 def log_in(
     user: str, password: str, *, uri: str = f"{SERVICE}/{HOST}", nonce: str | None = None
 ) -> Generator[bytes, bytes | None, None]:
-    """The client's half: yields what is to be sent and is sent what was answered; at its end the server has
-    let us in, and has shown that it knows the password too. Raises SaslFailed. `nonce` is for tests."""
+    """The client's side: yields a token to send, and is sent the answer; when it returns, the server has
+    accepted the login, and has proved that it has the password. Raises SaslFailed. `nonce` is for tests."""
     challenge = yield b""
     if not challenge:
-        raise SaslFailed("the server knows no DIGEST-MD5: its JAAS file has no such section for servers")
-    said = _directives(challenge)
-    ours = nonce or secrets.token_urlsafe(24)
-    realm = said.get("realm", HOST)
-    if "nonce" not in said or "auth" not in said.get("qop", "auth").split(","):
-        raise SaslFailed("the server wants another kind of DIGEST-MD5 than qop=auth")
-    secret = _secret(user, realm, password) + f":{said['nonce']}:{ours}".encode()
-    proof = _proof(secret, said["nonce"], ours, f"AUTHENTICATE:{uri}")
-    words = (
-        f'charset=utf-8,username="{_escaped(user)}",realm="{_escaped(realm)}",nonce="{_escaped(said["nonce"])}",'
-        f'nc={_COUNT},cnonce="{ours}",digest-uri="{uri}",response={proof},qop=auth'
+        raise SaslFailed("the server does not support DIGEST-MD5: its JAAS file has no section for it")
+    directives = _directives(challenge)
+    client_nonce = nonce or secrets.token_urlsafe(24)
+    realm = directives.get("realm", HOST)
+    if "nonce" not in directives or "auth" not in directives.get("qop", "auth").split(","):
+        raise SaslFailed("the server requires DIGEST-MD5 with another qop than auth")
+    secret = _secret(user, realm, password) + f":{directives['nonce']}:{client_nonce}".encode()
+    proof = _proof(secret, directives["nonce"], client_nonce, f"AUTHENTICATE:{uri}")
+    answer = (
+        f'charset=utf-8,username="{_escaped(user)}",realm="{_escaped(realm)}",nonce="{_escaped(directives["nonce"])}",'
+        f'nc={_COUNT},cnonce="{client_nonce}",digest-uri="{uri}",response={proof},qop=auth'
     )
-    last = yield words.encode()
-    if _directives(last or b"").get("rspauth") != _proof(secret, said["nonce"], ours, f":{uri}"):
-        raise SaslFailed("the server has not shown that it knows the password: the login was in vain")
+    last = yield answer.encode()
+    if _directives(last or b"").get("rspauth") != _proof(
+        secret, directives["nonce"], client_nonce, f":{uri}"
+    ):
+        raise SaslFailed("the server has not proved that it has the password")
 
 
 def _directives(text: bytes) -> Mapping[str, str]:
@@ -57,11 +59,11 @@ def _escaped(text: str) -> str:
 
 
 def _secret(user: str, realm: str, password: str) -> bytes:
-    """The hash that servers may keep instead of the password; each part is in Latin-1 where it can be."""
-    return _md5(b":".join(map(_narrow, (user, realm, password)))).digest()
+    """The hash of user, realm and password; each is encoded in Latin-1 if possible."""
+    return _md5(b":".join(map(_latin1_or_utf8, (user, realm, password)))).digest()
 
 
-def _narrow(text: str) -> bytes:
+def _latin1_or_utf8(text: str) -> bytes:
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""The subject of a certificate, written as Java writes it: ACLs of Kafka's name clients by that text.
+"""The subject of a certificate as text, in Java's format: Kafka's ACLs name TLS clients by it.
 
-Called when a TLS client has shown a certificate. RFC 2253: the most specific attribute first, keywords for
-the nine attributes that have one there, all others as an object identifier with the value in hexadecimal.
+Called when a TLS client has sent a certificate. RFC 2253: the most specific attribute first, keywords for the
+nine attributes that have one there, all others as an object identifier with the value in hexadecimal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENCODINGS: Final = {
 
 
 def subject_of(certificate: bytes) -> str:
-    """Of a certificate in DER. Raises ValueError when it is none."""
+    """The subject of a certificate in DER. Raises ValueError if it is not a certificate."""
     try:
         (_, whole, _), *_ = _elements(certificate)
         (_, signed, _), *_ = _elements(whole)
@@ -45,7 +45,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Tag, content, and all bytes of each DER element in a row."""
+    """Tag, content and all bytes of each of the DER elements in `data`."""
     position = 0
     while position < len(data):
         start, tag, size = position, data[position], data[position + 1]
@@ -55,7 +55,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             size = int.from_bytes(data[position : position + count], "big")
             position += count
         if position + size > len(data):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         yield tag, data[position : position + size], data[start : position + size]
         position += size
 

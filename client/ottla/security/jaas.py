@@ -1,8 +1,8 @@
 """Java's login configuration: `sasl.jaas.config`, one login module with its options, and whole JAAS files.
 
-Called for each mechanism of a listener, by clients, and for the way to ZooKeeper. `Module required
-key="value" …;` with quotes around values where needed, Java's escapes in them, and comments as in Java; a
-file has such entries in sections, `Name { … };`.
+Called for each mechanism of a listener, by clients, and for the connection to ZooKeeper. An entry is `Module
+required key="value" …;` with quotes where needed, Java's escapes in them, and Java's comments; a file has
+entries in sections, `Name { … };`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Login(NamedTuple):
 
 
 def parse(text: str) -> Login:
-    """Raises ValueError with what is wrong; option values are never part of it."""
+    """One login module. Raises ValueError, whose message has no option values."""
     tokens = _tokens(text, _TOKEN)
     if not tokens:
         raise ValueError("JAAS config is empty")
@@ -71,7 +71,7 @@ def parse_file(text: str) -> dict[str, list[Login]]:
 
 
 def _entry(tokens: Sequence[str], start: int) -> tuple[Login, int]:
-    """The login module whose name is at `start`, and where what follows it begins."""
+    """The login module whose name is at `start`, and the position after it."""
     if len(tokens) < start + 2 or tokens[start + 1].lower() not in _FLAGS:
         raise ValueError(f"JAAS config: no control flag after {tokens[start]}; use `required`")
     options: dict[str, str] = {}

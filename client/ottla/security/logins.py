@@ -1,8 +1,8 @@
-"""SASL from the client's side: what a client answers to a broker, token by token.
+"""SASL on the client's side: the tokens of a client.
 
-Called by `clients`. An exchange is a generator: it yields what is to be sent, and is sent what the broker
-answered; at its end the broker has let us in. It raises SaslFailed where the broker cannot be believed.
-"""
+Called by `clients`. An exchange is a generator: it yields a token to send, and is sent the broker's answer;
+when it returns, the broker has accepted the login. It raises SaslFailed if the broker does not authenticate
+itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Exchange: TypeAlias = Generator[bytes, bytes, None]
 
 
 def login(mechanism: str, jaas_config: str | None, token_url: str | None = None) -> Callable[[], Exchange]:
-    """What begins an exchange, by `sasl.mechanism`, `sasl.jaas.config` and, for OAUTHBEARER,
+    """A function that begins an exchange, by `sasl.mechanism`, `sasl.jaas.config` and, for OAUTHBEARER,
     `sasl.oauthbearer.token.endpoint.url`. Raises ValueError."""
     if jaas_config is None:
         raise ValueError(f"sasl.jaas.config: not set for {mechanism}")
@@ -38,7 +38,7 @@ def login(mechanism: str, jaas_config: str | None, token_url: str | None = None)
         return lambda: _scram(ScramClient(mechanism, user, password, by_token=by_token))
     if mechanism == "OAUTHBEARER":
         return _bearer(options, token_url)
-    raise ValueError(f"sasl.mechanism={mechanism}: not served; PLAIN, {', '.join(SCRAM)}, OAUTHBEARER are")
+    raise ValueError(f"sasl.mechanism={mechanism}: not supported; PLAIN, {', '.join(SCRAM)}, OAUTHBEARER are")
 
 
 def _account(options: Mapping[str, str]) -> tuple[str, str]:
@@ -59,12 +59,12 @@ def _scram(client: ScramClient) -> Exchange:
 
 
 def _bearer(options: Mapping[str, str], token_url: str | None) -> Callable[[], Exchange]:
-    """A token out of a file, read for each login, since somebody renews it; or an unsecured one."""
+    """A token from a file, read for each login, since it may be renewed; or an unsecured token."""
     if token_url:
         if not token_url.startswith("file:"):
-            raise ValueError(f"sasl.oauthbearer.token.endpoint.url={token_url}: only file: is served")
+            raise ValueError(f"sasl.oauthbearer.token.endpoint.url={token_url}: only file: is supported")
         path = Path(unquote(urlsplit(token_url).path))
-        return lambda: _show(path.read_text().strip())
+        return lambda: _present(path.read_text().strip())
     claims = {name.removeprefix(_CLAIM): text for name, text in options.items() if name.startswith(_CLAIM)}
     if "sub" not in claims:
         raise ValueError(f"sasl.jaas.config: {_CLAIM}sub is not set, nor sasl.oauthbearer.token.endpoint.url")
@@ -72,12 +72,12 @@ def _bearer(options: Mapping[str, str], token_url: str | None) -> Callable[[], E
 
     def begin() -> Exchange:
         now_s = time.time()
-        return _show(unsecured_token({**claims, "iat": now_s, "exp": now_s + lifetime_s}))
+        return _present(unsecured_token({**claims, "iat": now_s, "exp": now_s + lifetime_s}))
 
     return begin
 
 
-def _show(token: str) -> Exchange:
+def _present(token: str) -> Exchange:
     error = yield first_message(token)
     if error:
-        yield b"\x01"  # the broker then says what is wrong
+        yield b"\x01"  # the broker responds with the error

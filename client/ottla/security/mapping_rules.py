@@ -1,8 +1,8 @@
-"""ssl.principal.mapping.rules: from a certificate's subject to a user's name (KIP-371).
+"""ssl.principal.mapping.rules: maps the subject of a certificate to a user name (KIP-371).
 
-Rules are tried in order, the first whose pattern matches the whole subject decides: `DEFAULT`, the subject
-itself, or `RULE:pattern/replacement/` with an optional L or U for lower or upper case. Patterns are regular
-expressions as Java's; what both languages write alike is what is understood here.
+The first rule whose pattern matches the whole subject applies: `DEFAULT`, the subject itself, or
+`RULE:pattern/replacement/` with an optional L or U for lower or upper case. Patterns are Java's regular
+expressions, as far as Python's have the same syntax.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFERENCE: Final = re.compile(r"\$(\d)")
 
 
 class Rule(NamedTuple):
-    """`pattern` None: the subject itself."""
+    """One rule. `pattern` None: the subject itself."""
 
     pattern: re.Pattern[str] | None
     replacement: str = ""
@@ -29,12 +29,12 @@ class MappingRules:
     """Parsed once per listener; `name_of` per connection."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError for rules that are not understood."""
+        """Raises ValueError for invalid rules."""
         self._text = text
         self._rules = _parse(text)
 
     def name_of(self, subject: str) -> str:
-        """The user. Raises ValueError when no rule applies."""
+        """The user name. Raises ValueError when no rule applies."""
         for rule in self._rules:
             if rule.pattern is None:
                 return subject
@@ -64,7 +64,7 @@ def _parse(text: str) -> list[Rule]:
 
 
 def _replacement(text: str, groups: int) -> str:
-    """In Python's words. A reference to a group that is not there is taken as it is written."""
+    """The replacement in Python's syntax. A reference to a missing group is literal text."""
 
     def reference(found: re.Match[str]) -> str:
         return rf"\g<{found[1]}>" if int(found[1]) <= groups else found[0]

@@ -1,9 +1,9 @@
-"""SASL mechanisms, a broker's side: what they have in common, and PLAIN.
+"""SASL mechanisms on the broker's side: their interface, and PLAIN.
 
-Called by the server's authenticator with the client's tokens. A mechanism is a machine for one exchange; it
-does no I/O. `scram` and `oauth` have the others.
+Called by the server's authenticator with the client's tokens. A mechanism is a state machine for one
+exchange, without I/O. `scram` and `oauth` have the others.
 
-Invariant: what a client is told of a failure does not say whether there is such a user.
+Invariant: the error to the client does not reveal whether the user exists.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Protocol
 
 
 class SaslFailed(Exception):
-    """The client is not who it says. The message is for the client; without one it gets the usual words."""
+    """Authentication failed. The message is sent to the client; without one it gets Kafka's default."""
 
 
 class SaslServer(Protocol):
-    """One exchange with one client."""
+    """The broker's side of one exchange."""
 
     complete: bool
     authorization_id: str
-    """Who it is, once complete."""
+    """The authenticated user, once complete."""
     expires_ms: int | None
-    """Wall time at which the credential ends, for those that do."""
+    """Wall time in ms at which the credential expires; None if it does not."""
     by_token: bool
-    """Whether a delegation token was shown: with one nobody gets others."""
+    """Whether the client used a delegation token: it then cannot create others."""
 
     def evaluate(self, token: bytes, now_ms: int) -> bytes:
         """The answer to the client's token. Raises SaslFailed."""
@@ -68,5 +68,5 @@ def plain_users(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def plain_token(user: str, password: str) -> bytes:
-    """What a client of PLAIN sends."""
+    """The token of a client of PLAIN."""
     return b"\0".join((b"", user.encode(), password.encode()))

@@ -1,8 +1,8 @@
-"""OAUTHBEARER (RFC 7628, KIP-255, KIP-768): tokens that say who somebody is, signed by whom one trusts.
+"""OAUTHBEARER (RFC 7628, KIP-255, KIP-768): authentication with a JWT.
 
-Called by the server's authenticator (`OAuthServer`) and by clients (`first_message`). A token is a JWT. By
-default Kafka takes unsecured ones, which prove nothing and are for development; with a key set (JWKS) the
-signature is verified by PyJWT, and issuer, audience and times are checked.
+Called by the server's authenticator (`OAuthServer`) and by clients (`first_message`). By default Kafka
+accepts unsecured tokens, which are for development only. With a key set (JWKS) the signature is verified by
+PyJWT, and issuer, audience and times are checked.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
 _GOT_IT: Final = b"\x01"
 _INT64_MAX: Final = (1 << 63) - 1
 SIGNATURES: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those that a public key verifies."""
+"""The algorithms with a public key."""
 
 
 class BearerToken(NamedTuple):
-    """What a valid token says."""
+    """The claims of a valid token that are used."""
 
     principal: str
     expires_ms: int
 
 
 class TokenRefused(Exception):
-    """The token is not valid, or lacks a scope, which the client may know; the reason is for the log."""
+    """The token is not valid, or lacks `scope`, which is sent to the client; the reason is for the log."""
 
     def __init__(self, reason: str, scope: str | None = None) -> None:
         super().__init__(reason)
@@ -41,14 +41,14 @@ class TokenRefused(Exception):
 
 
 Validate = Callable[[str, int], BearerToken]
-"""A token, and the time in ms. Raises TokenRefused."""
+"""(token, wall time in ms) -> its claims. Raises TokenRefused."""
 
 
 class OAuthServer:
     """The broker's side of one exchange."""
 
     def __init__(self, validate: Validate, on_refused: Callable[[str], None]) -> None:
-        """`on_refused` is told why a token was not good."""
+        """`on_refused` is called with the reason when a token is rejected."""
         self.complete = False
         self.authorization_id = ""
         self.expires_ms: int | None = None
@@ -80,7 +80,7 @@ class OAuthServer:
 
 
 def _parse(message: bytes) -> tuple[str, str]:
-    """The token, and whom the client wants to be. Raises SaslFailed."""
+    """The token, and the authorization id that the client requests. Raises SaslFailed."""
     found = _FIRST.fullmatch(message.decode("utf-8", "replace"))
     if found is None:
         raise SaslFailed
@@ -92,7 +92,7 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 def first_message(token: str) -> bytes:
-    """What a client sends."""
+    """The first message of a client."""
     return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
 
@@ -100,7 +100,7 @@ def first_message(token: str) -> bytes:
 
 
 class UnsecuredRules(NamedTuple):
-    """The login module's options unsecuredValidator…"""
+    """The rules for unsecured tokens: the login module's options unsecuredValidator…"""
 
     principal_claim: str
     scope_claim: str
@@ -142,14 +142,16 @@ class UnsecuredRules(NamedTuple):
         if issued is not None and expires <= issued:
             raise TokenRefused("expires before it was issued")
         scope = body.get(self.scope_claim, "")
-        present = [scope.strip()] if isinstance(scope, str) else scope  # a text is one scope, spaces or not
+        present = (
+            [scope.strip()] if isinstance(scope, str) else scope
+        )  # a string is one scope, even with spaces
         if not isinstance(present, list) or not set(self.required_scope) <= set(map(str, present)):
             raise TokenRefused("a scope is missing", f"[{', '.join(self.required_scope)}]")
         return BearerToken(principal, _milliseconds(expires))
 
 
 def unsecured_token(claims: Mapping[str, Any]) -> str:
-    """For clients of brokers that take such."""
+    """An unsecured token with these claims, for clients."""
 
     def encoded(value: Mapping[str, Any]) -> str:
         data = json.dumps(value, separators=(",", ":")).encode()
@@ -176,18 +178,18 @@ def _json(part: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise TokenRefused(f"claim {name} is no time")
+        raise TokenRefused(f"claim {name} is not a time")
     return value
 
 
 def _milliseconds(seconds: float) -> int:
-    """Within an int64, as Java's Math.round: JSON has numbers of any size, 1e999 is read as infinity."""
+    """Limited to an int64, as Java's Math.round: JSON numbers may have any size, and 1e999 is infinity."""
     largest = _INT64_MAX // 1000
     return int(max(-largest, min(seconds, largest)) * 1000)
 
@@ -196,7 +198,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 class SignedRules(NamedTuple):
-    """sasl.oauthbearer.*"""
+    """The rules for signed tokens: sasl.oauthbearer.*."""
 
     audience: tuple[str, ...]
     issuer: str | None
@@ -204,7 +206,7 @@ class SignedRules(NamedTuple):
     sub_claim: str
 
     def validate(self, token: str, key_of: Callable[[str | None], Any]) -> BearerToken:
-        """`key_of` gives the key by its id, None if there is none. Raises TokenRefused."""
+        """`key_of` returns the key with an id, None if there is none. Raises TokenRefused."""
         import jwt
 
         try:

@@ -1,7 +1,7 @@
-"""Passwords as they are kept in ZooKeeper (KIP-226): encrypted by a secret of the brokers, in Kafka's format.
+"""Encodes passwords for ZooKeeper (KIP-226): encrypted with a secret of the brokers, in Kafka's format.
 
-Called for dynamic settings that are secrets. A text `name:value,…` says how it was made, so that what was
-encoded with other parameters is read too: a key by PBKDF2 from the secret, then AES, in CBC or GCM.
+Called for dynamic settings that are secrets. The text `name:value,…` has the parameters of its encoding, so
+that texts with other parameters can be decoded: a key by PBKDF2 from the secret, then AES in CBC or GCM.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _GCM_TAG_BITS: Final = 128
 
 
 class NotDecoded(ValueError):
-    """Not of this secret, or in no form that is known."""
+    """The text was encoded with another secret, or has an unknown format."""
 
 
 class PasswordEncoder(NamedTuple):
-    """`key_factory`, `cipher`, `key_bits` and `iterations` are for what is encoded from now on."""
+    """See the module. `key_factory`, `cipher`, `key_bits` and `iterations` are the parameters of `encode`."""
 
     secret: str
     key_factory: str = "PBKDF2WithHmacSHA512"
@@ -34,7 +34,7 @@ class PasswordEncoder(NamedTuple):
     iterations: int = 4096
 
     def problem(self) -> str | None:
-        """Why nothing can be encoded with these parameters, or None."""
+        """Why these parameters cannot be used; None if they can."""
         if self.key_factory not in _DIGESTS:
             known = ", ".join(_DIGESTS)
             return f"password.encoder.keyfactory.algorithm={self.key_factory}: must be one of {known}"
@@ -112,7 +112,7 @@ def _decrypted(cipher: str, key: bytes, iv: bytes, data: bytes) -> bytes:
     if cipher == GCM:
         return AESGCM(key).decrypt(iv, data, None)
     if cipher != CBC:
-        raise NotDecoded(f"{cipher} is not known")
+        raise NotDecoded(f"{cipher} is not supported")
     decryptor, unpadder = Cipher(algorithms.AES(key), modes.CBC(iv)).decryptor(), PKCS7(128).unpadder()
     return unpadder.update(decryptor.update(data) + decryptor.finalize()) + unpadder.finalize()
 
@@ -122,5 +122,5 @@ def _base64(data: bytes) -> str:
 
 
 def _java_length(text: str) -> int:
-    """In UTF-16, as Java counts."""
+    """The length in UTF-16 code units, as in Java."""
     return len(text.encode("utf-16-le")) // 2

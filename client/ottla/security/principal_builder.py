@@ -1,7 +1,7 @@
-"""From what a connection has shown to a principal: Kafka's rules, or a builder of one's own.
+"""Principals of authenticated connections: Kafka's rules, or a custom builder.
 
-Called once per connection that has authenticated. `principal.builder.class` names Kafka's default, or a class
-by its dotted path in Python, which is made without arguments and has `build(Identity) -> Principal`.
+Called once per authenticated connection. `principal.builder.class` names Kafka's default, or a class by its
+dotted path in Python, which is instantiated without arguments and has `build(Identity) -> Principal`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ DEFAULT_CLASS: Final = "org.apache.kafka.common.security.authenticator.DefaultKa
 
 
 class Identity(NamedTuple):
-    """What is known of who connects."""
+    """The facts about an authenticated connection."""
 
     protocol: str
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     listener: str
     address: str
     certificate: bytes | None = None
-    """In DER, verified; None where no certificate was asked for or shown."""
+    """In DER, verified; None if the client sent none."""
     mechanism: str | None = None
     authorization_id: str | None = None
-    """The user that SASL has found."""
+    """The user that SASL has authenticated."""
 
 
 class PrincipalBuilder(Protocol):
+    """Maps connections to principals."""
+
     def build(self, identity: Identity) -> Principal:
-        """Raises ValueError when nobody may come of it: the connection is closed."""
+        """The principal of a connection. Raises ValueError to close the connection."""
 
 
 class DefaultPrincipalBuilder:
@@ -50,14 +52,14 @@ class DefaultPrincipalBuilder:
 
 
 def principal_builder(name: str, mapping_rules: str) -> PrincipalBuilder:
-    """The builder by the name in principal.builder.class. Raises ValueError."""
+    """The builder with the name in principal.builder.class. Raises ValueError."""
     if name in ("", DEFAULT_CLASS):
         return DefaultPrincipalBuilder(mapping_rules)
     module, _, attribute = name.rpartition(".")
     try:
         made = getattr(import_module(module), attribute)()
     except (ImportError, AttributeError, TypeError, ValueError) as problem:
-        raise ValueError(f"principal.builder.class={name}: cannot be made: {problem}") from None
+        raise ValueError(f"principal.builder.class={name}: cannot be instantiated: {problem}") from None
     if not callable(getattr(made, "build", None)):
         raise ValueError(f"principal.builder.class={name}: has no method build")
     return cast(PrincipalBuilder, made)

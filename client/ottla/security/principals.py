@@ -1,7 +1,7 @@
-"""Who somebody is: a principal, as Kafka names them in ACLs, quotas and its logs.
+"""Principals: the identity of a client, as Kafka names it in ACLs, quotas and logs.
 
-Made when a connection has authenticated, asked for by whatever treats clients differently (quotas, ACLs,
-delegation tokens). Types other than "User" are a custom principal builder's (KIP-189).
+Made when a connection has authenticated; used where clients are distinguished (quotas, ACLs, delegation
+tokens). Types other than "User" are made by custom principal builders only (KIP-189).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """The type is "User" but for custom principal builders; equal ones are the same to everybody."""
+    """A type, which is "User" without a custom principal builder, and a name."""
 
     type: str
     name: str
@@ -22,7 +22,7 @@ class Principal(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """ "User:alice"; the name may hold further colons. Raises ValueError, with Kafka's message."""
+        """ "User:alice"; the name may have further colons. Raises ValueError, with Kafka's message."""
         kind, colon, name = text.partition(":")
         if not colon:
             raise ValueError(f"expected a string in format principalType:principalName but got {text}")
@@ -30,4 +30,4 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""A client that did not have to say who it is."""
+"""A client of a listener without authentication."""

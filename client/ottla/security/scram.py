@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), both sides, and credentials as Kafka stores them.
 
-Called by the server's authenticator, by clients (brokers among themselves, tools), and by whoever sets or
-reads credentials. A credential never holds the password: it proves that a client knows it, and to a client
-that the broker does. With the extension `tokenauth=true` the name is a delegation token's id and the password
-its HMAC (KIP-48).
+Called by the server's authenticator, by clients (brokers, tools), and where credentials are set or read. A
+credential does not contain the password: with it the broker verifies that the client has the password, and
+proves to the client that it has the credential. With the extension `tokenauth=true` the name is a delegation
+token's id and the password its HMAC (KIP-48).
 
 The server's first message contains the user's salt. For a name without a credential it contains a made-up
 one, and the exchange fails at the proof as for a wrong password: it does not reveal which users exist.
@@ -25,11 +25,11 @@ from ottla.security.mechanisms import SaslFailed
 
 MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""As requests name them (KIP-554)."""
+"""Mechanisms by their numbers in requests (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 JAVA_SALT_BITS: Final = 130
-"""The Java clients draw a number of so many bits and take its digits to base 36 as the salt."""
+"""Java clients make a salt of the base-36 digits of a random number with so many bits."""
 _JAVA_SALT: Final = re.compile(rb"[0-9a-z]{20,26}")
 _HEX_SALT: Final = re.compile(rb"[0-9a-f]{32}")
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"  # of ASCII, as in Kafka
@@ -86,12 +86,12 @@ TokenLookup = Callable[[str], "tuple[ScramCredential, str, int] | None"]
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Costs some ten milliseconds: that is its purpose."""
+    """The hash of a password; it takes some ten milliseconds on purpose."""
     return hashlib.pbkdf2_hmac(MECHANISMS[mechanism], password.encode(), salt, iterations)
 
 
 def credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Of a password that is salted already."""
+    """The credential of a salted password."""
     algorithm = MECHANISMS[mechanism]
     client_key = hmac.digest(salted, b"Client Key", algorithm)
     stored_key = hashlib.new(algorithm, client_key).digest()
@@ -108,7 +108,8 @@ def new_nonce() -> str:
 
 
 def decoy_credential(name: str, like: ScramCredential, iterations: range) -> ScramCredential:
-    """A credential that no password fits, with a salt of the same form as `like` and one of these iterations.
+    """A credential that matches no password, with a salt of the same form as `like` and one of these
+    iterations.
 
     It is derived from the name and the secrets of `like`: without these it cannot be recognized.
     """
@@ -176,7 +177,7 @@ class ScramServer:
         user = found["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(item.partition("=")[::2] for item in found["extensions"].split(",") if item)
         self.by_token = extensions.get("tokenauth", "").lower() == "true"
-        decoy = self._decoy(user, self.by_token)  # also for those that are known: it takes the same time
+        decoy = self._decoy(user, self.by_token)  # also for existing users: it takes the same time
         if self.by_token:
             token = self._token_lookup(user)
             known, self.authorization_id, self.expires_ms = token or (None, "", None)
@@ -215,7 +216,8 @@ class ScramServer:
 
 
 class ScramClient:
-    """The other side: `first`, then `final` to the broker's challenge, then `check` of its last word."""
+    """The client's side: `first`, then `final` with the broker's challenge, then `check` of its last
+    message."""
 
     def __init__(
         self, mechanism: str, user: str, password: str, *, by_token: bool = False, nonce: str | None = None
@@ -231,14 +233,16 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Costs what `salted_password` does. Raises SaslFailed."""
+        """The answer to the challenge; takes as long as `salted_password`. Raises SaslFailed."""
         message = challenge.decode("utf-8", "replace")
         found = _SERVER_FIRST.fullmatch(message)
         if found is None or not found["nonce"].startswith(self._nonce):
-            raise SaslFailed("the broker's SCRAM challenge is not understood")
+            raise SaslFailed("the broker's SCRAM challenge is invalid")
         iterations = int(found["iterations"])
         if iterations < ITERATIONS_MIN:
-            raise SaslFailed(f"the broker asks for {iterations} iterations of SCRAM, which are too few")
+            raise SaslFailed(
+                f"the broker requires {iterations} iterations of SCRAM, fewer than {ITERATIONS_MIN}"
+            )
         algorithm = MECHANISMS[self._mechanism]
         salted = salted_password(self._mechanism, self._password, base64.b64decode(found["salt"]), iterations)
         own = credential(self._mechanism, salted, b"", iterations)
@@ -251,11 +255,11 @@ class ScramClient:
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, last: bytes) -> None:
-        """Whether the broker knows the password too. Raises SaslFailed."""
+        """Check that the broker has the credential. Raises SaslFailed."""
         found = _SERVER_FINAL.fullmatch(last.decode("utf-8", "replace"))
         try:
             signature = base64.b64decode((found and found["signature"]) or "")
         except binascii.Error:
             signature = b""
         if not hmac.compare_digest(signature, self._signature) or not signature:
-            raise SaslFailed("the broker has not proved that it knows the password")
+            raise SaslFailed("the broker has not proved that it has the credential")

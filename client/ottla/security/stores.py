@@ -1,10 +1,9 @@
-"""Keys and certificates as Kafka's settings name them: PEM in a file or inline, and PKCS12 files.
+"""Key stores and trust stores of Kafka's settings: PEM in a file or inline, and PKCS12 files.
 
 Called by `tls`, which makes SSL contexts of them. PKCS12 is read by `cryptography` (the extra `security`).
-Java's own JKS format is not read: its only reader in Python is not maintained, and `keytool` turns such a
-file into PKCS12 in one command, which the error names. As in Java, a store said to be JKS that is a PKCS12
-file is taken for one.
-"""
+Java's JKS format is not read: its only reader in Python is not maintained, and `keytool` converts such a file
+to PKCS12 with one command, which the error names. As in Java, a PKCS12 file is accepted as a store of type
+JKS."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class KeyStore(NamedTuple):
     key: str
     chain: str
     password: str | None = None
-    """Of the key, where that is still encrypted."""
+    """The password of an encrypted key."""
 
 
 def key_store(
@@ -38,7 +37,7 @@ def key_store(
     chain: str | None,
     key: str | None,
 ) -> KeyStore | None:
-    """The store that these settings (ssl.keystore.*, ssl.key.password) name, None if none. Raises
+    """The key store of these settings (ssl.keystore.*, ssl.key.password); None without one. Raises
     StoreProblem."""
     if kind.upper() == PEM:
         if location is None and chain is None and key is None:
@@ -67,7 +66,7 @@ def key_store(
 
 
 def trusted(kind: str, location: str | None, password: str | None, inline: str | None) -> str | None:
-    """The certificates to be trusted (ssl.truststore.*) in PEM; None: those the system trusts. Raises
+    """The trusted certificates (ssl.truststore.*) in PEM; None: those that the system trusts. Raises
     StoreProblem."""
     if kind.upper() == PEM:
         if location is not None:
@@ -94,7 +93,7 @@ def _read(location: str, setting: str) -> bytes:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Kind and PEM text of each block; line breaks may have got lost on the way through a properties file."""
+    """Kind and PEM text of each block; a properties file may have removed the line breaks."""
     found = []
     for kind, body in _PEM.findall(text):
         headers, _, rest = body.rpartition("\n\n") if ":" in body else ("", "", body)
@@ -123,7 +122,7 @@ def _check_is_pkcs12(data: bytes, kind: str, location: str, setting: str) -> Non
         raise StoreProblem(f"{setting}={location}: stores of type {kind} are not read; PEM and PKCS12 are")
     if data[:4] in _JKS_MAGIC:
         raise StoreProblem(
-            f"{setting}={location}: a JKS store; it is read as PKCS12, which this makes of it: keytool "
+            f"{setting}={location}: JKS is not supported; convert the store to PKCS12: keytool "
             f"-importkeystore -srckeystore {location} -destkeystore {location}.p12 -deststoretype PKCS12"
         )
 
@@ -135,7 +134,7 @@ def _pkcs12_key(data: bytes, location: str, password: str) -> KeyStore:
     try:
         store = pkcs12.load_pkcs12(data, password.encode())
     except ValueError as problem:
-        raise StoreProblem(f"ssl.keystore.location={location}: not opened: {problem}") from None
+        raise StoreProblem(f"ssl.keystore.location={location}: cannot be opened: {problem}") from None
     if store.key is None or store.cert is None:
         raise StoreProblem(f"ssl.keystore.location={location}: no private key with a certificate in it")
     pem = s.Encoding.PEM

@@ -1,11 +1,11 @@
-"""TLS contexts from Kafka's ssl.* settings, for a listener and for a client (of this broker, or of a tool).
+"""TLS contexts from Kafka's ssl.* settings, for a listener and for a client.
 
-Called by the server for each listener of SSL or SASL_SSL, and by the connections to other brokers. A context
-is made anew when its settings or files have changed (`stamp`): connections keep the one they were made with.
-Private keys reach OpenSSL through memory that has no name in the file system.
+Called by the server for each listener of SSL or SASL_SSL, and for connections of clients and between brokers.
+A new context is made when the settings or their files have changed (`stamp`): connections keep the one they
+were made with. Private keys are passed to OpenSSL in memory, not in a file with a name.
 
-Where Python's ssl has no switch for one of Kafka's settings: suites of TLS 1.3 cannot be chosen from, and
-ssl.protocol, ssl.provider and the algorithms of managers are Java's own; they have no effect.
+Settings without an equivalent in Python's ssl have no effect: the choice of TLS 1.3 cipher suites,
+ssl.protocol, ssl.provider and the algorithms of the key and trust managers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Get = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TlsSettings:
-    """What the settings of one listener, or of one client, say; not to be printed, with its secrets."""
+    """The ssl.* settings of one listener or client. It has secrets, and no repr."""
 
     keystore_type: str
     keystore_location: str | None
@@ -54,7 +54,7 @@ class TlsSettings:
 
     @classmethod
     def of(cls, get: Get) -> TlsSettings:
-        """`get` gives a setting by Kafka's name (ssl.keystore.location, …), None where it is not set."""
+        """`get` returns a setting by Kafka's name (ssl.keystore.location, …), None if it is not set."""
         return cls(
             get("ssl.keystore.type") or JKS,
             get("ssl.keystore.location") or None,
@@ -73,7 +73,7 @@ class TlsSettings:
         )
 
     def stamp(self) -> tuple[object, ...]:
-        """Differs when the files that are named have changed: certificates are renewed in place too."""
+        """A value that changes with the files of the stores: certificates may be renewed in place."""
         found = []
         for name in (self.keystore_location, self.truststore_location):
             try:
@@ -85,7 +85,7 @@ class TlsSettings:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For a listener. Raises StoreProblem."""
+    """The context of a listener. Raises StoreProblem."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if not _load_key(context, settings):
         raise StoreProblem("ssl.keystore.location: a listener of SSL needs a key store")
@@ -99,7 +99,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For connections to others. Raises StoreProblem."""
+    """The context of a client. Raises StoreProblem."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.identification.lower() == "https"
     _load_key(context, settings)
@@ -114,15 +114,15 @@ def _load_key(context: ssl.SSLContext, s: TlsSettings) -> bool:
     )
     if store is None:
         return False
-    # OpenSSL reads keys from files only; this one is in memory and gone afterwards.
+    # OpenSSL reads keys from files only: this file is in memory, and closed afterwards.
     handle = os.memfd_create("ottla-key", os.MFD_CLOEXEC)
     try:
         with os.fdopen(handle, "wb", closefd=False) as memory:
             memory.write(f"{store.key}{store.chain}".encode())
-        # Without a password OpenSSL would ask the terminal for one.
+        # Without a password OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(f"/proc/self/fd/{handle}", password=store.password or "")
     except (ssl.SSLError, OSError, ValueError) as problem:
-        raise StoreProblem(f"the key store's key and certificates do not fit: {problem}") from None
+        raise StoreProblem(f"the key and the certificates of the key store do not match: {problem}") from None
     finally:
         os.close(handle)
     return True
@@ -136,8 +136,8 @@ def _load_trusted(context: ssl.SSLContext, s: TlsSettings) -> None:
     try:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError) as problem:
-        raise StoreProblem(f"ssl.truststore.*: not understood: {problem}") from None
-    # Java trusts what is in the store, whether or not it is a root.
+        raise StoreProblem(f"ssl.truststore.*: cannot be parsed: {problem}") from None
+    # Java trusts every certificate in the store, root or not.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
@@ -145,7 +145,7 @@ def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
     unknown = [name for name in settings.protocols if name not in _VERSIONS]
     if unknown:
         raise StoreProblem(
-            f"ssl.enabled.protocols: {', '.join(unknown)} is not served; {', '.join(_VERSIONS)} are"
+            f"ssl.enabled.protocols: {', '.join(unknown)} is not supported; {', '.join(_VERSIONS)} are"
         )
     versions = [_VERSIONS[name] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -155,16 +155,16 @@ def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
             context.set_ciphers(":".join(older))
         except ssl.SSLError:
             raise StoreProblem(
-                f"ssl.cipher.suites={','.join(settings.ciphers)}: none of them is known"
+                f"ssl.cipher.suites={','.join(settings.ciphers)}: OpenSSL supports none of them"
             ) from None
     elif settings.ciphers:
-        # Only suites of TLS 1.3 are wanted.
+        # All suites are of TLS 1.3.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
 
 def openssl_name(suite: str) -> str:
-    """The name that OpenSSL knows a suite by: of TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 it is
-    ECDHE-RSA-AES128-GCM-SHA256."""
+    """OpenSSL's name of a cipher suite: ECDHE-RSA-AES128-GCM-SHA256 for
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     cipher = cipher.replace("AES_128", "AES128").replace("AES_256", "AES256").replace("_CBC", "")
     cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")

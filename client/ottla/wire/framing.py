@@ -1,9 +1,9 @@
-"""The byte stream from a broker, cut into frames. Called by `connection`, in this package.
+"""Cuts the byte stream from a broker into frames. Called by `connection_state`.
 
-Bytes are received where `buffer` says. A frame that is `borrowed` lies in the read buffer, and is valid until
-the next call of `buffer`; a frame that is to outlive that, or is larger than the read buffer may become, has
-a buffer of its own. Invariant: frames come whole, and in order, however the stream was cut on its way.
-"""
+Bytes are received into the memory that `buffer` returns. A `borrowed` frame is a view of the read buffer, and
+valid until the next call of `buffer`. A frame that has to be valid longer, or that is larger than the largest
+read buffer, has a buffer of its own. Invariant: frames are whole and in order, however the stream was
+segmented."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZE_MIN: Final = 4
 """A correlation id."""
 _READ_BUFFER_BYTES: Final = 64 * 1024
 READ_BUFFER_BYTES_MAX: Final = 2 * 1024 * 1024
-"""What it grows to for a fetcher, whose answers are mostly alike."""
+"""The largest size of the read buffer, for a fetcher, whose responses are mostly of the same size."""
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
@@ -25,10 +25,12 @@ class ConnectionLost(ConnectionError):
 
 
 class FrameBuffer:
+    """See the module."""
+
     def __init__(self, next_is_kept: Callable[[], bool]) -> None:
-        """`next_is_kept`: whether the frame that comes next is to outlive its delivery."""
+        """`next_is_kept`: whether the next frame has to be valid longer than its delivery."""
         self.borrowed = False
-        """Whether the frame that was given last lies in the read buffer."""
+        """Whether the last frame is a view of the read buffer."""
         self._next_is_kept = next_is_kept
         self._buffer = bytearray(_READ_BUFFER_BYTES)
         self._filled = 0
@@ -36,14 +38,14 @@ class FrameBuffer:
         self._own_filled = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes have to be put; never empty."""
+        """The memory for the next bytes; never empty."""
         if self._own is not None:
             return memoryview(self._own)[self._own_filled :]
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, nbytes: int) -> Iterator[memoryview]:
-        """The frames that are whole by now, without their sizes, after so many bytes were put there. All of
-        them have to be taken before the next call. Raises ConnectionLost for what cannot be a frame."""
+        """The frames that are whole after so many bytes were received, without their sizes. Take all of them
+        before the next call. Raises ConnectionLost for an invalid size."""
         own = self._own
         if own is not None:
             self._own_filled += nbytes
@@ -60,7 +62,7 @@ class FrameBuffer:
                 raise ConnectionLost(f"the broker sent a frame of {size} bytes")
             end = position + 4 + size
             if end > filled:
-                position = self._make_room(size, view, position)
+                position = self._reserve(size, view, position)
                 break
             self.borrowed = True
             yield view[position + 4 : end]
@@ -71,9 +73,9 @@ class FrameBuffer:
             memoryview(self._buffer)[:rest] = view[position:filled]
         self._filled = rest
 
-    def _make_room(self, size: int, view: memoryview, position: int) -> int:
-        """For a frame that is not whole: it goes on in the read buffer if it may be borrowed, and else in one
-        of its own. Returns up to where the read buffer is done with."""
+    def _reserve(self, size: int, view: memoryview, position: int) -> int:
+        """Provide memory for a frame that is not whole: in the read buffer if it may be borrowed, else a
+        buffer of its own. Returns the end of the bytes that the read buffer does not need any more."""
         if not self._next_is_kept() and size + 4 <= READ_BUFFER_BYTES_MAX:
             if size + 4 > len(view):
                 self._buffer = bytearray(min(2 * (size + 4), READ_BUFFER_BYTES_MAX))

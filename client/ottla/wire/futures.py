@@ -1,4 +1,4 @@
-"""Telling whoever awaits something what came of it. Called all over the client."""
+"""Completes futures. Called by the client and the connections."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
-    """End a future with a result, or with the exception that `outcome` is; nothing if it has ended already,
-    as one that nobody awaits any more has."""
+    """Complete a future with a result, or with the exception if `outcome` is one; does nothing if the future
+    is done, e.g. cancelled."""
     if future.done():
         return
     if isinstance(outcome, BaseException):

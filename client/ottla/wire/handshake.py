@@ -1,8 +1,7 @@
-"""What comes before the first request on a connection: versions (KIP-35, KIP-511), and logging in with SASL
-(KIP-43, KIP-152).
+"""The handshake of a connection: ApiVersions (KIP-35, KIP-511), and a login by SASL (KIP-43, KIP-152).
 
-Called by `connection`, in this package. Each is a generator of steps: it is sent what came of one, and gives
-the next, or ends with its result. Exceptions among them are thrown into it.
+Called by `connection_state`. Each function is a generator of steps: the caller executes a step and sends its
+outcome to the generator, which yields the next step or returns its result. Exceptions are thrown into it.
 """
 
 from __future__ import annotations
@@ -24,62 +23,64 @@ from ottla.security.mechanisms import SaslFailed
 
 T = TypeVar("T")
 Versions: TypeAlias = dict[int, tuple[int, int]]
-"""The lowest and the highest that a broker serves, by API key."""
+"""The lowest and the highest version that a broker supports, by API key."""
 
 _API_VERSIONS_MAX: Final = 3
 _SASL_HANDSHAKE: Final = 1
 
 
-class Ask(NamedTuple):
-    """Send this request; its response comes next."""
+class SendRequest(NamedTuple):
+    """Send this request; the outcome is its response."""
 
     message: Message
     version: int
 
 
-class Prove(NamedTuple):
-    """Call this off the event loop, since what proves a password takes long on purpose; its result comes
-    next."""
+class SaslStep(NamedTuple):
+    """Call `work` outside the event loop: the hashes of a password are slow on purpose. The outcome is its
+    result."""
 
     work: Callable[[], bytes | None]
 
 
-Steps: TypeAlias = Generator[Ask | Prove, Any, T]
+Steps: TypeAlias = Generator[SendRequest | SaslStep, Any, T]
 
 
 class Login(NamedTuple):
+    """A SASL mechanism, and what begins its exchange."""
+
     mechanism: str
     begin: Callable[[], Exchange]
 
 
 def negotiate(where: str) -> Steps[Versions]:
-    """Raises KafkaError."""
+    """Ask a broker for its versions. Raises KafkaError."""
     request = ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
-    response: ApiVersionsResponse = yield Ask(request, _API_VERSIONS_MAX)
+    response: ApiVersionsResponse = yield SendRequest(request, _API_VERSIONS_MAX)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        response = yield Ask(request, 0)
+        response = yield SendRequest(request, 0)
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), f"ApiVersions of {where}")
     return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
 
 
 def log_in(login: Login, authenticate_version: int) -> Steps[int]:
-    """For how many milliseconds the session lasts (KIP-368); 0: for ever. Raises KafkaError."""
-    shaken = yield Ask(SaslHandshakeRequest(mechanism=login.mechanism), _SASL_HANDSHAKE)
-    if shaken.error_code:
-        served = ", ".join(shaken.mechanisms)
-        told = f"sasl.mechanism={login.mechanism}; served: {served}"
-        raise KafkaError(ErrorCode(shaken.error_code), told)
+    """Log in; returns the lifetime of the session in ms (KIP-368), 0 without a limit. Raises KafkaError."""
+    handshake = yield SendRequest(SaslHandshakeRequest(mechanism=login.mechanism), _SASL_HANDSHAKE)
+    if handshake.error_code:
+        enabled = ", ".join(handshake.mechanisms)
+        detail = f"sasl.mechanism={login.mechanism}; the broker has enabled: {enabled}"
+        raise KafkaError(ErrorCode(handshake.error_code), detail)
     exchange = login.begin()
     token: bytes | None = next(exchange)
     lifetime_ms = 0
     while token is not None:
-        answer = yield Ask(SaslAuthenticateRequest(auth_bytes=token), authenticate_version)
+        answer = yield SendRequest(SaslAuthenticateRequest(auth_bytes=token), authenticate_version)
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
         lifetime_ms = answer.session_lifetime_ms
         try:
-            token = yield Prove(partial(_next, exchange, bytes(answer.auth_bytes)))
+            token = yield SaslStep(partial(_next, exchange, bytes(answer.auth_bytes)))
         except SaslFailed as failure:
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
     return lifetime_ms

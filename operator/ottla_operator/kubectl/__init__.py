@@ -1,1 +1,1 @@
-"""The kubectl plugin `kubectl ottla`: a cluster on one screen, rolls, pauses and logs, by way of kubectl."""
+"""The kubectl plugin `kubectl ottla`: status, restarts, reassignments, pauses and logs of clusters."""

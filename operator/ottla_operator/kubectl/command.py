@@ -1,7 +1,7 @@
-"""`kubectl ottla …`: installed as `kubectl-ottla`, which kubectl finds on the PATH.
+"""The commands of `kubectl ottla`, installed as `kubectl-ottla`, which kubectl finds on the PATH.
 
-Everything goes through kubectl itself, so that contexts, credentials and rights are the caller's own. It
-changes annotations and specs only; the operator does the work.
+All requests go through kubectl, with the caller's contexts, credentials and permissions. The plugin changes
+annotations and specs only; the operator executes the changes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Kubectl:
     def __init__(self) -> None:
         found = shutil.which("kubectl")
         if found is None:
-            raise click.ClickException("there is no kubectl on the PATH")
+            raise click.ClickException("kubectl is not on the PATH")
         self._command = [found]
 
     def add_flag(self, name: str, value: str) -> None:
-        """The last one of a name counts, as kubectl has it."""
+        """Append a global flag; kubectl uses the last one of a name."""
         self._command += [f"--{name}", value]
 
     def run(self, *arguments: str) -> str:
@@ -53,7 +53,7 @@ class Kubectl:
                 [*self._command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            raise click.ClickException(f"no answer from kubectl {arguments[0]} in {_TIMEOUT_S} s") from None
+            raise click.ClickException(f"kubectl {arguments[0]} timed out after {_TIMEOUT_S} s") from None
         if done.returncode != 0:
             raise click.ClickException(done.stderr.strip() or f"kubectl ended with {done.returncode}")
         return done.stdout
@@ -62,8 +62,8 @@ class Kubectl:
         content = json.loads(self.run("get", "-o", "json", *arguments))
         return list(content["items"]) if "items" in content else [content]
 
-    def instead(self, *arguments: str) -> None:
-        """Become kubectl."""
+    def exec(self, *arguments: str) -> None:
+        """Replace this process by kubectl."""
         os.execv(self._command[0], [*self._command, *arguments])
 
 
@@ -76,10 +76,10 @@ def _flag(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 
 
 def _global_flags(command: F) -> F:
-    """kubectl takes its global flags before a command and after it; so do we."""
+    """Add the global flags to a command: kubectl accepts them before and after a command."""
     for name, more, text in (
-        ("--context", (), "Of the kubeconfig; else the current one."),
-        ("--namespace", ("-n",), "Else the context's own."),
+        ("--context", (), "The context of the kubeconfig. Default: the current one."),
+        ("--namespace", ("-n",), "The namespace. Default: that of the context."),
     ):
         command = click.option(name, *more, help=text, callback=_flag, expose_value=False)(command)
     return command
@@ -89,20 +89,20 @@ def _global_flags(command: F) -> F:
 @_global_flags
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Look after Ottla's clusters on Kubernetes."""
+    """Show and operate Ottla's clusters on Kubernetes."""
     ctx.ensure_object(Kubectl)
 
 
 @main.command()
 @_global_flags
 @click.argument("cluster", required=False)
-@click.option("-A", "--all-namespaces", is_flag=True, help="A line for each cluster, wherever it is.")
-@click.option("-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="A line for each cluster of all namespaces.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 @click.pass_obj
 def status(kubectl: Kubectl, cluster: str | None, all_namespaces: bool, watch: bool) -> None:
-    """The state of CLUSTER on one screen: what is done to it, and what waits for what.
+    """Show the state of CLUSTER: operations in progress, and what brokers wait for.
 
-    Without a name: of the only cluster in the namespace, or a line for each.
+    Without a name: the only cluster in the namespace, or a line for each cluster.
     """
     while True:
         text = _shown(kubectl, cluster, all_namespaces)
@@ -119,7 +119,7 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
         return overview(kubectl.items(_PLURAL, "-A"))
     found = kubectl.items(_PLURAL, *([cluster] if cluster else []))
     if not found:
-        raise click.ClickException("there is no BrokerCluster in this namespace")
+        raise click.ClickException("no BrokerCluster in this namespace")
     if len(found) > 1:
         return overview(found)
     name = found[0]["metadata"]["name"]
@@ -137,7 +137,7 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
 @click.argument("cluster")
 @click.pass_obj
 def roll(kubectl: Kubectl, cluster: str) -> None:
-    """Bounce the brokers of CLUSTER one by one, or approve the rollout that waits for approval."""
+    """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval."""
     found = kubectl.items(_PLURAL, cluster)[0]
     rollout = (found.get("status") or {}).get("rollout")
     by_approval = (found["spec"].get("rollingUpdate") or {}).get("strategy") == "OnApproval"
@@ -149,26 +149,26 @@ def roll(kubectl: Kubectl, cluster: str) -> None:
     annotations = {RESTARTED_ANNOTATION: iso_time(time.time_ns() // 1_000_000)}
     patch = {"spec": {"template": {"pod": {"metadata": {"annotations": annotations}}}}}
     kubectl.run("patch", _PLURAL, cluster, "--type=merge", "-p", json.dumps(patch))
-    click.echo(
-        f"every broker of {cluster} is due for a bounce; kubectl ottla status {cluster} shows how far it is"
-    )
+    click.echo(f"rolling restart of {cluster} requested; kubectl ottla status {cluster} shows the progress")
 
 
 @main.command()
 @_global_flags
 @click.argument("cluster")
 @click.option("--empty", "emptied", metavar="ID[,ID…]", help="Move every replica off these brokers.")
-@click.option("--release", is_flag=True, help="Take back what was asked for: emptied brokers are used again.")
-@click.option("--wait", is_flag=True, help="Until it is done; fails when it is refused.")
+@click.option(
+    "--release", is_flag=True, help="Withdraw the request: emptied brokers may hold replicas again."
+)
+@click.option("--wait", is_flag=True, help="Wait for completion; fails when the request is refused.")
 @click.pass_obj
 def reassign(kubectl: Kubectl, cluster: str, emptied: str | None, release: bool, wait: bool) -> None:
-    """Move replicas until all brokers of CLUSTER have as many, or until some of them have none.
+    """Balance the replicas of CLUSTER over its brokers, or move all replicas off some of them.
 
-    A broker that is emptied stays so, and gets nothing new, until --release or another reassign.
+    An emptied broker gets no new replicas until --release or another reassign.
     """
     if release:
         if emptied is not None or wait:
-            raise click.UsageError("--release stands alone")
+            raise click.UsageError("--release excludes --empty and --wait")
         kubectl.run("annotate", _PLURAL, cluster, f"{REASSIGN_ANNOTATION}-")
         click.echo(f"every broker of {cluster} may hold replicas again")
         return
@@ -178,9 +178,9 @@ def reassign(kubectl: Kubectl, cluster: str, emptied: str | None, release: bool,
     annotation = f"{REASSIGN_ANNOTATION}={json.dumps(request)}"
     kubectl.run("annotate", _PLURAL, cluster, annotation, "--overwrite")
     what = (
-        f"broker {', '.join(map(str, request['empty']))} is emptied" if emptied else "replicas are evened out"
+        f"emptying broker {', '.join(map(str, request['empty']))}" if emptied else "rebalancing the cluster"
     )
-    click.echo(f"request {request['id']}: {what}; kubectl ottla status {cluster} shows how far it is")
+    click.echo(f"request {request['id']}: {what}; kubectl ottla status {cluster} shows the progress")
     if wait:
         _wait_for_request(kubectl, cluster, request["id"])
 
@@ -189,19 +189,19 @@ def _ids(text: str) -> list[int]:
     try:
         return sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no list of broker ids", param_hint="--empty") from None
+        raise click.BadParameter(f"{text!r} is not a list of broker ids", param_hint="--empty") from None
 
 
 def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
-    told = ""
+    printed = ""
     while True:
         status = kubectl.items(_PLURAL, cluster)[0].get("status") or {}
         request = status.get("reassignRequest") or {}
         if request.get("id") == id_:
             line = ": ".join(part for part in (request["phase"], request.get("message")) if part)
-            if line != told:
+            if line != printed:
                 click.echo(line)
-                told = line
+                printed = line
             if request["phase"] == "Completed":
                 return
             if request["phase"] == "Refused":
@@ -214,9 +214,9 @@ def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
 @click.argument("cluster")
 @click.pass_obj
 def pause(kubectl: Kubectl, cluster: str) -> None:
-    """Have the operator observe CLUSTER, and change nothing."""
+    """Pause the reconciliation of CLUSTER: the operator observes it and changes nothing."""
     kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}=true", "--overwrite")
-    click.echo(f"{cluster} is paused; kubectl ottla resume {cluster} ends that")
+    click.echo(f"reconciliation of {cluster} is paused; kubectl ottla resume {cluster} resumes it")
 
 
 @main.command()
@@ -224,27 +224,27 @@ def pause(kubectl: Kubectl, cluster: str) -> None:
 @click.argument("cluster")
 @click.pass_obj
 def resume(kubectl: Kubectl, cluster: str) -> None:
-    """End the pause of CLUSTER."""
+    """Resume the reconciliation of CLUSTER."""
     kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}-")
-    click.echo(f"{cluster} is looked after again")
+    click.echo(f"reconciliation of {cluster} is resumed")
 
 
 @main.command()
 @_global_flags
 @click.argument("cluster")
 @click.option("-f", "--follow", is_flag=True)
-@click.option("--since", default="10m", show_default=True, help="How far back: 30s, 10m, 2h.")
+@click.option("--since", default="10m", show_default=True, help="Only logs newer than this: 30s, 10m, 2h.")
 @click.option(
     "--component",
     type=click.Choice(["broker", "zookeeper", "pipeline", "executor"]),
-    help="Of these alone; pipeline: the drivers.",
+    help="Only pods of this component; pipeline: the drivers.",
 )
 @click.pass_obj
 def logs(kubectl: Kubectl, cluster: str, follow: bool, since: str, component: str | None) -> None:
-    """The logs of all pods of CLUSTER together, each line with its pod's name."""
+    """Print the logs of all pods of CLUSTER, each line prefixed with its pod."""
     selector = f"{CLUSTER_LABEL}={cluster}" + (f",{GROUP}/component={component}" if component else "")
     more = ["--follow"] if follow else []
-    kubectl.instead(
+    kubectl.exec(
         *("logs", "--selector", selector, "--prefix", "--tail=-1", f"--since={since}"),
         *("--max-log-requests=100", *more),
     )

@@ -1,7 +1,6 @@
-"""A cluster on one screen: what it is, what is being done to it, and what waits for what.
+"""The text of `kubectl ottla status`: a cluster's state, operations in progress, and what brokers wait for.
 
-Pure: objects as the API server has them in, lines out. Called by the plugin's `status`. Tolerates a status
-that is not there yet, or is of an older operator.
+Pure: objects in the API's form in, lines out. Accepts a missing status, and one of an older operator.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ _WHY_MAX: Final = 160
 
 
 def screen(cluster: Object, others: Sequence[Object], now_ms: int) -> str:
-    """`others`: the resources that refer to the cluster."""
+    """The status text of a cluster. `others`: the resources that refer to it."""
     return "\n".join(_lines(cluster, others, now_ms)) + "\n"
 
 
 def overview(clusters: Sequence[Object]) -> str:
-    """A line for each cluster."""
-    rows = [("NAMESPACE", "NAME", "READY", "BROKERS", "STATUS", "WHY")]
+    """A table with a line for each cluster."""
+    rows = [("NAMESPACE", "NAME", "READY", "BROKERS", "STATUS", "MESSAGE")]
     for cluster in clusters:
         ready = _condition(cluster, "Ready")
         rows.append(
@@ -47,9 +46,9 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield f"{metadata['namespace']}/{metadata['name']}: {_describe(ready)}"
     yield _GAP + ", ".join(_counts(cluster, status))
     if status.get("bootstrapServers"):
-        yield f"{_GAP}clients begin at {status['bootstrapServers']}"
+        yield f"{_GAP}bootstrap servers: {status['bootstrapServers']}"
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
-        yield f"{_GAP}the operator has not looked at the newest spec yet"
+        yield f"{_GAP}the operator has not reconciled the newest spec yet"
     yield from (_GAP + line for line in _progress(status, now_ms))
     unusual = [condition for condition in _conditions(cluster) if _shown(condition)]
     yield from (f"{_GAP}{condition['type']}: {_describe(condition)}" for condition in unusual)
@@ -67,14 +66,18 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
 def _counts(cluster: Object, status: Object) -> Iterator[str]:
     yield f"{status.get('readyReplicas', 0)} of {cluster['spec'].get('replicas', 0)} brokers are ready"
     controller = status.get("controllerId", -1)
-    yield f"broker {controller} is the controller" if controller >= 0 else "there is no controller"
+    yield (
+        f"broker {controller} is the controller"
+        if controller >= 0
+        else "waiting for a controller to be elected"
+    )
     counts = (
         ("underReplicatedPartitions", "under-replicated"),
         ("underMinIsrPartitions", "below min ISR"),
         ("offlinePartitions", "offline"),
     )
-    troubles = [f"{status[field]} {word}" for field, word in counts if status.get(field)]
-    yield f"partitions: {', '.join(troubles)}" if troubles else "every partition is in sync"
+    problems = [f"{status[field]} {label}" for field, label in counts if status.get(field)]
+    yield f"partitions: {', '.join(problems)}" if problems else "all partitions are in sync"
 
 
 def _progress(status: Object, now_ms: int) -> Iterator[str]:
@@ -85,27 +88,29 @@ def _progress(status: Object, now_ms: int) -> Iterator[str]:
     if move:
         since = _ago(move["startedAt"], now_ms)
         rate = (status.get("throttle") or {}).get("rate")
-        slowly = f", at {rate} bytes/s a broker" if rate else ""
-        yield f"moving replicas ({move['reason']}): {move['moved']} of {move['total']}, for {since}{slowly}"
+        throttle = f", throttled to {rate} bytes/s per broker" if rate else ""
+        yield f"moving replicas ({move['reason']}): {move['moved']} of {move['total']}, for {since}{throttle}"
     upgrade = status.get("upgrade")
     if upgrade:
         yield f"upgrading from {upgrade['fromVersion']} to {upgrade['toVersion']}: {upgrade['phase'].lower()}"
-    asked = status.get("reassignRequest")
-    if asked and asked["phase"] != "Completed":
-        why = f" ({_short(asked['message'])})" if asked.get("message") else ""
-        yield f"asked to reassign: {asked['phase']}{why}"
+    request = status.get("reassignRequest")
+    if request and request["phase"] != "Completed":
+        why = f" ({_short(request['message'])})" if request.get("message") else ""
+        yield f"requested reassignment: {request['phase']}{why}"
 
 
 def _brokers(status: Object) -> list[str]:
-    rows: list[Row] = [("BROKER", "POD", "STATE", "READY", "REVISION", "WHY AND WHAT IT WAITS FOR")]
+    rows: list[Row] = [("BROKER", "POD", "STATE", "READY", "REVISION", "MESSAGE")]
     for broker in status.get("brokers") or ():
-        notes = [f"due: {', '.join(broker['restartReasons'])}"] if broker.get("restartReasons") else []
-        notes += [f"waits for {broker['waitingFor']}"] if broker.get("waitingFor") else []
+        notes = (
+            [f"restart due: {', '.join(broker['restartReasons'])}"] if broker.get("restartReasons") else []
+        )
+        notes += [f"waiting for {broker['waitingFor']}"] if broker.get("waitingFor") else []
         name = str(broker["id"]) + ("*" if broker["id"] == status.get("controllerId") else "")
         ready = "yes" if broker.get("ready") else "no"
         row = (name, broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
         rows.append((*row, _short("; ".join(notes))))
-    return _table(rows) if len(rows) > 1 else ["no brokers yet"]
+    return _table(rows) if len(rows) > 1 else ["no brokers"]
 
 
 def _pipelines(pipelines: Sequence[Object]) -> list[str]:
@@ -127,25 +132,25 @@ def _pipelines(pipelines: Sequence[Object]) -> list[str]:
 
 
 def _resources(others: Sequence[Object]) -> Iterator[str]:
-    """Those that are not Ready, with the reason; of the others the number."""
-    rows: list[Row] = [("RESOURCE", "READY", "STATUS", "WHY")]
-    good: dict[str, int] = {}
+    """The resources that are not Ready with the reason, and the number of the others."""
+    rows: list[Row] = [("RESOURCE", "READY", "STATUS", "MESSAGE")]
+    ready_counts: dict[str, int] = {}
     for item in others:
         ready = _condition(item, "Ready")
         if ready.get("status") == "True":
-            good[item["kind"]] = good.get(item["kind"], 0) + 1
+            ready_counts[item["kind"]] = ready_counts.get(item["kind"], 0) + 1
             continue
         name = f"{item['kind']}/{item['metadata']['name']}"
         why = _short(ready.get("message", ""))
         rows.append((name, ready.get("status", "Unknown"), ready.get("reason", ""), why))
     if len(rows) > 1:
         yield from _table(rows)
-    if good:
-        counted = ", ".join(f"{kind} {number}" for kind, number in sorted(good.items()))
+    if ready_counts:
+        counted = ", ".join(f"{kind} {number}" for kind, number in sorted(ready_counts.items()))
         yield f"ready: {counted}"
 
 
-# ---- words
+# ---- formatting
 
 
 def _status(item: Object) -> Object:
@@ -167,9 +172,9 @@ def _shown(condition: Object) -> bool:
 
 def _describe(condition: Object) -> str:
     if not condition:
-        return "nothing is known of it yet; does the operator run?"
-    word = {"True": "", "False": "not ", "Unknown": "perhaps "}[condition["status"]]
-    head = f"{word}{condition['type']}" if condition["type"] == "Ready" else condition["reason"]
+        return "no status yet; check that the operator runs"
+    prefix = {"True": "", "False": "not ", "Unknown": "unknown whether "}[condition["status"]]
+    head = f"{prefix}{condition['type']}" if condition["type"] == "Ready" else condition["reason"]
     detail = condition.get("message") or condition["reason"]
     return f"{head} ({_short(detail)})"
 

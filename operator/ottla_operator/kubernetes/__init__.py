@@ -1,1 +1,1 @@
-"""Kubernetes: the operator's ports over the API server, the controller that runs passes, and its command."""
+"""The operator on Kubernetes: the platform interfaces over the API server, the controller and its command."""

@@ -1,7 +1,7 @@
-"""The API server, asynchronously: list, get, server-side apply, patch, delete, and errors by type.
+"""An asynchronous client of the API server: list, get, server-side apply, patch, delete; errors by type.
 
-The one place that knows the official client, which is synchronous: it runs in threads of its own. Objects are
-plain dicts, as the API has them. Invariants: every call has a time-out; what fails raises an `ApiError`.
+The only module that uses the official client, which is synchronous and runs in a thread pool here. Objects
+are plain dicts in the API's form. Invariants: every call has a time-out; a failed call raises an `ApiError`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLURALS: Final = {
 
 
 class ApiError(Exception):
-    """A request that the API server refused, or that did not reach it (status 0)."""
+    """The API server rejected the request, or did not respond (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -55,19 +55,19 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class Conflict(ApiError):
-    """The object is another one than was meant: a newer version, another uid, or it exists already."""
+    """The object has another resourceVersion or uid than the request names, or exists already."""
 
 
 class Forbidden(ApiError):
-    """Not allowed to us; also a creation in a namespace that is being deleted."""
+    """The operator lacks the permission; also a creation in a namespace that is being deleted."""
 
 
 class Invalid(ApiError):
-    """The object or the patch is not acceptable."""
+    """The object or the patch is invalid."""
 
 
 _ERRORS: Final = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
@@ -75,7 +75,7 @@ _ERRORS: Final = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as those who count requests see it."""
+    """One request, for metrics."""
 
     verb: str
     kind: str
@@ -97,18 +97,18 @@ def path_of(kind: str, namespace: str | None, name: str | None = None, subresour
 
 
 def load_config() -> None:
-    """The pod's own account inside a cluster, else the kubeconfig. Raises RuntimeError."""
+    """Load the pod's service account in a cluster, else the kubeconfig. Raises RuntimeError."""
     try:
         config.load_incluster_config()  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
             config.load_kube_config()  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as error:
-            raise RuntimeError(f"no cluster to work for: {error}") from None
+            raise RuntimeError(f"there is neither a service account nor a kubeconfig: {error}") from None
 
 
 class Api:
-    """One connection pool to the API server. `load_config` comes first."""
+    """One connection pool to the API server. `load_config` must have been called."""
 
     def __init__(self, counted: Callable[[Call], None] | None = None) -> None:
         settings = client.Configuration.get_default_copy()
@@ -153,7 +153,7 @@ class Api:
     def _send(
         self, method: str, path: str, query: dict[str, str], headers: dict[str, str], body: str | None
     ) -> tuple[int, bytes]:
-        """In a thread. Status 0 with a reason when nobody answered."""
+        """Send the request, in a thread. Returns status 0 with a reason when there is no response."""
         try:
             method, url, all_headers, _, _ = self._client.param_serialize(
                 method,
@@ -162,29 +162,29 @@ class Api:
                 header_params=headers,
                 auth_settings=["BearerToken"],
             )
-            # The pool itself: the client's own encoder refuses JSON under the types that patches have.
+            # The pool is used directly: the client's encoder rejects JSON with the content types of patches.
             response = self._client.rest_client.pool_manager.request(
                 method, url, body=body, headers=all_headers, timeout=_TIMEOUT_S, retries=False
             )
             return int(response.status), bytes(response.data)
         except Exception as error:
-            # urllib3 and ssl raise what they like; to us all of it is an API server that does not answer.
-            reason = {"reason": "Unreachable", "message": f"the API server does not answer: {error}"}
+            # urllib3 and ssl raise many types; all of them mean that the API server did not respond.
+            reason = {"reason": "Unreachable", "message": f"the API server does not respond: {error}"}
             return 0, json.dumps(reason).encode()
 
     # ---- reading
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
-        """All objects of a kind; None: of all namespaces."""
+        """All objects of a kind, page by page. `namespace` None: of all namespaces."""
         found: list[Object] = []
         query = {"limit": str(_PAGE)}
         if selector:
             query["labelSelector"] = selector
         while True:
             page = await self._request("list", kind, path_of(kind, namespace), query=query)
-            # The API server leaves them out of lists.
-            said = {"apiVersion": _PLURALS[kind][0], "kind": kind}
-            found += [{**said, **item} for item in page.get("items") or ()]
+            # The items of a list have no apiVersion and kind.
+            type_meta = {"apiVersion": _PLURALS[kind][0], "kind": kind}
+            found += [{**type_meta, **item} for item in page.get("items") or ()]
             token = page.get("metadata", {}).get("continue")
             if not token:
                 return found
@@ -196,7 +196,7 @@ class Api:
     # ---- writing
 
     async def apply(self, manifest: Object) -> Object:
-        """Server-side apply, with all fields of the manifest ours."""
+        """Server-side apply; the operator takes ownership of all fields of the manifest."""
         metadata = manifest["metadata"]
         return await self._request(
             "apply",
@@ -214,7 +214,7 @@ class Api:
         )
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
-        """A merge patch; with metadata.resourceVersion in it, it holds for that version only."""
+        """A merge patch; with metadata.resourceVersion it applies to that version only."""
         return await self._request(
             "patch",
             kind,
@@ -227,7 +227,7 @@ class Api:
     async def replace_status(
         self, kind: str, namespace: str, name: str, resource_version: str, status: Object
     ) -> Object:
-        """Raises Conflict when the object is no longer of that version."""
+        """Replace the status. Raises Conflict when the object has another version."""
         patch = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
             {"op": "add", "path": "/status", "value": status},
@@ -249,14 +249,14 @@ class Api:
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str = "", propagation: str = "Background"
     ) -> None:
-        """Begin a deletion; an object that is gone is no error. `uid`: only if it still is that one."""
+        """Begin a deletion; a missing object is no error. `uid`: only an object with this uid."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
         try:
             await self._request("delete", kind, path_of(kind, namespace, name), body=options)
         except NotFound:
-            log.debug("%s %s/%s is gone already", kind, namespace, name)
+            log.debug("%s %s/%s does not exist", kind, namespace, name)
 
 
 def _parsed(answer: bytes) -> Object:

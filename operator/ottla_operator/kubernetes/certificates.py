@@ -1,7 +1,7 @@
-"""A secured cluster's authorities and certificates as Secrets, and how brokers' pods get at them.
+"""The Secrets of a secured cluster as manifests, and the volumes that mount them in pods.
 
-Pure. What is in the Secrets is `planning.cluster_secrets`' to say. Pods mount them as files, which the
-kubelet renews in place and brokers take without a restart.
+Pure. `planning.cluster_secrets` defines their content. Pods mount them as files, which the kubelet updates in
+place and brokers reload without a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, certif
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 
-# What most clusters have, and their users write.
+# The default domain of Kubernetes clusters.
 _DOMAIN: Final = "cluster.local"
 
 MOUNT: Final = {"name": "certificates", "mountPath": CERTIFICATES_DIR, "readOnly": True}
@@ -48,7 +48,7 @@ def volume(cluster: str) -> Manifest:
 
 
 def zookeeper_volume(cluster: str) -> Manifest:
-    """Of a ZooKeeper server: its key and certificate, and the authority of brokers and operator alone."""
+    """The volume of a ZooKeeper server: key, certificate and the cluster's authority, not that of clients."""
     authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
     sources = [
         {"secret": {"name": cluster_secrets.zookeeper_secret(cluster)}},
@@ -58,21 +58,21 @@ def zookeeper_volume(cluster: str) -> Manifest:
 
 
 def zookeeper_digest(listed: Listed, cluster: str) -> str:
-    """Another one when servers have to be restarted: ZooKeeper reads the files when it starts."""
-    there = data_of(listed)
+    """A digest that changes when ZooKeeper servers need a restart: they read these files at start only."""
+    data = data_of(listed)
     names = (
         cluster_secrets.zookeeper_secret(cluster),
         certificate_secret(cluster_secrets.cluster_ca(cluster)),
     )
     files = [
-        there.get(name, {}).get(entry, b"").decode(errors="replace")
+        data.get(name, {}).get(entry, b"").decode(errors="replace")
         for name, entry in zip(names, (ZOOKEEPER_FILE, CA_CERTIFICATE), strict=True)
     ]
     return digest(files)
 
 
 def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:
-    """Under which names and addresses a broker is reached, by itself and as one of all."""
+    """The host names and addresses of a broker and of the bootstrap service, for its certificate."""
     services = [bootstrap_host(cluster), broker_host(cluster, broker)]
     names = [name for service in services for name in (service.removesuffix(".svc"), service)]
     names += [f"{service}.{_DOMAIN}" for service in services]
@@ -80,7 +80,7 @@ def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) ->
 
 
 def data_of(listed: Listed) -> dict[str, Data]:
-    """What is in the Secrets that are there; an entry that is no base64 is not there."""
+    """The content of the listed Secrets, without entries that are not base64."""
     return {name: _decoded(item.get("data") or {}) for name, item in listed.objects.get("Secret", {}).items()}
 
 
@@ -95,7 +95,7 @@ def _decoded(data: Mapping[str, str]) -> Data:
 
 
 def keys_to_replace(listed: Listed, cluster: str) -> list[str]:
-    """The Secrets of authorities whose key somebody wants another one for."""
+    """The Secrets of authorities whose key an annotation requests to replace."""
     authorities = (cluster_secrets.cluster_ca(cluster), cluster_secrets.clients_ca(cluster))
     found = {name: listed.find("Secret", name) for name in authorities}
     return [
@@ -111,13 +111,13 @@ def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
 
 
 def trusted(listed: Listed, cluster: str) -> str:
-    """By which the brokers are known, in PEM; "" while there is none."""
+    """The authorities' certificates that clients of the brokers trust, in PEM; "" while there are none."""
     authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
     return data_of(listed).get(authority, {}).get(CA_CERTIFICATE, b"").decode()
 
 
 def client_properties(listed: Listed, cluster: str) -> dict[str, str]:
-    """Of the operator's own connections, as Kafka's clients are configured; none where there is no TLS."""
+    """The client properties of the operator's connections; empty without TLS."""
     own = data_of(listed).get(cluster_secrets.operator_secret(cluster))
     if own is None:
         return {}
@@ -133,14 +133,15 @@ def client_properties(listed: Listed, cluster: str) -> dict[str, str]:
 
 
 def authority_ends(listed: Listed, cluster: str) -> dict[str, int]:
-    """When each authority's certificate ends, milliseconds since the epoch, by Strimzi's name of its kind."""
+    """When each authority's certificate expires, milliseconds since the epoch, by Strimzi's name of its
+    kind."""
     kinds = {
         "cluster-ca": cluster_secrets.cluster_ca(cluster),
         "client-ca": cluster_secrets.clients_ca(cluster),
     }
-    there = data_of(listed)
+    data = data_of(listed)
     ends = {
-        kind: end_ms(there.get(certificate_secret(authority), {}).get(CA_CERTIFICATE, b""))
+        kind: end_ms(data.get(certificate_secret(authority), {}).get(CA_CERTIFICATE, b""))
         for kind, authority in kinds.items()
     }
     return {kind: end for kind, end in ends.items() if end is not None}

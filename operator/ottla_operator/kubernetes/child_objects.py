@@ -1,7 +1,8 @@
-"""One cluster's child objects: as listed at the start of a pass, and as our own writes left them since.
+"""Lists, applies, patches and deletes a cluster's child objects.
 
-Called by the platform. A write is put into the lists at once, so that no step of a pass acts on what the one
-before has changed. An error of the API's becomes StepFailed here, and goes no further.
+Used by the platform, which lists the objects at the start of a reconciliation. The lists are updated by each
+write, so that later steps of the same reconciliation see the result of earlier ones. An ApiError of a write
+becomes StepFailed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _KINDS: Final = (
 
 
 class ChildObjects:
-    """The objects with a cluster's label in its namespace; `component`: of that one alone."""
+    """The objects with a cluster's label in its namespace. `component`: only those of that component."""
 
     def __init__(self, api: Api, namespace: str, cluster: str, component: str = "") -> None:
         self._api = api
@@ -43,7 +44,7 @@ class ChildObjects:
         self.listed = Listed()
 
     async def list(self, *, secrets: bool = False, kinds: Sequence[str] = _KINDS) -> None:
-        """Begin a pass. Raises ApiError: without lists there is no pass. `secrets`: these, too."""
+        """List the objects at the start of a reconciliation. `secrets`: with Secrets. Raises ApiError."""
         kinds = (*kinds, "Secret") if secrets else kinds
         lists = await asyncio.gather(
             *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
@@ -51,7 +52,7 @@ class ChildObjects:
         self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
 
     async def find_unlabelled(self, kind: str, name: str) -> None:
-        """Take into the lists what has lost its labels, or never had ours: it is not to be overwritten."""
+        """Add an object without the cluster's label to the lists, so that it is not created again."""
         try:
             self._put(kind, await self._api.get(kind, self.namespace, name))
         except NotFound:
@@ -68,13 +69,13 @@ class ChildObjects:
     # ---- writes
 
     async def ensure(self, manifest: Manifest) -> str:
-        """Apply what is missing or differs. What was done, in words, or ""."""
+        """Apply a manifest if the object is missing or differs. Returns a description, or ""."""
         kind, name = manifest["kind"], name_of(manifest)
         live = self.listed.find(kind, name)
         differs = ""
         if live is not None:
             differs = difference(live, manifest).lstrip(".")
-            # One that is being deleted comes back once it is gone.
+            # An object that is being deleted is created again after its deletion.
             if not differs or live["metadata"].get("deletionTimestamp"):
                 return ""
         try:
@@ -86,11 +87,11 @@ class ChildObjects:
             return f"create {kind} {name}"
         if _version(live) == _version(applied):
             return ""
-        ours = _applied(live) != _applied(manifest)
-        return f"update {kind} {name}" if ours else f"repair {kind} {name}: {differs}"
+        has_new_manifest = _applied(live) != _applied(manifest)
+        return f"update {kind} {name}" if has_new_manifest else f"repair {kind} {name}: {differs}"
 
     async def patch(self, kind: str, live: Object, patch: Object, reason: str) -> None:
-        """Merge-patch the object as it was listed, and no newer version. `reason` of a failure."""
+        """Merge-patch the object if it still has the listed version. `reason`: of the StepFailed."""
         name = name_of(live)
         metadata = {"resourceVersion": _version(live), **patch.get("metadata", {})}
         try:
@@ -106,16 +107,16 @@ class ChildObjects:
         await self._delete_this("Pod", pod)
 
     async def delete_claim(self, claim: Object) -> None:
-        """Its volume goes with it once no pod uses it any more."""
+        """Delete a claim; its volume is deleted when no pod uses it."""
         await self._delete_this("PersistentVolumeClaim", claim)
 
     async def _delete_this(self, kind: str, item: Object) -> None:
-        """This very object: one that came in the meantime is never meant."""
+        """Delete the object with this uid, not a newer one of the same name."""
         name = name_of(item)
         try:
             await self._api.delete(kind, self.namespace, name, uid=uid_of(item))
         except Conflict:
-            log.info("%s %s is another one by now", kind, name)
+            log.info("%s %s was replaced by a newer object and is not deleted", kind, name)
         except ApiError as error:
             raise StepFailed("DeleteFailed", f"{kind} {name}: {error.message}") from None
 
@@ -128,7 +129,7 @@ class ChildObjects:
         self.listed = Listed({**self.listed.objects, kind: left})
 
     async def orphan(self, stateful_set: Object) -> str:
-        """Delete the set and leave its pods behind, for a new one to take over. What was done, or ""."""
+        """Delete the StatefulSet without its pods, which a new one adopts. Returns a description, or ""."""
         name = name_of(stateful_set)
         if stateful_set["metadata"].get("deletionTimestamp"):
             return ""

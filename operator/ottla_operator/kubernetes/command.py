@@ -1,6 +1,6 @@
-"""`ottla operator`: look after the clusters of a Kubernetes, until a signal ends it.
+"""`ottla operator`: runs the operator on Kubernetes until SIGTERM or SIGINT.
 
-Run by the chart's Deployment, one at a time. Serves /healthz and /metrics; keeps nothing on disk.
+Run by the chart's Deployment, one at a time. Serves /healthz and /metrics; has no files.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 @click.command(short_help="Run the operator on Kubernetes.")
 @click.option(
-    "--namespace", "namespaces", multiple=True, help="Watch this namespace alone; repeatable. All if none."
+    "--namespace", "namespaces", multiple=True, help="Watch only this namespace; repeatable. Default: all."
 )
 @click.option(
     "--resync-s",
     default=30.0,
     show_default=True,
     type=click.FloatRange(1, 3600),
-    help="Look at every cluster this often, whatever happens.",
+    help="Reconcile every cluster at least this often.",
 )
 @click.option(
     "--http-port",
     default=8080,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="For /healthz and /metrics; 0: none.",
+    help="The port of /healthz and /metrics; 0: none.",
 )
 @click.option(
     "--allow-sidecars",
     is_flag=True,
-    help="Let templates of pods have containers of their own beside the operator's, without more rights.",
+    help="Allow additional containers in pod templates. They get the operator's security context.",
 )
 @click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
@@ -60,10 +60,10 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 def operator(
     namespaces: tuple[str, ...], resync_s: float, http_port: int, allow_sidecars: bool, log_level: str
 ) -> None:
-    """Run the operator on Kubernetes: brokers, topics, quotas and groups as their resources say.
+    """Run the operator on Kubernetes, for the custom resources of ottla.dev.
 
-    Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and
-    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers.
+    Environment: OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and OTTLA_IMAGE_PULL_POLICY
+    for the images; OTTLA_DRIVER_ROLE for the ClusterRole of pipelines' drivers.
     """
     logs.configure(log_level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
@@ -93,7 +93,7 @@ def images_from(environment: dict[str, str]) -> Images:
 
 
 def _own_namespace() -> str:
-    """Of the operator's pod; "" outside of one."""
+    """The namespace of the operator's pod; "" outside of a pod."""
     try:
         return _NAMESPACE_FILE.read_text().strip()
     except OSError:
@@ -130,9 +130,10 @@ async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_
 
 async def _serve(port: int, controller: Controller, metrics: Metrics) -> web.AppRunner:
     async def healthz(_: web.Request) -> web.Response:
-        stuck = controller.unhealthy()
+        problems = controller.unhealthy()
         return web.Response(
-            text=f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n", status=503 if stuck else 200
+            text=f"unhealthy: {', '.join(problems)}\n" if problems else "ok\n",
+            status=503 if problems else 200,
         )
 
     async def show_metrics(_: web.Request) -> web.Response:

@@ -1,9 +1,9 @@
-"""One worker for each (namespace, cluster): passes of its reconciler, one after the other.
+"""The controller: a worker for each (namespace, cluster) reconciles it on events and on a timer.
 
-Called by the handlers, which only say that something happened there. What a worker does depends on what it
-then observes, never on what woke it; so events may be lost, doubled and late. What no event told of is found
-by looking: watches can fall silent, and kopf's end where a namespace is being deleted. A worker ends when
-nothing is left.
+`kubernetes.handlers` enqueue clusters on events. A worker acts on what it observes, never on the content of
+an event, so events may be lost, duplicated and late. A periodic resync finds clusters without events: watches
+can stall, and kopf's watch of a namespace ends when it is being deleted. A worker ends when no resource is
+left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name of a BrokerCluster, whether or not there is one."""
 
-# Events come in bursts: a pod that starts is five of them.
+# Events come in bursts: the start of a pod causes five. A worker waits this long to combine them.
 _EVENT_BATCH_S: Final = 0.2
 _BUSY_S: Final = 1.0
 _UNCONVERGED_S: Final = 3.0
@@ -42,19 +42,21 @@ _BACK_OFF_S_MAX: Final = 60.0
 _RECONCILE_TIMEOUT_S: Final = 300.0
 _RECONCILES_MAX: Final = 16
 
-# An API server may be away for a while, and nothing is gained by a new start then.
+# The API server may be unavailable for some time; a restart of the operator would not help.
 _RESYNC_OVERDUE_S: Final = 600.0
 
 
 @dataclass(slots=True)
 class _Worker:
+    """The task of one cluster and its wake-up event."""
+
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     reconcile_started_at: float | None = None
 
 
 class Controller:
-    """Runs workers for the clusters that it hears of."""
+    """Runs a worker for each enqueued cluster."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Controller:
         namespaces: Sequence[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`namespaces`: to look for clusters in; none: all."""
+        """`namespaces`: those of the resync; empty: all."""
         self._monotonic = monotonic
         self._last_resync: float | None = None
         self._api = api
@@ -80,7 +82,7 @@ class Controller:
         self._reconciles = asyncio.Semaphore(_RECONCILES_MAX)
 
     def enqueue(self, namespace: str, cluster: str) -> None:
-        """Something happened that may concern this cluster."""
+        """Wake the worker of a cluster; start one if there is none."""
         worker = self._workers.get((namespace, cluster))
         if worker is None:
             worker = self._workers[namespace, cluster] = _Worker()
@@ -89,21 +91,22 @@ class Controller:
 
     @property
     def clusters(self) -> list[Key]:
-        """Those that are looked after now."""
+        """The clusters with a worker."""
         return sorted(self._workers)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop; a pass that is under way is given up: the next operator goes on from there."""
+        """Run until `stopping` is set. A running reconciliation is cancelled; the next operator continues
+        from its state."""
         loop = asyncio.get_running_loop()
-        own = [loop.create_task(self._recorder.run()), loop.create_task(self._resync())]
+        background = [loop.create_task(self._recorder.run()), loop.create_task(self._resync())]
         await stopping.wait()
         tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
-        for task in (*tasks, *own):
+        for task in (*tasks, *background):
             task.cancel()
-        await asyncio.gather(*tasks, *own, return_exceptions=True)
+        await asyncio.gather(*tasks, *background, return_exceptions=True)
 
     async def _resync(self) -> None:
-        """Find what no event told of. Workers look after what they know by themselves."""
+        """Periodically enqueue clusters without a worker. Workers have their own timers."""
         self._last_resync = self._monotonic()
         while True:
             await asyncio.sleep(self._resync_s)
@@ -111,34 +114,36 @@ class Controller:
                 self._last_resync = self._monotonic()
 
     async def _resync_once(self) -> bool:
-        """Whether the API server answered; what we may not see is an answer, too."""
+        """List all resources once. Returns whether the API server responded; Forbidden is a response, too."""
         complete = True
         for namespace in self._namespaces:
             for kind in KINDS:
                 try:
                     found = await self._api.list(kind, namespace)
                 except ApiError as error:
-                    log.warning("looking for each %s failed: %s", kind, error.message)
+                    log.warning("listing the resources of kind %s failed: %s", kind, error.message)
                     complete = complete and isinstance(error, Forbidden)
                     continue
                 for item in found:
                     key = (str(item["metadata"].get("namespace")), cluster_of(item))
                     if key[1] and key not in self._workers:
-                        log.info("%s/%s is looked after, although no event told of it", *key)
+                        log.info(
+                            "%s/%s: the resync found resources of which the watches reported no event", *key
+                        )
                         self._metrics.count_missed_cluster()
                         self.enqueue(*key)
         return complete
 
     def unhealthy(self) -> list[str]:
-        """What does not go on although it should: nothing but a new start may mend it."""
+        """Problems that only a restart of the operator may fix; for the liveness probe."""
         found = self._overdue_reconciles()
         since = self._last_resync
         if since is not None and self._monotonic() - since > max(_RESYNC_OVERDUE_S, 5 * self._resync_s):
-            found.append("looking for clusters, which watches may have missed")
+            found.append("the periodic resync of all clusters has not completed")
         return found
 
     def _overdue_reconciles(self) -> list[str]:
-        """Clusters whose pass does not come to an end, although it should have been given up."""
+        """Clusters whose reconciliation runs far longer than its time-out."""
         now = self._monotonic()
         return [
             f"{namespace}/{cluster}"
@@ -180,40 +185,40 @@ class Controller:
     async def _reconcile(
         self, key: Key, worker: _Worker, reconciler: Reconciler, store: KubernetesStore
     ) -> ReconcileResult | None:
-        """None when it failed."""
+        """Reconcile one cluster and record metrics; None when it failed."""
         async with self._reconciles:
             worker.reconcile_started_at = began = self._monotonic()
             try:
                 async with asyncio.timeout(_RECONCILE_TIMEOUT_S):
                     result = await reconcile(reconciler, store)
             except (ApiError, TimeoutError) as error:
-                log.warning("%s/%s: a pass failed: %s", *key, error or "it took too long")
+                log.warning("%s/%s: reconciliation failed: %s", *key, error or "timed out")
                 self._metrics.count_failure(*key)
                 return None
             except Exception:
-                # A bug of ours: one cluster's is not to end the others' workers.
-                log.exception("%s/%s: a pass failed", *key)
+                # A bug in the operator. It must not end the worker.
+                log.exception("%s/%s: reconciliation failed", *key)
                 self._metrics.count_failure(*key)
                 return None
             finally:
                 worker.reconcile_started_at = None
         seconds = self._monotonic() - began
-        log.debug("%s/%s: a pass of %.1f s: %s", *key, seconds, "; ".join(result.steps) or "nothing to do")
+        log.debug("%s/%s: reconciled in %.1f s: %s", *key, seconds, "; ".join(result.steps) or "no steps")
         self._metrics.count_reconcile(*key, seconds, self._clock_ms() / 1000, result)
         return result
 
     def _pause_s(self, result: ReconcileResult | None, before: list[str], failures: int) -> float:
-        """How long to wait for an event before looking anyway. `before`: the steps of the last pass."""
+        """The longest wait for an event before the next reconciliation. `before`: the previous steps."""
         if result is None:
             return min(_BUSY_S * 2.0 ** min(failures, 10), _BACK_OFF_S_MAX)
         if not result.idle and result.steps != before:
             return _BUSY_S
-        settled = result.idle and result.converged
-        return self._resync_s if settled else min(_UNCONVERGED_S, self._resync_s)
+        converged = result.idle and result.converged
+        return self._resync_s if converged else min(_UNCONVERGED_S, self._resync_s)
 
 
 async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> ReconcileResult:
-    """One pass; where we may see nothing of a cluster, at least its deletion does not wait for us."""
+    """Reconcile once. Without permission to observe the cluster, release resources that are being deleted."""
     try:
         return await reconciler.reconcile()
     except Forbidden:

@@ -1,7 +1,7 @@
-"""Drivers of pipelines as pods: the `Drivers` port over the API server.
+"""The `Drivers` interface over the API server: drivers of pipelines as pods.
 
-Called by the reconciler of one cluster. What a driver runs with is its pod's annotation; that the kubelet
-starts a container again, with growing pauses, is why a driver here always rests after a crash.
+Used by the reconciler of one cluster. An annotation of the pod has the driver's revision. The kubelet
+restarts a crashed container with back-off, so the operator never does (`DriverInstance.backing_off`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class KubernetesDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         await self._objects.list(kinds=_KINDS)
         listed, pipelines = self._objects.listed, list(pipelines)
-        told = await process_status.fetch_progress(
+        progress = await process_status.fetch_progress(
             {
                 pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
                 for pipeline in pipelines
                 if (address := _address(_pod(listed, pipeline)))
             }
         )
-        return {p.key: driver_instance(listed, p.metadata.name, told.get(p.key)) for p in pipelines}
+        return {p.key: driver_instance(listed, p.metadata.name, progress.get(p.key)) for p in pipelines}
 
     # ---- steps
 
@@ -72,14 +72,14 @@ class KubernetesDrivers:
         pod = _pod(self._objects.listed, pipeline)
         live = self._objects.listed.find("StatefulSet", naming.driver_name(name))
         if after is not None or live is None:
-            # `keep` has given the set the new template, by which the next pod comes.
+            # `ensure_children` has updated the template of the StatefulSet, which creates the next pod.
             if pod is not None and not pod["metadata"].get("deletionTimestamp"):
                 await self._objects.delete_pod(pod)
         elif live["spec"].get("replicas") != 0:
             await self._objects.scale(live, 0)
 
     async def remove(self, pipeline: Pipeline) -> None:
-        """The garbage collector takes what the pipeline owns."""
+        """The garbage collector deletes the objects that the Pipeline owns."""
 
 
 def _pod(listed: Listed, pipeline: Pipeline) -> Object | None:
@@ -94,7 +94,7 @@ def _address(pod: Object | None) -> str:
 
 
 def driver_instance(listed: Listed, name: str, progress: JobProgress | None) -> DriverInstance:
-    """What is to be seen of a pipeline's driver."""
+    """The state of a pipeline's driver, from its pod and its StatefulSet."""
     pod_name = naming.driver_pod(name)
     pod = listed.find("Pod", pod_name)
     stateful_set = listed.find("StatefulSet", naming.driver_name(name))
@@ -125,7 +125,7 @@ def _revision(item: Object) -> str:
 
 
 def _ended(seen: Object) -> Mapping[str, Any]:
-    """How the container ended the last time; empty when it never did."""
+    """The `terminated` state of the container's last exit; empty without one."""
     for state in ("state", "lastState"):
         terminated: Mapping[str, Any] | None = (seen.get(state) or {}).get("terminated")
         if terminated:
@@ -135,9 +135,9 @@ def _ended(seen: Object) -> Mapping[str, Any]:
 
 def _last_message(ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
-        return "was killed for lack of memory: spec.driver.resources"
-    words = str(ended.get("message") or "").strip()
+        return "was killed by the kernel for lack of memory (OOMKilled); see spec.driver.resources"
+    cause = str(ended.get("message") or "").strip()
     if ended.get("exitCode") != EXIT_CANNOT_START:
-        # Only of what could not begin is each line one to read.
-        words = exit_message(words)
-    return f"ended with code {ended.get('exitCode')}" + (f": {words}" if words else "")
+        # All lines matter only for a job that cannot start.
+        cause = exit_message(cause)
+    return f"ended with code {ended.get('exitCode')}" + (f": {cause}" if cause else "")

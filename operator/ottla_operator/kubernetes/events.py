@@ -1,7 +1,7 @@
-"""Events: what was done to a resource and why, where `kubectl describe` shows it.
+"""Kubernetes Events about the operator's actions, which `kubectl describe` shows.
 
-Called by the reconciler and the store, through the `Recorder` port. Recording never waits and never fails;
-what was said of a resource a short time ago is not said again.
+Called by the reconciler and the store, through the `Recorder` interface. Recording never blocks and never
+fails; an Event equal to a recent one of the same resource is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUEUE_MAX: Final = 500
 
 
 class EventRecorder:
-    """Writes Events in the background; what is too much is dropped, and said in the log."""
+    """Writes Events in the background. When the queue is full it drops them, with a line in the log."""
 
     def __init__(self, api: Api, clock_ms: Callable[[], int]) -> None:
         self._api = api
@@ -37,8 +37,8 @@ class EventRecorder:
     def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
         now_ms = self._clock_ms()
         key = (resource.metadata.uid, reason, message)
-        said_ms = self._recorded_at.get(key)
-        if said_ms is not None and now_ms - said_ms < _DEDUPLICATION_MS:
+        recorded_ms = self._recorded_at.get(key)
+        if recorded_ms is not None and now_ms - recorded_ms < _DEDUPLICATION_MS:
             return
         log.log(logging.WARNING if warning else logging.INFO, "%s: %s: %s", _name(resource), reason, message)
         self._recorded_at[key] = now_ms
@@ -48,7 +48,7 @@ class EventRecorder:
         try:
             self._queue.put_nowait(_event(resource, reason, message, warning, now_ms))
         except asyncio.QueueFull:
-            log.debug("too many Events are waiting: one is dropped")
+            log.debug("the queue of Events is full: an Event is dropped")
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -57,8 +57,8 @@ class EventRecorder:
             try:
                 await self._api.create(event)
             except ApiError as error:
-                # A namespace that is going takes none; nobody is worse off without.
-                log.debug("an Event was refused: %s", error)
+                # A namespace that is being deleted accepts none.
+                log.debug("writing an Event failed: %s", error)
 
 
 def _name(resource: InvolvedObject) -> str:

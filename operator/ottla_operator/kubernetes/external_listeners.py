@@ -1,9 +1,9 @@
-"""Listeners for clients outside: a Service for each broker and listener, and where it is to be reached.
+"""Listeners of type nodeport and loadbalancer: a Service for each broker and listener, and its address.
 
-Pure. A NodePort is advertised with an address of the node that the broker runs on (or of any, before it
-runs), a LoadBalancer with the address that it was given; until there is one, the broker is not started. What
-a broker advertises stands in an annotation of its ConfigMap: a port is asked for again when its Service is
-lost, and a broker whose addresses have changed is due in the next roll.
+Pure. A NodePort is advertised with an address of the broker's node (before it runs: of any node), a
+LoadBalancer with its assigned address; a broker is not started before it has one. An annotation of the
+broker's ConfigMap has its advertised addresses: a Service that is created again requests the same node port,
+and a broker whose addresses have changed is restarted in the next roll.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POD_LABEL = "statefulset.kubernetes.io/pod-name"
 
 
 class AddressPending(Exception):
-    """Nobody knows yet where the broker is to be reached. The message says what is waited for."""
+    """The address of a broker is not known yet. The message names what is missing."""
 
 
 def service_name(cluster: str, broker: int, listener: str) -> str:
@@ -52,7 +52,7 @@ def _service(
         port["nodePort"] = before[1]
     spec = {
         "type": _TYPES[listener.type],
-        # A broker takes part in the cluster, and its clients find it, before it is ready.
+        # Clients connect to the leader of a partition also while the broker is not ready.
         "publishNotReadyAddresses": True,
         "selector": {
             **naming.selector_labels(name, naming.BROKER),
@@ -66,7 +66,7 @@ def _service(
 
 
 def obsolete_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[str]:
-    """Names of Services whose listener or broker is gone."""
+    """Names of Services whose listener or broker no longer exists."""
     name = cluster.metadata.name
     wanted = {service_name(name, broker, one.name) for one in external(cluster) for broker in range(brokers)}
     prefix = f"{name}-broker-"
@@ -83,13 +83,13 @@ def obsolete_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> l
 def advertised(
     cluster: BrokerCluster, broker: int, listed: Listed, nodes: Mapping[str, Object]
 ) -> Advertised:
-    """By listener, host and port for clients outside. Raises AddressPending."""
+    """Host and port for external clients, by listener. Raises AddressPending."""
     name = cluster.metadata.name
     addresses = {}
     for listener in external(cluster):
         service = listed.find("Service", service_name(name, broker, listener.name))
         if service is None:
-            raise AddressPending(f"Service {service_name(name, broker, listener.name)} is not there yet")
+            raise AddressPending(f"Service {service_name(name, broker, listener.name)} does not exist yet")
         if listener.type == "nodeport":
             pod = listed.find("Pod", naming.broker_pod(name, broker))
             addresses[listener.name] = (_node_address(pod, nodes), _node_port(service))
@@ -132,12 +132,12 @@ def as_annotation(addresses: Advertised) -> dict[str, str]:
 
 
 def addresses_changed(config: Object | None, addresses: Advertised) -> bool:
-    """Whether clients outside reach the broker elsewhere than it says."""
+    """Whether the broker's advertised addresses differ from `addresses`."""
     return config is not None and _addresses_in(config) != dict(addresses)
 
 
 def advertised_in_config(listed: Listed, cluster: BrokerCluster, broker: int) -> Advertised:
-    """What the broker's ConfigMap has it advertise."""
+    """The advertised addresses in the broker's ConfigMap."""
     config = listed.find("ConfigMap", naming.broker_config(cluster.metadata.name, broker))
     return _addresses_in(config) if config is not None else {}
 

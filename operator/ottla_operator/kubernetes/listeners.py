@@ -1,7 +1,7 @@
-"""A cluster's listeners as brokers get them: ports, advertised addresses, the one between brokers.
+"""Listener settings of brokers: ports, advertised addresses, and the inter-broker listener.
 
-Pure. Beside the listeners of the spec there is always one for brokers and the operator alone, so that a
-change of the others never separates brokers from one another.
+Pure. Besides the listeners of the spec there is always one for brokers and the operator, so that a change of
+the spec never disconnects brokers from each other.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def external(cluster: BrokerCluster) -> tuple[Listener, ...]:
 
 
 def problem(cluster: BrokerCluster) -> str:
-    """What is wrong with spec.listeners beyond its schema, or ""."""
+    """Why spec.listeners is invalid beyond its schema, or ""."""
     listeners = listeners_of(cluster)
     ports = [REPLICATION_PORT, *(listener.port for listener in listeners)]
     names = [REPLICATION, *(kafka_name(listener) for listener in listeners)]
     if len(set(ports)) < len(ports):
-        return f"spec.listeners: a port is given twice ({REPLICATION_PORT} is between brokers)"
+        return f"spec.listeners: ports must be unique; {REPLICATION_PORT} is the inter-broker listener"
     if len(set(names)) < len(names):
-        return "spec.listeners: a name is given twice"
+        return "spec.listeners: names must be unique"
     return ""
 
 
@@ -65,7 +65,7 @@ def bootstrap_host(cluster: BrokerCluster) -> str:
 
 
 def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertised) -> dict[str, str]:
-    """The settings of one broker. `advertised`: by listener, where clients outside reach this broker."""
+    """The listener settings of one broker. `advertised`: its addresses for external clients, by listener."""
     host = broker_host(cluster, broker)
     own = [(REPLICATION, REPLICATION_PORT, (host, REPLICATION_PORT))]
     for listener in listeners_of(cluster):
@@ -88,7 +88,8 @@ def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertise
 def statuses(
     cluster: BrokerCluster, brokers: Iterable[Advertised], certificates: str
 ) -> list[ListenerStatus]:
-    """`brokers`: what each one advertises outside; `certificates`: by which the brokers are known, PEM."""
+    """`status.listeners`. `brokers`: each one's external addresses; `certificates`: what clients trust,
+    PEM."""
     advertised = list(brokers)
     found = []
     for listener in listeners_of(cluster):

@@ -1,8 +1,8 @@
-"""The brokers' manifests: a ConfigMap for each, one StatefulSet, Services, budget, policy, ServiceAccount.
+"""The brokers' manifests: ConfigMaps, StatefulSet, Services, disruption budget, policy and account.
 
-Pure. Every pod mounts all ConfigMaps of the set and reads its own, since a StatefulSet has one template: a
-pod that comes back outside its turn finds what it ran with. Pods are replaced by the operator alone
-(OnDelete), and start all at once (Parallel).
+Pure. A StatefulSet has one template, so every pod mounts the ConfigMaps of all brokers and reads its own: a
+pod that restarts outside its turn in a roll has its previous settings. Only the operator replaces pods
+(OnDelete); all start at the same time (Parallel).
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _DATA_DIR: Final = "/var/lib/ottla"
 _CONFIG_DIR: Final = "/etc/ottla"
 _PROPERTIES: Final = "server.properties"
 
-# A broker with terabytes to recover is not to be killed for it.
+# Log recovery of terabytes may take this long.
 _STARTUP_HOURS_MAX: Final = 12
 _STARTUP_PERIOD_S: Final = 2
-# A controlled shutdown takes a second or two. It cannot succeed when ZooKeeper went first, as in a namespace
-# that is deleted, and nobody is to wait for long then; a broker with very many partitions may be given more.
+# A controlled shutdown takes a second or two. It cannot succeed after ZooKeeper has stopped, as when the
+# namespace is deleted. spec.template.pod may set more, for a broker with very many partitions.
 _TERMINATION_GRACE_S: Final = 30
 METRICS_PORT: Final = 9404
-"""/metrics, /healthz and /readyz, where no listener has it; Strimzi's pods have it at the same."""
+"""The port of /metrics, /healthz and /readyz, unless a listener uses it; the same as Strimzi's."""
 _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
 def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
-    """What a broker runs with beside its settings, by the words in which a bounce is explained."""
+    """The parts of a broker's revision besides its settings, by the name that a restart reason has."""
     template = broker_template(cluster, images, 1)
     template["spec"].pop("volumes")
     for container in template["spec"]["containers"]:
@@ -102,7 +102,7 @@ def broker_properties(
 
 
 def _zookeeper_access(cluster: BrokerCluster, broker: int, stage: BrokerStage) -> dict[str, str]:
-    """By the certificate that brokers have for each other: all are one user to ZooKeeper."""
+    """Settings for ZooKeeper over TLS, with the certificate of the inter-broker listener."""
     if stage == BrokerStage.PLAIN:
         return {}
     pem = f"{naming.broker_pod(cluster.metadata.name, broker)}.pem"
@@ -130,10 +130,10 @@ def build_broker_config(
     advertised: Advertised | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """`annotations`: more of them, such as tell of the pod that still runs with what was there before."""
+    """`annotations`: additional ones, such as those for a pod that still runs with the previous settings."""
     properties = broker_properties(cluster, broker, launch, advertised or {}, zookeeper)
     lines = [f"{name}={_escaped(value)}" for name, value in properties.items()]
-    told = {
+    all_annotations = {
         naming.HASH_ANNOTATION: launch.config_hash,
         naming.SETTINGS_ANNOTATION: json.dumps(dict(launch.static), sort_keys=True),
         **(annotations or {}),
@@ -145,7 +145,7 @@ def build_broker_config(
         naming.broker_config(cluster.metadata.name, broker),
         naming.BROKER,
         {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
-        told,
+        all_annotations,
     )
 
 
@@ -183,12 +183,13 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
 def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
     if not _serves_metrics(cluster):
         return {}
-    told = {"scrape": "true", "port": str(METRICS_PORT), "path": "/metrics"}
-    return {"annotations": {f"prometheus.io/{name}": value for name, value in told.items()}}
+    scrape = {"scrape": "true", "port": str(METRICS_PORT), "path": "/metrics"}
+    return {"annotations": {f"prometheus.io/{name}": value for name, value in scrape.items()}}
 
 
 def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
-    """Each broker's settings under its pod's name. A ConfigMap that is missing harms its own broker only."""
+    """Each broker's settings in a directory of its pod's name. A missing ConfigMap affects its own broker
+    only."""
     return [
         {
             "configMap": {
@@ -233,7 +234,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
             failures=_STARTUP_HOURS_MAX * 3600 // _STARTUP_PERIOD_S,
         ),
         "readinessProbe": exec_probe(["grep", "-q", "ready", _STATE_FILE], period_s=3, failures=2),
-        # The event loop writes it every second: an old one tells of a loop that hangs.
+        # The event loop writes the file every second: an old one means that the loop is blocked.
         "livenessProbe": exec_probe(
             ["sh", "-c", f"find {_STATE_FILE} -mmin -1 | grep -q ."], period_s=20, failures=3
         ),
@@ -249,7 +250,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
 
 
 def _spread(cluster: BrokerCluster) -> list[Manifest]:
-    """What the spec says, else evenly over racks and nodes where that is possible."""
+    """The spec's constraints; by default, racks and nodes are balanced where possible."""
     given = cluster.spec.template.topology_spread_constraints
     selector = {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)}
     if given:
@@ -264,7 +265,7 @@ def _spread(cluster: BrokerCluster) -> list[Manifest]:
 
 
 def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, config_hash: str) -> Manifest:
-    """`config_hash`: of the revision that its template belongs to."""
+    """`config_hash`: the hash of the revision of its template."""
     name = naming.brokers_name(cluster.metadata.name)
     spec = {
         "replicas": replicas,
@@ -279,11 +280,12 @@ def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, co
     return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, annotations)
 
 
-# ---- what surrounds them
+# ---- Services, policies and the account
 
 
 def build_headless_service(cluster: BrokerCluster) -> Manifest:
-    """Gives every broker its name; also while it is not ready, for brokers talk to it before clients do."""
+    """DNS names of the brokers, also of those not ready: brokers connect to each other before they are
+    ready."""
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
     spec = {
         "clusterIP": "None",
@@ -296,7 +298,7 @@ def build_headless_service(cluster: BrokerCluster) -> Manifest:
 
 
 def build_bootstrap_service(cluster: BrokerCluster) -> Manifest:
-    """Where clients begin: any broker that is ready."""
+    """The bootstrap Service of clients: any ready broker."""
     spec = {
         "type": "ClusterIP",
         "selector": naming.selector_labels(cluster.metadata.name, naming.BROKER),
@@ -314,13 +316,13 @@ def _service_ports(ports: Mapping[str, int]) -> list[Manifest]:
 
 
 def bootstrap_servers(cluster: BrokerCluster) -> str:
-    """Of the first listener."""
+    """The bootstrap servers of the first listener."""
     port = next(iter(client_ports(cluster).values()))
     return f"{bootstrap_host(cluster)}:{port}"
 
 
 def build_service_account(cluster: BrokerCluster) -> Manifest:
-    """For the pods of brokers and ZooKeeper, which ask nothing of the API server: no token, no rights."""
+    """The account of brokers and ZooKeeper, which do not use the API server: no token, no permissions."""
     name = naming.brokers_name(cluster.metadata.name)
     return build(
         cluster, "v1", "ServiceAccount", name, naming.BROKER, {"automountServiceAccountToken": False}
@@ -328,7 +330,8 @@ def build_service_account(cluster: BrokerCluster) -> Manifest:
 
 
 def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -> Manifest:
-    """Evictions know nothing of replicas: one broker at a time, and none while a partition lacks one."""
+    """Evictions do not consider ISRs: allows one broker at a time, and none while a partition is
+    under-replicated."""
     given = cluster.spec.template.pod_disruption_budget
     spec = given.model_dump(by_alias=True, exclude_none=True)
     if under_replicated:
@@ -342,7 +345,8 @@ def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -
 
 
 def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
-    """Clients from anywhere reach the listeners; brokers and the operator alone the one between brokers."""
+    """Allows all clients on the spec's listeners; only brokers and the operator on the inter-broker
+    listener."""
     name = cluster.metadata.name
     brokers = {"matchLabels": naming.selector_labels(name, naming.BROKER)}
     open_ports = [*client_ports(cluster).values(), *([METRICS_PORT] if _serves_metrics(cluster) else [])]
@@ -368,7 +372,7 @@ def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
 
 
 def build_children(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
-    """All but the brokers themselves, in the order in which they are needed."""
+    """All objects besides ConfigMaps and the StatefulSet, in the order in which they are needed."""
     return [
         build_service_account(cluster),
         build_headless_service(cluster),

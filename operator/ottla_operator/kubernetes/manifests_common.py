@@ -1,7 +1,7 @@
-"""What the builders of manifests share: metadata, owners, pods without rights, pod templates.
+"""Helpers for manifests: metadata, owner references, security contexts, merging of pod templates.
 
-Pure: dicts in, dicts out. Every object says in an annotation what was applied, so that a field taken back
-from a manifest is seen to be left over in the live object.
+Pure: dicts in, dicts out. An annotation of every object has a digest of the applied manifest, so that a field
+that was removed from the manifest is detected in the live object.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ USER: Final = 10001
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What pods run where a resource names nothing else, and what else the operator was installed with."""
+    """The default images of pods, and other settings of the operator's installation."""
 
     broker: str = "ottla:dev"
     zookeeper: str = "ottla:dev"
     pull_policy: str = "IfNotPresent"
     pipeline: str = "ottla-spark:dev"
     driver_role: str = "ottla-spark-driver"
-    """The ClusterRole that pipelines' drivers are bound to."""
+    """The ClusterRole of pipelines' drivers."""
     allow_sidecars: bool = False
-    """Whether templates of pods may have containers beside the operator's."""
+    """Whether pod templates may have additional containers."""
     operator_namespace: str = ""
-    """Where the operator's own pod runs; "" outside of Kubernetes."""
+    """The namespace of the operator's pod; "" outside of Kubernetes."""
 
 
 def digest(value: object) -> str:
-    """A short hash of anything that is JSON, the same for equal values."""
+    """A short hash of a JSON value, equal for equal values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -64,7 +64,7 @@ def build(
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The object `body`, ours to apply: named, labelled, owned by the cluster."""
+    """The manifest with `body`: named, labelled and owned by the cluster, with the digest annotation."""
     metadata: Manifest = {
         "name": name,
         "namespace": cluster.metadata.namespace,
@@ -78,8 +78,8 @@ def build(
 
 
 def merge_template(base: Manifest, template: PodTemplate, *, allow_sidecars: bool) -> Manifest:
-    """The pod template `base` with what a resource's template adds to it; other containers than our own only
-    where the operator allows them, and with the security context of ours."""
+    """The pod template `base`, extended by a resource's template. Additional containers are included only if
+    `allow_sidecars`, and get the operator's security context."""
     given = template.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     metadata, spec = given.get("metadata", {}), given.get("spec", {})
     by_name = {each["name"]: each for each in spec.pop("containers", [])}
@@ -93,7 +93,7 @@ def merge_template(base: Manifest, template: PodTemplate, *, allow_sidecars: boo
         **base,
         "metadata": {
             **of_base,
-            # Ours win; others of their names are refused before.
+            # The operator's have precedence; validation has rejected others of the same name.
             **{
                 kind: {**metadata.get(kind, {}), **of_base.get(kind, {})}
                 for kind in ("labels", "annotations")
@@ -126,7 +126,8 @@ def _extended(container: Manifest, by: Mapping[str, Any]) -> Manifest:
 
 
 def difference(live: Any, wanted: Any, path: str = "") -> str:
-    """The first field that is not as wanted, or "". What the API server adds is no difference."""
+    """The path of the first field that differs from `wanted`, or "". Additional fields in `live` are
+    ignored."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return path

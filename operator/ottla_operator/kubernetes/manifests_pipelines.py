@@ -1,8 +1,8 @@
-"""A pipeline's manifests: configuration, headless Service, ServiceAccount with its rights, StatefulSet.
+"""A pipeline's manifests: ConfigMap, headless Service, ServiceAccount, RoleBinding, StatefulSet.
 
-Pure. The driver is the one pod of a StatefulSet, which never runs two pods of one name: nor, then, are there
-two drivers on one checkpoint. It runs Spark in client mode, makes its executors itself by Spark's own
-scheduler for Kubernetes, and owns them: they go with its pod. Pods are replaced by the operator alone
+Pure. The driver is the only pod of a StatefulSet, which never runs two pods of one name, so that no two
+drivers share a checkpoint. It runs Spark in client mode; Spark's Kubernetes scheduler creates the executors
+with the driver's pod as owner, so they are deleted with it. Only the operator replaces the driver's pod
 (OnDelete).
 """
 
@@ -58,7 +58,7 @@ def _has_executors(pipeline: Pipeline) -> bool:
 
 
 def build_config(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Manifest:
-    """The job's configuration, and what an executor's pod is made from. JSON is YAML."""
+    """The ConfigMap with the job's configuration and the executors' pod template. JSON is valid YAML."""
     content = complete_config(
         pipeline,
         launch,
@@ -74,7 +74,7 @@ def build_config(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Ma
 
 
 def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
-    """Of the session, over those of the configuration: with others, driver and executors would not meet."""
+    """Spark settings that override the configuration's, since driver and executors need them to connect."""
     name = naming.driver_name(pipeline.metadata.name)
     pod = naming.driver_pod(pipeline.metadata.name)
     found = {
@@ -89,8 +89,8 @@ def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
     memory = memory_of(executor.resources, EXECUTOR_MEMORY)
     heap = heap_mib(memory)
     cpu = {
-        f"spark.kubernetes.executor.{word}.cores": str(given["cpu"])
-        for word, given in (
+        f"spark.kubernetes.executor.{kind}.cores": str(given["cpu"])
+        for kind, given in (
             ("request", executor.resources.get("requests") or {}),
             ("limit", executor.resources.get("limits") or {}),
         )
@@ -109,7 +109,7 @@ def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
         "spark.kubernetes.container.image.pullPolicy": images.pull_policy,
         "spark.kubernetes.executor.podTemplateFile": f"{_CONFIG_DIR}/{_EXECUTOR_TEMPLATE}",
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
-        # Executors hear all settings from the driver, and the driver is to have few rights.
+        # Executors get all settings from the driver; this saves the driver permissions for ConfigMaps.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
@@ -118,7 +118,7 @@ def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
 
 
 def executor_template(pipeline: Pipeline, images: Images) -> Manifest:
-    """What Spark completes: image, arguments, environment and resources are its own to write."""
+    """The executors' pod template. Spark adds image, arguments, environment and resources."""
     name = pipeline.metadata.name
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
@@ -251,11 +251,12 @@ def build_stateful_set(pipeline: Pipeline, images: Images, launch: DriverLaunch)
     return _build(pipeline, "apps/v1", "StatefulSet", naming.driver_name(name), {"spec": spec})
 
 
-# ---- what surrounds it
+# ---- Service, account and role binding
 
 
 def build_service(pipeline: Pipeline) -> Manifest:
-    """By its name executors find the driver, from its first moment on."""
+    """The headless Service with the driver's DNS name, which executors use also before the driver is
+    ready."""
     ports = {"status": STATUS_PORT, "driver": _DRIVER_PORT, "blocks": _BLOCKS_PORT}
     spec = {
         "clusterIP": "None",
@@ -275,7 +276,7 @@ def build_service_account(pipeline: Pipeline) -> Manifest:
 
 
 def build_role_binding(pipeline: Pipeline, role: str) -> Manifest:
-    """`role`: the ClusterRole that comes with the operator, and the only one that it may hand on."""
+    """`role`: the ClusterRole that the chart installs, the only one that the operator may bind."""
     name = naming.driver_name(pipeline.metadata.name)
     group = "rbac.authorization.k8s.io"
     body = {
@@ -286,7 +287,7 @@ def build_role_binding(pipeline: Pipeline, role: str) -> Manifest:
 
 
 def build_all(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> list[Manifest]:
-    """In the order in which they are needed."""
+    """All objects of a pipeline, in the order in which they are needed."""
     return [
         build_service_account(pipeline),
         *([build_role_binding(pipeline, images.driver_role)] if _has_executors(pipeline) else []),
@@ -297,7 +298,7 @@ def build_all(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> list[
 
 
 def _build(pipeline: Pipeline, api_version: str, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
-    """The object `body`, ours to apply: named, labelled, owned by the pipeline."""
+    """The manifest with `body`: named, labelled and owned by the pipeline, with the digest annotation."""
     annotations: dict[str, str] = {}
     metadata: Manifest = {
         "name": name,

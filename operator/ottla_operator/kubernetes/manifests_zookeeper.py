@@ -1,7 +1,7 @@
-"""The ZooKeeper that the operator runs for a cluster: ConfigMap, headless Service, StatefulSet, budget.
+"""The manifests of a cluster's ZooKeeper: ConfigMap, Service, StatefulSet, disruption budget and policy.
 
-Pure. Pods are replaced by the operator alone (OnDelete), the leader last; all start at once (Parallel), for a
-member waits for the others anyway. Each is ready when it serves, which takes a quorum.
+Pure. Only the operator replaces pods (OnDelete), the leader last. All pods start at the same time (Parallel),
+since a server waits for a quorum. A pod is ready when its server serves, which needs a quorum.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DEFAULT_SIZE: Final = "2Gi"
 _CERTIFICATES: Final = f"{CERTIFICATES_DIR}/{certificates.ZOOKEEPER_FILE}"
 _AUTHORITY: Final = f"{CERTIFICATES_DIR}/{CLUSTER_CA}"
 
-# Four-letter words; Python is in the image, and starts faster than Java. With TLS the probe shows the
-# server's own certificate.
+# Probes send four-letter words with Python, which starts faster than Java. With TLS, the probe uses the
+# server's certificate as its client certificate.
 _CONNECT: Final = "import socket; c = socket.create_connection(('127.0.0.1', {port}), 2); "
 _CONNECT_TLS: Final = (
     "import ssl; t = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); t.check_hostname = False; "
@@ -51,7 +51,7 @@ def member_host(cluster: BrokerCluster, member: int) -> str:
 
 
 def connect_string(cluster: BrokerCluster, *, secure: bool) -> str:
-    """What brokers connect to. `secure`: the port with TLS of servers that the operator runs."""
+    """zookeeper.connect of brokers. `secure`: the TLS port of the operator's ZooKeeper."""
     if cluster.spec.zookeeper.connect is not None:
         return cluster.spec.zookeeper.connect
     members = range(managed(cluster).replicas)
@@ -60,7 +60,7 @@ def connect_string(cluster: BrokerCluster, *, secure: bool) -> str:
 
 
 def server_names(cluster: BrokerCluster) -> list[str]:
-    """Under which the servers of a secured cluster are reached."""
+    """The host names of the servers of a secured cluster; empty otherwise."""
     if not is_secured(cluster):
         return []
     return [member_host(cluster, member) for member in range(managed(cluster).replicas)]
@@ -72,8 +72,8 @@ def client_ports(stage: ServerStage) -> list[int]:
 
 
 def _tls_lines(cluster: BrokerCluster, stage: ServerStage) -> list[str]:
-    """The cluster's authority alone is trusted, not that of users. Servers that connect to each other do not
-    check names: ZooKeeper would look up the names of connecting servers in reverse DNS."""
+    """The TLS settings. Servers trust the cluster's authority, not that of clients. They do not verify
+    each other's host names: ZooKeeper would look up the names of connecting servers in reverse DNS."""
     if stage == ServerStage.PLAIN:
         return []
     stores = [
@@ -115,7 +115,7 @@ def _zoo_cfg(cluster: BrokerCluster, stage: ServerStage) -> str:
         "4lw.commands.whitelist=srvr,ruok,mntr",
         "admin.enableServer=false",
         "standaloneEnabled=false",
-        # The own name may not resolve yet when the member starts.
+        # The server's own name may not resolve yet when it starts.
         "quorumListenOnAllIPs=true",
         *servers,
     ]
@@ -127,7 +127,7 @@ def _config_file(stage: ServerStage) -> str:
 
 
 def build_config(cluster: BrokerCluster, stage: ServerStage) -> Manifest:
-    """A file for each stage that a pod may be at: one that starts again has what its template names."""
+    """The ConfigMap with zoo.cfg for the current and the previous stage, since pods of both may restart."""
     name = naming.zookeeper_name(cluster.metadata.name)
     stages = [each for each in ServerStage if stage - 1 <= each <= stage]
     data = {_config_file(each): _zoo_cfg(cluster, each) for each in stages}
@@ -242,7 +242,7 @@ def four_letter_probe(word: str, answer: str, has_tls: bool) -> list[str]:
 
 
 def build_disruption_budget(cluster: BrokerCluster) -> Manifest:
-    """One at a time, whatever the number of members: who evicts waits until it is back."""
+    """Allows one eviction at a time, for any number of servers."""
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER)},
@@ -252,7 +252,7 @@ def build_disruption_budget(cluster: BrokerCluster) -> Manifest:
 
 
 def build_network_policy(cluster: BrokerCluster, images: Images, stage: ServerStage) -> Manifest:
-    """Brokers and the operator are clients; servers reach each other; no other pod is admitted."""
+    """Allows brokers and the operator on the client ports, and the servers on the quorum ports."""
     name = cluster.metadata.name
     brokers = {"podSelector": {"matchLabels": naming.selector_labels(name, naming.BROKER)}}
     members = {"podSelector": {"matchLabels": naming.selector_labels(name, naming.ZOOKEEPER)}}
@@ -281,7 +281,7 @@ def build_network_policy(cluster: BrokerCluster, images: Images, stage: ServerSt
 
 
 def operator_peers(images: Images) -> list[Manifest]:
-    """The operator's pods, in its own namespace; none where it does not run in a pod."""
+    """NetworkPolicy peers for the operator's pod; empty when it does not run in a pod."""
     if not images.operator_namespace:
         return []
     return [
@@ -295,7 +295,8 @@ def operator_peers(images: Images) -> list[Manifest]:
 def build_all(
     cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str = ""
 ) -> list[Manifest]:
-    """In the order in which they are needed. `certificates_digest`: servers restart when it changes."""
+    """All objects of the ensemble, in the order in which they are needed. Servers restart when
+    `certificates_digest` changes."""
     return [
         build_config(cluster, stage),
         build_service(cluster, stage),

@@ -1,4 +1,4 @@
-"""The operator's own metrics, in Prometheus' format. Filled by the controller and the API wrapper."""
+"""The operator's metrics for Prometheus, updated by the controller and the API client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLUSTER: Final = ("namespace", "cluster")
 
 
 class Metrics:
-    """One registry of its own, so that several operators fit in one process."""
+    """The metrics in a registry of their own, so that a process may run several operators."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -28,23 +28,23 @@ class Metrics:
         )
         self._reconciles = Counter(
             "ottla_operator_passes",
-            "Passes over a cluster.",
+            "Reconciliations of a cluster.",
             (*_CLUSTER, "outcome"),
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "ottla_operator_pass_seconds", "How long passes take.", _CLUSTER, registry=self.registry
+            "ottla_operator_pass_seconds", "Duration of reconciliations.", _CLUSTER, registry=self.registry
         )
-        self._steps = Counter("ottla_operator_steps", "Steps taken.", _CLUSTER, registry=self.registry)
+        self._steps = Counter("ottla_operator_steps", "Executed steps.", _CLUSTER, registry=self.registry)
         self._failed_steps = Counter(
             "ottla_operator_failed_steps",
-            "Steps that could not be taken, by the reason that conditions and Events give.",
+            "Failed steps, by the reason in conditions and Events.",
             (*_CLUSTER, "reason"),
             registry=self.registry,
         )
         self._missed_clusters = Counter(
             "ottla_operator_unheard_clusters",
-            "Clusters found by looking, of which no watch had told.",
+            "Clusters that the periodic resync found without an event of a watch.",
             registry=self.registry,
         )
         self._ready = Gauge(
@@ -61,28 +61,28 @@ class Metrics:
         )
         self._outdated = Gauge(
             "ottla_operator_outdated_brokers",
-            "Brokers that a roll has still to bounce.",
+            "Brokers that a rolling restart has not restarted yet.",
             _CLUSTER,
             registry=self.registry,
         )
         self._moves = Gauge(
             "ottla_operator_partitions_to_move",
-            "Partitions that a reassignment of the operator's has still to move.",
+            "Partitions that the operator's reassignment has not moved yet.",
             _CLUSTER,
             registry=self.registry,
         )
         self._last = Gauge(
             "ottla_operator_last_pass_timestamp_seconds",
-            "When the last pass ended well.",
+            "When the last successful reconciliation ended.",
             _CLUSTER,
             registry=self.registry,
         )
         self._brokers = Gauge(
-            "ottla_operator_brokers", "Brokers by what they do.", (*_CLUSTER, "state"), registry=self.registry
+            "ottla_operator_brokers", "Brokers by state.", (*_CLUSTER, "state"), registry=self.registry
         )
         self._under_replicated = Gauge(
             "ottla_operator_under_replicated_partitions",
-            "Partitions that lack a replica in sync.",
+            "Partitions with a replica that is not in sync.",
             _CLUSTER,
             registry=self.registry,
         )
@@ -94,7 +94,7 @@ class Metrics:
         )
         self._certificates = Gauge(
             "strimzi_certificate_expiration_timestamp_ms",
-            "When an authority's certificate ends; Strimzi's name, for its dashboard and alert.",
+            "When an authority's certificate expires; named as in Strimzi, for its dashboard and alert.",
             ("resource_namespace", "cluster", "type"),
             registry=self.registry,
         )
@@ -149,7 +149,7 @@ class Metrics:
         self._reconciles.labels(namespace, cluster, "failed").inc()
 
     def remove_cluster(self, namespace: str, cluster: str) -> None:
-        """A cluster is gone; its numbers are not to stand still for ever."""
+        """Remove the time series of a deleted cluster."""
         key = {"namespace": namespace, "cluster": cluster}
         families: Iterable[Counter | Gauge | Histogram] = (
             self._reconciles, self._seconds, self._steps, self._last,

@@ -1,8 +1,7 @@
-"""Names and labels of everything that the operator makes for a BrokerCluster.
+"""Names, labels and annotations of the objects that the operator creates.
 
-Used by the builders, which give them, and by observing, which reads them back: this module is the one place
-that knows how an ordinal becomes a name. Pods are selected by cluster and component alone, never by labels
-that a template may change.
+Used by the manifests' builders and by `observing`; only this module derives names from ordinals. Selectors
+use the labels of cluster and component only, which a pod template cannot change.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 RACK_ANNOTATION: Final = f"{GROUP}/rack"
 CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
 ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
-NO_RACK: Final = "-"  # of a pod on a node without the label
+NO_RACK: Final = "-"  # for a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
 
-# The StatefulSet's pods carry its name, an ordinal and a revision's hash in labels of 63 characters at most.
+# Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
 CLUSTER_NAME_MAX: Final = 40
 _CLUSTER_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _ORDINAL = re.compile(r"-([0-9]+)$")
 
 
 def name_problem(cluster: str) -> str:
-    """Why no Services and pods can be named after the cluster, or ""."""
+    """Why the cluster's name cannot be part of names of Services and pods, or ""."""
     if len(cluster) > CLUSTER_NAME_MAX:
         return f"the name {cluster} is too long: {CLUSTER_NAME_MAX} characters are allowed"
     if not _CLUSTER_NAME.match(cluster):
-        return f"the name {cluster} is not allowed: a letter, then letters, digits and -"
+        return f"the name {cluster} is not allowed: use lower-case letters, digits and -, with a letter first"
     return ""
 
 
@@ -73,12 +72,12 @@ def zookeeper_name(cluster: str) -> str:
 
 
 def data_claim(pod: str) -> str:
-    """The claim that a StatefulSet makes for a pod's volume."""
+    """The PersistentVolumeClaim that a StatefulSet creates for a pod."""
     return f"data-{pod}"
 
 
 def pod_host(pod: str, service: str, namespace: str) -> str:
-    """Without the cluster's domain, which nobody tells us; every pod's resolver adds it."""
+    """The pod's DNS name without the cluster domain, which every pod's resolver appends."""
     return f"{pod}.{service}.{namespace}.svc"
 
 
@@ -106,7 +105,7 @@ def labels(cluster: str, component: str) -> dict[str, str]:
 
 
 def driver_name(pipeline: str) -> str:
-    """The StatefulSet of a pipeline's driver, and all that is beside it."""
+    """The name of the StatefulSet of a pipeline's driver and of its other objects."""
     return f"{pipeline}-driver"
 
 

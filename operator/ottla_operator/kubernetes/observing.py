@@ -1,7 +1,8 @@
-"""From listed objects to what planners see: pods and ConfigMaps to BrokerInstances, pods to ZooKeeperState.
+"""Converts listed pods and ConfigMaps to BrokerInstances and ZooKeeperState.
 
-Pure; called by the platform on every pass. A broker exists when it has a ConfigMap or a pod. What it runs
-with is what its ConfigMap says, unless its pod is the very one that the ConfigMap was changed to replace.
+Pure; called by the platform in every reconciliation. A broker exists when it has a ConfigMap or a pod. Its
+revision is that of its ConfigMap, unless the ConfigMap's annotation says that this pod still has the replaced
+revision.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from ottla_operator.platform.process_status import exit_message
 
 Object = Mapping[str, Any]
 
-# Reasons for which a container waits, and will wait until somebody does something.
+# Reasons of waiting containers that last until a user changes something.
 _NO_IMAGE: Final = frozenset(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"))
 _HOPELESS: Final = _NO_IMAGE | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _CRASHING: Final = "CrashLoopBackOff"
 
-# Of a pod of which nobody knows what it runs with: not the target's, then.
+# The hash of a pod with an unknown revision; it differs from every target's.
 UNKNOWN_HASH: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One cluster's child objects, as they were listed, by kind and name."""
+    """A cluster's child objects by kind and name."""
 
     objects: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
 
@@ -43,7 +44,7 @@ class Listed:
         return self.objects.get(kind, {}).get(name)
 
     def of_component(self, kind: str, component: str) -> dict[int, Object]:
-        """ChildObjects of a component by their ordinal; those without one are left out."""
+        """The objects of a component by ordinal, without those whose name has no ordinal."""
         found = {}
         for name, item in self.objects.get(kind, {}).items():
             ordinal = naming.ordinal_of(name)
@@ -67,7 +68,7 @@ def annotations_of(item: Object) -> Mapping[str, str]:
 
 
 def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
-    """Broker pods by ordinal: of the set's names, whoever owns them now."""
+    """Broker pods by ordinal, also those without an owner."""
     found = listed.of_component("Pod", naming.BROKER)
     return {n: pod for n, pod in found.items() if name_of(pod) == naming.broker_pod(cluster, n)}
 
@@ -84,7 +85,7 @@ def claim_of(listed: Listed, cluster: str, broker: int) -> Object | None:
 def broker_instances(
     listed: Listed, cluster: str, known: Mapping[int, str] | None = None
 ) -> dict[int, BrokerInstance]:
-    """`known`: hashes that the status has, for pods whose ConfigMap somebody deleted."""
+    """`known`: the status' hashes, for pods whose ConfigMap was deleted."""
     pods, configs = pods_of(listed, cluster), configs_of(listed, cluster)
     return {
         broker: _instance(
@@ -100,7 +101,7 @@ def broker_instances(
 
 
 def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str, str]]:
-    """(hash, settings) of a broker; ("", {}) when nobody knows."""
+    """(revision hash, settings) of a broker; ("", {}) when they are unknown."""
     if config is None:
         return "", {}
     annotations = annotations_of(config)
@@ -133,7 +134,7 @@ def _instance(
     restarts = int(seen.get("restartCount", 0))
     crashes = 0 if ready_since is not None else restarts
     if state == "Crashed" and _waiting(seen) in _HOPELESS:
-        # The kubelet tries again by itself, to no avail.
+        # The kubelet retries without success.
         crashes = max(crashes, CRASHES_MAX)
     return BrokerInstance(
         id=broker,
@@ -153,24 +154,24 @@ def _instance(
 
 
 def _started_at(pod: Object, seen: Object) -> int | None:
-    """Of the container that runs now: one that starts again in an old pod has all of its time."""
+    """When the current container started, since time-outs begin anew with a restarted container."""
     running = (seen.get("state") or {}).get("running") or {}
     return _time(running.get("startedAt")) or _time(pod["metadata"].get("creationTimestamp"))
 
 
 def _rack(pod: Object) -> str | None:
-    """Of a node without the label there is none."""
+    """The pod's rack; None when its node has no rack label."""
     rack = annotations_of(pod).get(naming.RACK_ANNOTATION)
     return None if rack in (None, "", naming.NO_RACK) else rack
 
 
 def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
-    """Of the container that was `seen` in the pod, and why it is not running or not ready."""
+    """(state, why it is not running or not ready), from the container's status `seen`."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return "Stopping", ""
     if status.get("phase") in ("Failed", "Succeeded"):
-        return "Crashed", str(status.get("message") or status.get("reason") or "its pod has ended")
+        return "Crashed", str(status.get("message") or status.get("reason") or "the pod has terminated")
     waiting = _waiting(seen)
     if waiting in _HOPELESS or waiting == _CRASHING:
         return "Crashed", _why_waiting(seen, waiting)
@@ -183,12 +184,12 @@ def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
         return "Running", ""
     if not seen.get("started"):
         last = (seen.get("lastState") or {}).get("terminated")
-        return "Starting", f"starting again: it {_why_ended(last)}" if last else ""
-    return "Running", "is not ready"
+        return "Starting", f"restarting: the container {_why_ended(last)}" if last else ""
+    return "Running", "the pod is not ready"
 
 
 def container_of(pod: Object, name: str) -> Object:
-    """What the kubelet tells of a container."""
+    """The status of a container in a pod; empty without one."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((status for status in statuses if status.get("name") == name), {})
 
@@ -202,17 +203,17 @@ def _why_waiting(seen: Object, reason: str) -> str:
     if reason == _CRASHING:
         return _why_ended((seen.get("lastState") or {}).get("terminated") or {})
     if reason in _NO_IMAGE:
-        # The kubelet's own words go back and forth between trying and waiting.
-        return f"its image {seen.get('image', '')} cannot be had"
+        # The kubelet's reason alternates between pulling and backing off; this message does not.
+        return f"the image {seen.get('image', '')} cannot be pulled"
     message = str(seen["state"]["waiting"].get("message") or "")
     return f"{reason}: {message}" if message else reason
 
 
 def _why_ended(terminated: Object) -> str:
-    code, words = terminated.get("exitCode"), exit_message(str(terminated.get("message") or ""))
+    code, cause = terminated.get("exitCode"), exit_message(str(terminated.get("message") or ""))
     if terminated.get("reason") == "OOMKilled":
-        return "was killed for lack of memory"
-    return f"ended with code {code}" + (f": {words}" if words else "")
+        return "was killed for lack of memory (OOMKilled)"
+    return f"ended with code {code}" + (f": {cause}" if cause else "")
 
 
 def _unscheduled(status: Object) -> str:
@@ -252,7 +253,7 @@ def zookeeper_pods(listed: Listed, cluster: str) -> dict[int, Object]:
 
 
 def zookeeper_state(listed: Listed, cluster: str, members: int, connect: str) -> ZooKeeperState:
-    """Running: enough members serve. Until all of its pods are gone a ZooKeeper is not seen as stopped."""
+    """The ensemble's state; it is running while a majority of the members is ready."""
     pods = zookeeper_pods(listed, cluster)
     ready = sum(is_ready(pod) for pod in pods.values())
     if ready > members // 2:

@@ -1,9 +1,9 @@
-"""Brokers as pods of a StatefulSet: the `Platform` port over the API server.
+"""The `Platform` interface over the API server: brokers as pods of a StatefulSet.
 
-Called by the reconciler of one cluster. Every pass begins with `observe`, whose lists the steps of that pass
-work on. A broker gets its ConfigMap before its pod is let go, so that whatever starts the pod again, it
-starts with what was meant; until the pod is replaced, the ConfigMap says which pod still runs with what was
-there before.
+Used by the reconciler of one cluster. Every reconciliation begins with `observe`, which lists the objects
+that its steps use. A broker's ConfigMap is updated before its pod is deleted, so that a restarted pod always
+has the new settings; until then, the ConfigMap's annotations name the pod that still runs with the previous
+ones.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KubernetesPlatform:
         self._objects = ChildObjects(api, namespace, cluster)
         self._nodes: Mapping[str, Object] = {}
 
-    # ---- where things are
+    # ---- addresses
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         port = listeners.REPLICATION_PORT
@@ -81,11 +81,11 @@ class KubernetesPlatform:
         return listeners.statuses(cluster, outside, certificates.trusted(listed, self._name))
 
     def client_properties(self) -> Mapping[str, str]:
-        """How the operator connects to the brokers, as far as the last look at the Secrets tells."""
+        """The client properties of the operator's connections, from the Secrets of the last observation."""
         return certificates.client_properties(self._objects.listed, self._name)
 
     def authority_ends(self) -> Mapping[str, int]:
-        """When the certificates of the cluster's authorities end, in milliseconds, by their kind."""
+        """When the authorities' certificates expire, milliseconds since the epoch, by kind."""
         return certificates.authority_ends(self._objects.listed, self._name)
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
@@ -114,14 +114,14 @@ class KubernetesPlatform:
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         listed = self._objects.listed
         connect = manifests_brokers.brokers_connect(cluster, self._zookeeper)
-        of_others = cluster.spec.zookeeper.connect is not None
+        is_external = cluster.spec.zookeeper.connect is not None
         if cluster.metadata.deleting:
-            # What is left of it, for that is what a deletion waits for.
+            # A deletion waits for the remaining objects.
             left = observing.zookeeper_pods(listed, self._name) or listed.find(
                 "StatefulSet", naming.zookeeper_name(self._name)
             )
-            return ZooKeeperState(bool(left) and not of_others, connect)
-        if of_others:
+            return ZooKeeperState(bool(left) and not is_external, connect)
+        if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
         return observing.zookeeper_state(listed, self._name, members, connect)
@@ -138,14 +138,14 @@ class KubernetesPlatform:
         return observing.configs_of(self._objects.listed, self._name)
 
     def _check(self, cluster: BrokerCluster) -> None:
-        """Refuse what cannot be made, before half of it is."""
+        """Raise StepFailed for an invalid spec before any object is written."""
         problem = naming.name_problem(cluster.metadata.name) or listeners.problem(cluster)
         if not problem and not self._images.allow_sidecars:
             problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
         if problem:
             raise StepFailed("InvalidSpec", problem)
 
-    # ---- what surrounds the brokers
+    # ---- objects around the brokers
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
@@ -181,7 +181,7 @@ class KubernetesPlatform:
             return done
         members = manifests_zookeeper.managed(cluster).replicas
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
-        # Before all of them take TLS on the secure port, they have a plain one.
+        # Servers have a plain port until all of them have the TLS port.
         if stage >= ServerStage.QUORUM_TLS:
             leader = await leader_of(hosts, manifests_zookeeper.SECURE_PORT, client_context(self._tls()))
         else:
@@ -198,7 +198,7 @@ class KubernetesPlatform:
         try:
             changed = await asyncio.to_thread(self._set_acls, connect, self._tls(), owner)
         except Exception as error:
-            # Kazoo's errors have no common base; the pass that follows tries again.
+            # Kazoo's errors have no common base class. The next reconciliation tries again.
             raise StepFailed("ZooKeeperAclsNotSet", f"ZooKeeper at {connect}: {error!r}") from error
         return f"set the ACLs of {changed} ZooKeeper nodes"
 
@@ -216,7 +216,7 @@ class KubernetesPlatform:
         return done
 
     def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """Those that go are there until they are drained."""
+        """The number of brokers, including those that leave and are not removed yet."""
         return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
 
     async def _ensure_certificates(self, cluster: BrokerCluster) -> list[str]:
@@ -227,9 +227,9 @@ class KubernetesPlatform:
                 await self._objects.find_unlabelled("Secret", name)
         done = []
         for name in certificates.keys_to_replace(self._objects.listed, self._name):
-            # A key that is not there is made anew; were we interrupted here, too.
+            # A missing key is generated, also after an interruption at this point.
             await self._objects.delete("Secret", name)
-            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} asks for another key")
+            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} requests a new key")
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
             for broker in range(self._brokers_wanted(cluster))
@@ -259,11 +259,11 @@ class KubernetesPlatform:
             await self._objects.patch(
                 "Pod", pod, racks.rack_patch(pod, self._nodes, rack.topology_key), "RackNotTold"
             )
-        return [f"tell pod {name_of(pod)} its rack" for pod in without_rack]
+        return [f"annotate pod {name_of(pod)} with its rack" for pod in without_rack]
 
     async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch) -> list[str]:
-        """Make anew the ConfigMaps that are missing beside their pods. What such a pod runs with, the status
-        may know; where it does not, the pod is due in the next roll."""
+        """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
+        is unknown, the pod is restarted in the next roll."""
         configs, known = self._configs(), _known_hashes(cluster)
         done = []
         for broker, pod in self._pods().items():
@@ -275,7 +275,7 @@ class KubernetesPlatform:
         return done
 
     async def _ensure_set(self, cluster: BrokerCluster, launch: BrokerLaunch) -> str:
-        """The StatefulSet as it should be, unless its template waits for a roll to begin."""
+        """Apply the StatefulSet, unless its new template must wait for the start of a roll."""
         live = self._set
         if live is None:
             brokers = self._configs()
@@ -288,7 +288,7 @@ class KubernetesPlatform:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch.config_hash)
         live = self._set
         if live is not None and not _same_claims(live, manifest):
-            # Volumes' templates cannot be changed: a new set takes over the pods.
+            # volumeClaimTemplates are immutable: a new StatefulSet adopts the pods.
             return await self._objects.orphan(live)
         return await self._objects.ensure(manifest)
 
@@ -314,7 +314,8 @@ class KubernetesPlatform:
     # ---- ZooKeeper
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
-        """`keep` has done it on every pass before; the planner asks while its servers come up."""
+        """Nothing to do: `ensure_children` creates the objects; the planner waits for the servers with
+        this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
         await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
@@ -332,7 +333,7 @@ class KubernetesPlatform:
         if launch is not None:
             await self._replace(cluster, broker, launch, replicas)
         elif live is not None and _replicas(live) < replicas:
-            # The set starts it by itself, with what its ConfigMap says, unless it was made too small.
+            # The StatefulSet starts the pod itself, unless it has too few replicas.
             await self._objects.scale(live, replicas)
 
     async def stop_broker(
@@ -349,7 +350,7 @@ class KubernetesPlatform:
     async def _replace(
         self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replicas: int
     ) -> None:
-        """Give the broker its settings, the set its template, and let go of a pod that ran with others."""
+        """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
         stale = running != launch.config_hash or self._has_moved(cluster, broker)
@@ -375,7 +376,8 @@ class KubernetesPlatform:
         return external_listeners.advertised(cluster, broker, self._objects.listed, self._nodes)
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
-        """Whether clients outside reach it elsewhere than it says; not while nobody knows where."""
+        """Whether the broker's external addresses differ from the advertised ones; False while they are
+        unknown."""
         if cluster.metadata.deleting or not listeners.external(cluster):
             return False
         try:
@@ -391,14 +393,15 @@ class KubernetesPlatform:
             await self._objects.scale(live, broker)
         pod = naming.broker_pod(self._name, broker)
         if broker in self._pods():
-            raise StepFailed("StillRunning", f"pod {pod} is still there")
-        # First the volume: were we interrupted, the ConfigMap would still say that there is a broker.
+            raise StepFailed("StillRunning", f"pod {pod} still exists")
+        # The volume first: after an interruption, the ConfigMap still identifies the broker.
         if delete_volume:
             await self._objects.delete("PersistentVolumeClaim", naming.data_claim(pod))
         await self._objects.delete("ConfigMap", naming.broker_config(self._name, broker))
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        # The claim first: it stays until its pod is gone, and a pod that came back meanwhile would keep it.
+        # The claim first: it exists until its pod is deleted, and a pod created in between would use it
+        # again.
         claim = observing.claim_of(self._objects.listed, self._name, broker)
         if claim is not None and not claim["metadata"].get("deletionTimestamp"):
             await self._objects.delete_claim(claim)
@@ -407,7 +410,7 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
-# The revision of a broker that advertises addresses which are no longer its own.
+# The revision hash of a broker whose advertised addresses are outdated.
 _MOVED = "moved"
 
 
@@ -434,9 +437,9 @@ def _same_claims(live: Object, manifest: Manifest) -> bool:
 
 
 def _smaller(claim: Object, size: str | int) -> bool:
-    asked = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
+    requested = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
     wanted = parse_quantity(size)
-    return asked is not None and wanted is not None and asked < wanted
+    return requested is not None and wanted is not None and requested < wanted
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Racks: from the node that a pod landed on to the broker's `broker.rack`.
+"""Racks: passes the rack label of a pod's node to the broker as `broker.rack`.
 
-A pod knows its node only when it runs, and the node's labels not at all. So the operator writes the label
-into an annotation of the pod, which the pod's volume shows as a file; the broker waits for it. Pure.
+A pod cannot read the labels of its node. The operator writes the label into an annotation of the pod, which a
+volume of the downward API shows as a file; the container waits for this file before it starts the broker.
+Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MOUNT: Final[Manifest] = {"name": "pod", "mountPath": _DIR, "readOnly": True}
 
 
 def command(arguments: list[str]) -> list[str]:
-    """The container's command around the broker's arguments: wait for the rack, then become the broker."""
+    """The container's command: waits for the rack's file, then executes the broker with `arguments`."""
     script = (
         f"until [ -s {_DIR}/rack ]; do sleep 0.2; done; rack=$(cat {_DIR}/rack); "
         f'[ "$rack" = {naming.NO_RACK} ] || set -- "$@" --override "broker.rack=$rack"; exec ottla "$@"'
@@ -39,7 +40,7 @@ def command(arguments: list[str]) -> list[str]:
 
 
 def without_rack(pods: Mapping[int, Object]) -> list[Object]:
-    """Pods that have a node, and not yet its rack."""
+    """Scheduled pods without the rack annotation."""
     return [
         pod
         for pod in pods.values()
@@ -48,7 +49,7 @@ def without_rack(pods: Mapping[int, Object]) -> list[Object]:
 
 
 def rack_patch(pod: Object, nodes: Mapping[str, Object], topology_key: str) -> Object:
-    """The patch that tells the pod its rack."""
+    """The patch that annotates a pod with the rack of its node."""
     node = nodes.get(str(pod["spec"]["nodeName"]), {})
     labels = (node.get("metadata") or {}).get("labels") or {}
     return {"metadata": {"annotations": {naming.RACK_ANNOTATION: labels.get(topology_key) or naming.NO_RACK}}}

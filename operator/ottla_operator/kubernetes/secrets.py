@@ -1,8 +1,8 @@
-"""The Secrets of users, on Kubernetes: the `Secrets` port over the API server.
+"""The `Secrets` interface over the API server: the Secrets of Users.
 
-Called by the reconciler of one cluster. A Secret carries the cluster's label, by which all are listed at
-once, and belongs to its resource by an ownerReference: the garbage collector takes it when the resource goes.
-One without such a reference is somebody else's and never written.
+Used by the reconciler of one cluster. A Secret has the cluster's label, so that one request lists all, and an
+ownerReference to its resource, so that the garbage collector deletes it with the resource. A Secret without
+this reference belongs to someone else and is never written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class KubernetesSecrets:
 
     async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
         """Raises ApiError."""
-        ours = await self._api.list(_KIND, self._namespace, f"{naming.CLUSTER_LABEL}={self._cluster}")
-        found = {secret.name: secret for secret in map(secret_of, ours) if secret.name in names}
+        labelled = await self._api.list(_KIND, self._namespace, f"{naming.CLUSTER_LABEL}={self._cluster}")
+        found = {secret.name: secret for secret in map(secret_of, labelled) if secret.name in names}
         for name in sorted(set(names) - set(found)):
             try:
                 found[name] = secret_of(await self._api.get(_KIND, self._namespace, name))
@@ -43,7 +43,7 @@ class KubernetesSecrets:
     async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
         known = self._known.get(name)
         if known is not None and known.owner != owner.key:
-            raise StepFailed("SecretConflict", f"Secret {name} is there, and is not of {owner.key}")
+            raise StepFailed("SecretConflict", f"Secret {name} exists and {owner.key} does not own it")
         manifest = self._manifest(owner, name, data)
         try:
             if known is None:
@@ -54,7 +54,7 @@ class KubernetesSecrets:
                 patch = {"metadata": metadata, "data": {**gone, **manifest["data"]}}
                 await self._api.merge(_KIND, self._namespace, name, patch)
         except Conflict:
-            raise StepFailed("SecretConflict", f"Secret {name} has come up or changed meanwhile") from None
+            raise StepFailed("SecretConflict", f"Secret {name} was created or changed concurrently") from None
         except ApiError as error:
             raise StepFailed("ApplyFailed", f"Secret {name}: {error.message}") from None
 
@@ -68,7 +68,7 @@ class KubernetesSecrets:
             raise StepFailed("DeleteFailed", f"Secret {name}: {error.message}") from None
 
     async def release(self, owner: AnyResource) -> None:
-        """The garbage collector sees to it."""
+        """Nothing to do: the garbage collector deletes owned Secrets."""
 
     def _manifest(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> dict[str, Any]:
         reference = {

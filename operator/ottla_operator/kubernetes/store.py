@@ -1,8 +1,7 @@
-"""The resources of one cluster on the API server: the `Store` port.
+"""The `Store` interface over the API server: the resources of one cluster.
 
-Called by the reconciler. Invariants: a resource that is looked after has our finalizer before anything is
-done for it; a status is written only over the version that was read, so that nothing newer is overwritten; an
-invalid spec is a condition, and changes nothing else.
+Used by the reconciler. Invariants: a resource gets the operator's finalizer before any step for it; a status
+replaces only the version that was read; an invalid spec becomes a condition and has no other effect.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesStore:
-    """The BrokerCluster of this name in this namespace, and what refers to it."""
+    """The BrokerCluster of this name in this namespace, and the resources that refer to it."""
 
     def __init__(
         self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], recorder: Recorder
@@ -37,9 +36,9 @@ class KubernetesStore:
         self._clock_ms = clock_ms
         self._recorder = recorder
         self._live: dict[str, Object] = {}
-        """By resource key, as listed on this pass, or as our last write has left it."""
+        """Objects by resource key, as listed in this reconciliation or returned by the last write."""
         self.resource_count = 0
-        """How many resources there were on this pass, valid or not."""
+        """The number of listed resources, including invalid ones."""
 
     # ---- reading
 
@@ -49,41 +48,42 @@ class KubernetesStore:
             (kind, item)
             for kind, items in zip(KINDS, lists, strict=True)
             for item in items
-            if self._is_ours(kind, item)
+            if self._refers_to_cluster(kind, item)
         ]
         self.resource_count = len(listed)
         self._live = {f"{kind}/{item['metadata']['name']}": item for kind, item in listed}
-        taken = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
-        valid = [resource for resource in taken if resource is not None]
+        admitted = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
+        valid = [resource for resource in admitted if resource is not None]
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         if cluster in self._live and not any(resource.key == cluster for resource in valid):
-            # Its brokers run as they last did; what refers to it waits, what wants to go not for ever.
+            # With an invalid BrokerCluster the brokers run unchanged, and the resources that refer to it
+            # wait. Deletions wait until their deadline.
             return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
         return valid
 
-    def _is_ours(self, kind: str, item: Object) -> bool:
+    def _refers_to_cluster(self, kind: str, item: Object) -> bool:
         if kind == BrokerCluster.definition.kind:
             return bool(item["metadata"]["name"] == self._cluster)
         reference = (item.get("spec") or {}).get("clusterRef") or {}
         return bool(reference.get("name") == self._cluster)
 
     def _is_overdue(self, deleted_at: str | None) -> bool:
-        """Whether a deletion has waited long enough for a cluster that cannot be asked."""
+        """Whether a deletion has reached its deadline."""
         return deleted_at is not None and self._clock_ms() - parse_iso_time(deleted_at) > DELETION_DEADLINE_MS
 
     async def _admit(self, kind: str, item: Object) -> AnyResource | None:
-        """The resource with our finalizer on it; None when it is invalid, gone or changed meanwhile."""
+        """The resource, with the finalizer set; None when it is invalid, deleted or changed concurrently."""
         metadata = item["metadata"]
         deleting = metadata.get("deletionTimestamp") is not None
         finalizers = metadata.get("finalizers") or []
         if deleting and FINALIZER not in finalizers:
-            # Others let it go in their time; we have.
+            # Only finalizers of others are left.
             return None
         resource, problems = parse_resource(kind, metadata, item.get("spec"), item.get("status") or {})
         if resource is None and deleting:
             resource, problems = parse_resource(kind, metadata, _minimal_spec(item), {})
         if resource is None and deleting:
-            # Of a kind that we do not understand: what it owns goes with it, and nothing else can be done.
+            # The spec cannot be parsed at all. The garbage collector deletes what the resource owns.
             await self._remove_finalizer(f"{kind}/{metadata['name']}")
             return None
         if resource is None:
@@ -98,7 +98,7 @@ class KubernetesStore:
         try:
             wanted = invalid_status(kind, item["metadata"], status, problems, self._clock_ms())
         except ValueError:
-            # The status, too, is of a kind that we do not understand.
+            # The status cannot be parsed, either.
             wanted = invalid_status(kind, item["metadata"], {}, problems, self._clock_ms())
         if wanted == status:
             return
@@ -127,7 +127,7 @@ class KubernetesStore:
         try:
             self._live[key] = await self._api.replace_status(kind, self._namespace, name, version, status)
         except (Conflict, NotFound):
-            # Somebody changed it: that is an event, and another pass comes.
+            # A concurrent change. It causes an event and another reconciliation.
             log.debug("%s changed while its status was written", key)
             return False
         return True
@@ -136,18 +136,23 @@ class KubernetesStore:
         await self._remove_finalizer(resource.key)
 
     async def release_deleting(self) -> None:
-        """Let go of what is being deleted, although nothing of its cluster may be seen.
+        """Remove the finalizers of resources that are being deleted, when the operator may not observe their
+        cluster.
 
-        So it is in a namespace that is being deleted, once our rights there are gone. What a BrokerCluster
-        owns goes with it; its topics, quotas and groups go with its volumes.
+        This happens in a namespace that is being deleted, after the operator's role binding there. The
+        objects that a BrokerCluster owns are deleted with it; topics, quotas and groups with its volumes.
         """
         cluster = self._live.get(f"{BrokerCluster.definition.kind}/{self._cluster}")
         leaving = cluster is None or cluster["metadata"].get("deletionTimestamp") is not None
         for key, item in list(self._live.items()):
             deleted_at = item["metadata"].get("deletionTimestamp")
-            ours = FINALIZER in (item["metadata"].get("finalizers") or [])
-            if ours and deleted_at is not None and (leaving or self._is_overdue(deleted_at)):
-                log.warning("%s/%s is let go: its cluster may not be looked at", self._namespace, key)
+            has_finalizer = FINALIZER in (item["metadata"].get("finalizers") or [])
+            if has_finalizer and deleted_at is not None and (leaving or self._is_overdue(deleted_at)):
+                log.warning(
+                    "%s/%s is released: the operator has no permission to observe its cluster",
+                    self._namespace,
+                    key,
+                )
                 await self._remove_finalizer(key)
 
     async def _remove_finalizer(self, key: str) -> None:
@@ -167,7 +172,7 @@ class KubernetesStore:
 
 @dataclass(frozen=True, slots=True)
 class _InvalidResource:
-    """A resource that cannot be understood, as far as an Event needs it."""
+    """The part of a resource with an invalid spec that an Event needs."""
 
     kind: str
     metadata: Metadata
@@ -184,23 +189,24 @@ class _InvalidResource:
 
 
 def _reported_invalid(status: Object, metadata: Object) -> bool:
-    """Whether the status told of this generation's problems already: one Event is enough."""
+    """Whether the status already reports this generation as invalid, so that there was an Event."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "Ready":
-            said = (condition.get("reason"), condition.get("observedGeneration"))
-            return said == ("InvalidSpec", metadata.get("generation"))
+            reported = (condition.get("reason"), condition.get("observedGeneration"))
+            return reported == ("InvalidSpec", metadata.get("generation"))
     return False
 
 
-# Reasons that belong to the life of a healthy resource.
+# Reasons of a healthy resource in transition: their Events are Normal.
 _EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
 
-# Steps on the way, which have Events of their own.
+# Reasons without an Event: the steps themselves are recorded.
 _TRANSIENT = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))
 
 
 def _deserves_event(old: Condition | None, new: Condition) -> bool:
-    """Whether an Event is worth its while: there may be thousands of resources, all new at once."""
+    """Whether a change of a condition is recorded as an Event; not all are, since there may be thousands
+    of resources."""
     if new.status == "Unknown" or new.reason in _TRANSIENT:
         return False
     if old is None or old.status == "Unknown":
@@ -209,7 +215,7 @@ def _deserves_event(old: Condition | None, new: Condition) -> bool:
 
 
 def _minimal_spec(item: Object) -> Object:
-    """Of an invalid spec as much as a deletion needs."""
+    """The part of an invalid spec that a deletion needs."""
     spec = dict(item.get("spec") or {})
     spec.pop("config", None)
     return spec

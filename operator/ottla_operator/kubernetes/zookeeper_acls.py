@@ -1,8 +1,8 @@
-"""Gives the nodes of a ZooKeeper the ACLs that brokers with zookeeper.set.acl=true create them with.
+"""Sets the ACLs of existing ZooKeeper nodes, as Kafka's zookeeper-security-migration does.
 
-Called once in the life of a cluster that was made without them, as Kafka's zookeeper-security-migration is;
-again after an interruption, since a node that has its ACL is left alone. The operator is ZooKeeper's super
-user. The rules are `ottla.metadata.node_acls`, with the brokers' distinguished name as the creator.
+Called once for a cluster that was created without zookeeper.set.acl=true, and again after an interruption: a
+node that has its ACL is not written. The operator is ZooKeeper's super user. The ACLs are those of
+`ottla.metadata.kazoo_adapter`, with the brokers' distinguished name as the creator.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id
 
 from ottla.metadata import znodes
+from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 
 SetAcls = Callable[[str, TlsSettings, str], int]
-"""(zookeeper.connect, how to connect, the brokers' distinguished name) -> how many nodes were changed."""
+"""(zookeeper.connect, TLS settings, the brokers' distinguished name) -> the number of changed nodes."""
 
-# Requests on the way at a time.
+# Requests in flight.
 _BATCH: Final = 500
 _TIMEOUT_S: Final = 20.0
 _SESSION_TIMEOUT_S: Final = 10.0
-# ZooKeeper's own, and what consumers of 0.8 keep: Kafka's tool leaves these alone, too.
+# ZooKeeper's own nodes and those of 0.8 consumers, which Kafka's tool skips, too.
 _NOT_BROKERS: Final = ("/zookeeper", znodes.CONSUMERS)
 
 
 def set_acls(connect: str, tls: TlsSettings, owner: str) -> int:
-    """Blocks. Raises kazoo's errors, and its time-out when no server answers."""
+    """Set the ACLs of all nodes; returns the number of changed ones. Blocks. Raises kazoo's errors."""
     client = new_client(connect, _SESSION_TIMEOUT_S, ZooKeeperAccess(tls=tls))
     try:
         client.start(timeout=_TIMEOUT_S)
@@ -46,7 +46,7 @@ def set_acls(connect: str, tls: TlsSettings, owner: str) -> int:
 def _set_below(client: KazooClient, owner: str) -> int:
     changed, waiting = 0, iter(["/"])
     while batch := list(islice(waiting, _BATCH)):
-        # Before its children are listed: a node that a broker creates later has its ACL from the beginning.
+        # ACLs are set before children are listed: nodes that brokers create later have theirs from the start.
         wanted = {path: _acls_of(path, owner) for path in batch}
         found = dict(_results({path: client.get_acls_async(path) for path in batch}))
         stale = [path for path, (acls, _) in found.items() if set(acls) != set(wanted[path])]
@@ -58,7 +58,7 @@ def _set_below(client: KazooClient, owner: str) -> int:
 
 
 def _results(requests: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Without nodes that are gone by now."""
+    """The results of the requests, without nodes that no longer exist."""
     for path, request in requests.items():
         try:
             yield path, request.get(timeout=_TIMEOUT_S)

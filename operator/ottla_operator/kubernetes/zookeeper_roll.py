@@ -1,7 +1,8 @@
-"""Which ZooKeeper server to replace next, when its pods are not of the StatefulSet's newest revision.
+"""The rolling restart of ZooKeeper: which server with an older StatefulSet revision to replace next.
 
-Pure, but for asking servers who leads. One at a time, while all others serve; the leader last, so that there
-is one election and not several. One that cannot start on its old revision is replaced at once.
+Pure, but for `leader_of`, which queries the servers. One server is replaced at a time, while all others
+serve; the leader last, so that there is one election only. A server that cannot start on its old revision is
+replaced at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _TIMEOUT_S = 3.0
 
 
 def stale_members(stateful_set: Object, pods: Mapping[int, Object]) -> list[int]:
-    """Pods of an older revision; none while the controller has not seen the newest template."""
+    """Members with an older revision; none before the StatefulSet controller has observed the newest
+    template."""
     status = stateful_set.get("status") or {}
     if status.get("observedGeneration") != stateful_set["metadata"].get("generation"):
         return []
@@ -33,7 +35,7 @@ def stale_members(stateful_set: Object, pods: Mapping[int, Object]) -> list[int]
 def next_to_replace(
     stateful_set: Object, pods: Mapping[int, Object], members: int, leader: int | None
 ) -> int | None:
-    """The member to replace now, or None: nothing to do, or something to wait for."""
+    """The member to replace now; None when there is none or another one is not ready."""
     stale = stale_members(stateful_set, pods)
     if not stale or any(pod["metadata"].get("deletionTimestamp") for pod in pods.values()):
         return None
@@ -47,7 +49,7 @@ def next_to_replace(
 
 
 async def leader_of(hosts: Mapping[int, str], port: int, context: ssl.SSLContext | None = None) -> int | None:
-    """The member that says that it leads; None when none does. `context`: for a port with TLS."""
+    """The member in mode leader; None when there is none. `context`: for a port with TLS."""
     modes = await asyncio.gather(*(_mode(host, port, context) for host in hosts.values()))
     for member, mode in zip(hosts, modes, strict=True):
         if mode == "leader":
@@ -56,7 +58,7 @@ async def leader_of(hosts: Mapping[int, str], port: int, context: ssl.SSLContext
 
 
 async def _mode(host: str, port: int, context: ssl.SSLContext | None) -> str:
-    """`leader`, `follower`, or "" when the server does not say."""
+    """The mode that `srvr` reports: `leader`, `follower`, or "" without a response."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)

@@ -1,16 +1,16 @@
-"""How far a secured cluster's own ZooKeeper is on its way to mutual TLS, and what is next.
+"""The migration of a secured cluster's ZooKeeper to mutual TLS: its current and its next stage.
 
-Pure, and level-triggered: called at the start of every pass with what was observed. A new cluster begins with
-TLS alone. One that an earlier version made gets there while it runs, as in Kafka's and ZooKeeper's own
-procedures; a stage begins when all servers, or all brokers, are on the one before:
+Pure and level-triggered: called at the start of every reconciliation with the observed state. A new cluster
+begins with stage TLS. A cluster of an earlier version is migrated while it runs, as in the procedures of
+Kafka and ZooKeeper; a stage begins when all servers, or all brokers, have completed the one before:
 
-1. ADD_TLS: servers get a TLS port beside the plain one, and take both on the ports between them;
-2. QUORUM_TLS: servers connect to each other by TLS;
-3. brokers are rolled to connect by TLS, then once more to create nodes with ACLs;
-4. the nodes that exist get their ACLs;
-5. TLS: servers have no plain port any more.
+1. ADD_TLS: servers get a TLS port besides the plain one, and accept both on the quorum ports;
+2. QUORUM_TLS: servers connect to each other over TLS;
+3. a roll lets brokers connect over TLS, a second one lets them create nodes with ACLs;
+4. existing nodes get their ACLs;
+5. TLS: servers have no plain port.
 
-Nothing goes back: a stage is read off the StatefulSet's template and off the brokers' settings.
+A stage never goes back: it is read from the StatefulSet's template and from the brokers' settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SET_ACL: Final = "zookeeper.set.acl"
 
 
 class ServerStage(IntEnum):
-    """What ZooKeeper's servers serve."""
+    """The ports and protocols of the servers."""
 
     PLAIN = 0
     ADD_TLS = 1
@@ -38,7 +38,7 @@ class ServerStage(IntEnum):
 
 
 class BrokerStage(IntEnum):
-    """How brokers use ZooKeeper."""
+    """How brokers connect to ZooKeeper."""
 
     PLAIN = 0
     TLS = 1
@@ -47,26 +47,29 @@ class BrokerStage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSecurity:
+    """The stages to apply now."""
+
     servers: ServerStage = ServerStage.PLAIN
     brokers: BrokerStage = BrokerStage.PLAIN
     sets_acls: bool = False
-    """Existing nodes are to get their ACLs now; then the servers go on to TLS."""
+    """Existing nodes must get their ACLs now; then the servers proceed to TLS."""
 
     @classmethod
     def of_new(cls, cluster: BrokerCluster) -> ZooKeeperSecurity:
-        """Of a cluster that has nothing yet."""
+        """The stages of a new cluster."""
         if not is_secured(cluster):
             return cls()
         return cls(ServerStage.TLS, BrokerStage.ACLS)
 
 
 def is_secured(cluster: BrokerCluster) -> bool:
-    """Whether the operator runs a ZooKeeper with TLS for it."""
+    """Whether the operator runs a ZooKeeper with TLS for the cluster."""
     return cluster.spec.is_secured and cluster.spec.zookeeper.connect is None
 
 
 def stage_of(template: Object) -> ServerStage:
-    """Of a pod, or of a StatefulSet's template; pods of earlier versions have no such annotation."""
+    """The stage of a pod or of a StatefulSet's template; PLAIN without the annotation, as in earlier
+    versions."""
     name = annotations_of(template).get(naming.ZOOKEEPER_STAGE_ANNOTATION, "")
     return ServerStage[name] if name in ServerStage.__members__ else ServerStage.PLAIN
 
@@ -74,7 +77,7 @@ def stage_of(template: Object) -> ServerStage:
 def plan_security(
     cluster: BrokerCluster, listed: Listed, members: int, brokers: Collection[Mapping[str, str]], secure: str
 ) -> ZooKeeperSecurity:
-    """`brokers`: what each broker's process runs with; `secure`: their zookeeper.connect with TLS."""
+    """`brokers`: the current settings of each broker; `secure`: their zookeeper.connect with TLS."""
     new = ZooKeeperSecurity.of_new(cluster)
     if not is_secured(cluster):
         return new
@@ -87,7 +90,7 @@ def plan_security(
     elif pods:
         stage = min(stage_of(pod) for pod in pods.values())
     else:
-        # Servers that all start together may begin anywhere; the brokers must reach them.
+        # Without servers, any stage is possible that the brokers' settings can connect to.
         stage = ServerStage.TLS if all(by_tls) else ServerStage.QUORUM_TLS
     complete = stateful_set is not None and _are_complete(stateful_set, pods, members, stage)
     if stage == ServerStage.TLS:
@@ -97,7 +100,7 @@ def plan_security(
         further = complete or stage == ServerStage.PLAIN
         return ZooKeeperSecurity(ServerStage(stage + 1) if further else stage)
     brokers_stage = BrokerStage.ACLS if all(by_tls) or any(by_acl) else BrokerStage.TLS
-    # Servers lost with their set come back with both ports, whatever they had before.
+    # Servers that are created again with their StatefulSet have both ports.
     stage = max(stage, ServerStage.ADD_TLS)
     if stage < ServerStage.QUORUM_TLS:
         return ZooKeeperSecurity(ServerStage.QUORUM_TLS if complete else stage, brokers_stage)
@@ -105,7 +108,7 @@ def plan_security(
 
 
 def _are_complete(stateful_set: Object, pods: Mapping[int, Object], members: int, stage: ServerStage) -> bool:
-    """Whether all servers run with the set's template, and serve."""
+    """Whether all servers have the StatefulSet's template and are ready."""
     status = stateful_set.get("status") or {}
     return (
         status.get("observedGeneration") == stateful_set["metadata"].get("generation")

@@ -1,4 +1,5 @@
-"""The ports to the outside: what runs the brokers (`port.Platform`) and their Admin API (`port.Kafka`).
+"""What the operator controls, behind `interfaces`: brokers, drivers, the Admin API, resources and Secrets.
 
-Adapters: `local` (processes, over `ottla.local`) and `kafka` (over `ottla.client.admin`); Kubernetes later.
+Implementations: `local` (brokers as processes, over `ottla.local`), `local_drivers`, `secret_files` and
+`kafka` (over `ottla.client.admin`). Those of Kubernetes are in `ottla_operator.kubernetes`.
 """

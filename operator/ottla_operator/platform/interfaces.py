@@ -1,7 +1,7 @@
-"""The ports that the reconciler drives. Adapters implement them; tests implement them in memory.
+"""The interfaces through which the reconciler observes and changes its environment.
 
-Every method may be called again after an interruption, and returns soon: what takes time is begun, and
-seen in the next observation.
+The platforms implement them; tests implement them in memory. Every method is idempotent, and returns without
+waiting for a long operation: it starts the operation, and the next reconciliation observes the result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Address = tuple[str, int]
 
 
 class StepFailed(Exception):
-    """A step that could not be taken; it is tried again on the next pass. `reason` is CamelCase."""
+    """A step failed; the next reconciliation tries it again. `reason` is CamelCase."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -70,41 +70,43 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLaunch:
-    """What a broker is to be started with."""
+    """The configuration to start a broker with."""
 
     config_hash: str
     static: Mapping[str, str] = field(default_factory=dict)
-    """What the hash is of."""
+    """The settings and traits that the hash covers."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """All settings but those that make a broker this one: id, listeners, folders, ZooKeeper."""
+    """All settings that are the same for all brokers: without id, listeners, log directories and
+    ZooKeeper."""
 
 
 class Platform(Protocol):
-    """Where brokers run. Methods raise StepFailed."""
+    """Runs brokers and ZooKeeper. Methods raise StepFailed."""
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]: ...
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
-        """Where clients and the operator reach these brokers."""
+        """The addresses at which the operator reaches these brokers."""
         ...
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
-        """Where clients begin: host:port[,host:port…]."""
+        """The bootstrap servers for clients: host:port[,host:port…]."""
         ...
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
-        """Where clients begin at each listener, and by what they know the brokers; none where that is not
-        known."""
+        """The bootstrap servers and trusted certificates of each listener, as far as they are known."""
         ...
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
-        """What brokers here are made of beside their settings, in words: a change of it needs a bounce."""
+        """What brokers consist of on this platform besides their settings, such as the image; a change
+        needs a restart."""
         ...
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Sequence[str]:
-        """Put right what surrounds the brokers; stops no broker. What was done, in words."""
+        """Create and repair the objects around the brokers, without stopping any. Returns descriptions of
+        the changes."""
         ...
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
@@ -112,52 +114,54 @@ class Platform(Protocol):
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
-        """Start a broker that does not run; None: with what it ran with last. One that keeps crashing is
-        started with growing pauses in between."""
+        """Start a stopped broker; None: with its previous launch configuration. One that keeps crashing is
+        started with exponential back-off."""
         ...
 
     async def stop_broker(
         self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
     ) -> None:
-        """Begin a controlled shutdown. `after`: what it is started with next, for a platform that starts
-        it by itself; None when it is to stay down."""
+        """Begin a controlled shutdown. `after`: the next launch configuration, for a platform that
+        restarts brokers by itself; None when the broker must stay down."""
         ...
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        """Let a broker that runs or not come back with an empty volume. Asked for only where `observe` told
-        of a VolumeLoss."""
+        """Restart a running or stopped broker with an empty volume. Called only for a broker that
+        `observe` returned with a VolumeLoss."""
         ...
 
 
 class Drivers(Protocol):
-    """Where the drivers of pipelines run: pods, or processes. Methods raise StepFailed.
+    """Runs the drivers of pipelines, as pods or processes. Methods raise StepFailed.
 
-    Never are there two of one pipeline, which would work on one checkpoint.
+    There are never two drivers of one pipeline, since they would share a checkpoint.
     """
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
-        """What a driver here is made of beside its resource: a change of it needs a new start."""
+        """What a driver consists of on this platform besides its resource; a change needs a restart."""
         ...
 
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
-        """By the pipeline's key; of those that have, or had, a driver."""
+        """The drivers by pipeline key; pipelines that never had one may be left out."""
         ...
 
     async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        """Put right what surrounds the driver; stops none. What was done, in words."""
+        """Create and repair the objects around the driver, without stopping it. Returns descriptions of
+        the changes."""
         ...
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None: ...
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
-        """Begin an orderly end. `after`: what it is started with next, for a platform that does so by
-        itself; None when it is to stay down."""
+        """Begin a graceful stop. `after`: the next launch configuration, for a platform that restarts
+        drivers by itself; None when the driver must stay down."""
         ...
 
     async def remove(self, pipeline: Pipeline) -> None:
-        """The resource goes, and with it what was asked to go. A driver that still runs is ended."""
+        """Remove what belongs to a deleted Pipeline, with its volume if `deleteClaim`. A running driver is
+        killed."""
         ...
 
 
@@ -167,8 +171,8 @@ class Kafka(Protocol):
     async def observe(
         self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
     ) -> KafkaState:
-        """Ask the controller, found through any of the brokers; for credentials and ACLs only with `access`.
-        Never raises for an unreachable cluster."""
+        """Describe the cluster through its controller; `access`: with credentials and ACLs. An unreachable
+        cluster is a KafkaState, not an error."""
         ...
 
     async def execute(self, step: KafkaStep) -> None:
@@ -177,41 +181,42 @@ class Kafka(Protocol):
 
 
 class Store(Protocol):
-    """Where resources are kept: the API server, or the folder of `ottla up`."""
+    """Stores the custom resources: the API server, or the folder of `ottla up`."""
 
     async def resources(self) -> Sequence[AnyResource]:
-        """Those with a valid spec, with their statuses."""
+        """The resources with a valid spec, with their statuses."""
         ...
 
     async def update_status(self, resource: AnyResource, status: Status) -> None: ...
 
     async def release(self, resource: AnyResource) -> None:
-        """A deletion is complete: let the resource go."""
+        """Remove the finalizer of a resource whose deletion is complete."""
         ...
 
 
 class Secrets(Protocol):
-    """Where passwords and keys are kept: Secrets of Kubernetes, or files."""
+    """Stores passwords and keys: Kubernetes Secrets, or files."""
 
     async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
-        """Those that are there."""
+        """The existing Secrets among `names`."""
         ...
 
     async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
-        """Make it, or replace all that it holds. Raises StepFailed, also where it is somebody else's."""
+        """Create a Secret, or replace its whole content. Raises StepFailed, also when `owner` does not own
+        it."""
         ...
 
     async def delete(self, owner: AnyResource, name: str) -> None:
-        """One that is gone, or somebody else's, is none to delete. Raises StepFailed."""
+        """Delete a Secret if it exists and `owner` owns it. Raises StepFailed."""
         ...
 
     async def release(self, owner: AnyResource) -> None:
-        """The resource goes, and its Secrets with it. Raises StepFailed."""
+        """Delete all Secrets of a resource that is being deleted. Raises StepFailed."""
         ...
 
 
 class InvolvedObject(Protocol):
-    """What an Event is about: a resource, also one whose spec cannot be understood."""
+    """The object of an Event: a resource, also one with an invalid spec."""
 
     @property
     def api_version(self) -> str: ...
@@ -227,7 +232,7 @@ class InvolvedObject(Protocol):
 
 
 class Recorder(Protocol):
-    """Who tells people what was done: Events on Kubernetes. Never raises, and drops what was just said."""
+    """Records Events about resources. Never raises, and drops an Event that it recorded recently."""
 
     def record(
         self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False

@@ -1,8 +1,8 @@
-"""The Admin API over `ottla.client.admin`: the `Kafka` port for real clusters.
+"""The `Kafka` interface over the admin client, `ottla.client.admin`.
 
-Called by `reconcile`, on every platform. Invariants: partitions are described by the controller itself, whose
-view is the first to change; an error of the client's becomes `StepFailed` or an unreachable `KafkaState`
-here, and goes no further.
+Called by `reconcile` and `step_executor`, on every platform. Invariants: partitions are described by the
+controller, whose metadata changes first; an error of the client becomes `StepFailed` or an unreachable
+`KafkaState`.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _GROUP_TIMEOUT_S = 3.0
 
 
 class KafkaAdmin:
-    """Keeps one client for the brokers it was told of last."""
+    """The admin client for the brokers of the last observation, and one for each controller."""
 
     def __init__(self, properties: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`properties`: those of Kafka's clients that say how to connect, asked for on every observation;
-        when they change, as with a certificate that was renewed, connections are made anew."""
+        """`properties`: returns the client properties for security, called in every observation. When they
+        change, as with a renewed certificate, the client connects again."""
         self._properties = properties
         self._connection_properties: Mapping[str, str] = {}
         self._security: ClientSecurity | None = None
@@ -92,7 +92,7 @@ class KafkaAdmin:
         self._controllers.clear()
 
     async def _client(self, brokers: Sequence[Address]) -> AdminClient:
-        """Raises ValueError for properties that make no sense."""
+        """Raises ValueError for invalid properties."""
         properties = self._properties()
         if properties != self._connection_properties:
             await self.close()
@@ -137,7 +137,7 @@ class KafkaAdmin:
             async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
                 seen = await self._observe_controller(node)
         except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
-            # It is named as the controller, and may be gone since: another one is elected soon.
+            # Brokers still name it as the controller, but it may have stopped: another one is elected soon.
             return replace(without, problem=f"the controller, broker {node.id}: {_reason(error)}")
         if seen is None:
             return without
@@ -153,14 +153,14 @@ class KafkaAdmin:
         return replace(seen, groups=found, quotas=quotas, access=seen_access)
 
     async def _observe_controller(self, node: Node) -> KafkaState | None:
-        """The cluster as this broker tells it; None when it says that it is not the controller."""
+        """The cluster as described by this broker; None when it is not the controller."""
         address = (node.host, node.port)
         controller = self._controllers.setdefault(address, self._admin_for([address]))
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
             return None
-        # Moves first: what this controller does not list is over in its metadata too, so replicas that
-        # are about to go are never taken for replicas that shall stay.
+        # Reassignments first: one that the controller does not list has ended in its metadata, too, so that a
+        # replica that is being removed is never taken for one that stays.
         moves = await controller.list_partition_reassignments()
         topics = await controller.describe_topics()
         configs = await controller.describe_topic_configs(topics)
@@ -202,7 +202,7 @@ class KafkaAdmin:
             return None
 
     async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
-        # Asking for a coordinator would create the offsets topic; an observer creates nothing.
+        # FindCoordinator would create the offsets topic; an observation must not.
         if _OFFSETS_TOPIC not in topics:
             return GroupState(group, "Dead", lags={}, offsets={})
         try:
@@ -218,7 +218,8 @@ class KafkaAdmin:
     async def _zookeeper_group(
         self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]
     ) -> GroupState:
-        """A group of consumers of 0.8: brokers read what it has committed, and do not know its members."""
+        """A group of 0.8 consumers: its offsets are in ZooKeeper, and its members are not known to
+        brokers."""
         partitions = [TopicPartition(*each.key) for topic in topics.values() for each in topic.partitions]
         try:
             async with asyncio.timeout(_GROUP_TIMEOUT_S):
@@ -232,7 +233,7 @@ class KafkaAdmin:
     async def _positions(
         self, admin: AdminClient, query: GroupQuery, topics: Mapping[str, TopicState]
     ) -> Positions | None:
-        """What a query of a group asks for; None when it asks for nothing, or nobody answers."""
+        """The offsets for a GroupQuery; None without topics, or when they could not be read."""
         if not query.topics:
             return None
         partitions = [
@@ -252,7 +253,7 @@ class KafkaAdmin:
             log.debug("offsets could not be read: %s", _reason(error))
             return None
         if len(ends) < len(partitions) or len(starts) < len(partitions):
-            # A partition without a leader: no reset of a part of a topic.
+            # A partition has no leader. A reset covers all partitions of a topic or none.
             return None
         return Positions(
             *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
@@ -275,7 +276,7 @@ class KafkaAdmin:
 def _lags(
     committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
-    """By topic, and the offsets."""
+    """(lag by topic, committed offsets)."""
     lags: dict[str, int] = {}
     for partition, offset in committed.items():
         lag = max(0, ends.get(partition, offset) - offset)
@@ -284,8 +285,8 @@ def _lags(
 
 
 def _reason(error: BaseException) -> str:
-    """Time-outs say nothing by themselves."""
-    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+    """The error's message; a TimeoutError has none of its own."""
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def _topic_state(
@@ -349,7 +350,7 @@ async def _execute(admin: AdminClient, step: KafkaStep) -> None:
         case ElectPreferredLeaders():
             await admin.elect_preferred_leaders([TopicPartition(*key) for key in step.partitions])
         case _:
-            raise StepFailed("NotSupported", f"{step}: the brokers do not serve this yet")
+            raise StepFailed("NotSupported", f"{step}: not supported")
 
 
 async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
@@ -382,7 +383,7 @@ async def _reassign(admin: AdminClient, step: Reassign) -> None:
 
 
 async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, object]) -> None:
-    """Await the call; an error that says that its work is done already is none."""
+    """Await the call. An error with `code` means that the change exists already, and is ignored."""
     try:
         await call
     except KafkaError as error:

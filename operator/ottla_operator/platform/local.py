@@ -1,10 +1,10 @@
-"""Brokers as processes on this machine, in place of pods: the `Platform` port over `ottla.local`.
+"""The `Platform` interface for local processes: brokers and ZooKeeper over `ottla.local`.
 
-Called by `ottla up`. All brokers are on one address: a port that the spec fixes for all of them is the first
-broker's, and the others count up from it. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and
-its volume; `revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with
-no more memory than one, it remembers which exits were asked for and how often a broker crashed. Brokers of a
-cluster that is not secured have one listener, without TLS, on the port they are given.
+Used by `ottla up`. All brokers have one address: broker N uses a port of the spec plus N. A broker's folder,
+`<data>/brokers/<id>/`, replaces its pod and its volume; `revision.json` in it has the broker's launch
+configuration and is kept between runs. Like a kubelet, this class has in memory only which exits were
+requested and how often a broker crashed. Without `spec.listeners`, TLS and authorization, brokers have one
+plaintext listener.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _HTTP_PORT, _HTTP_HOST = "ottla.http.port", "ottla.http.host"
 
 @dataclass(slots=True)
 class _BrokerRun:
-    """What is known of one broker's process since this platform was made."""
+    """The state of one broker's process."""
 
     process: BrokerProcess
     port: int
-    """By which we talk to it."""
+    """The port of the listener that the operator uses."""
     http_address: str = ""
     """HOST:PORT of its metrics and probes, if it has them."""
     started_at_ms: int | None = None
@@ -80,24 +80,24 @@ class LocalPlatform:
         self._brokers: dict[int, _BrokerRun] = {}
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._problems: dict[int, str] = {}
-        # A child dies with the thread that started it, and ZooKeeper's start blocks: it gets a thread of
-        # its own that lives as long as we do.
+        # A child process dies with the thread that started it (PR_SET_PDEATHSIG), and ZooKeeper's start
+        # blocks: it has a thread that lives as long as this object.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
 
-    # ---- where things are
+    # ---- addresses and files
 
     @property
     def brokers_dir(self) -> Path:
         return self._data / "brokers"
 
     def client_ports(self, cluster: BrokerCluster, broker: int) -> list[int]:
-        """Where clients reach a broker: the port of each of its listeners."""
+        """The port of each of a broker's listeners for clients."""
         if cluster.spec.is_secured:
             return self._secured.client_ports(cluster, broker)
         return [self._first_port + broker]
 
     def port_problem(self, cluster: BrokerCluster, broker: int, settings: Mapping[str, str]) -> str:
-        """What keeps a broker that does not run from its ports, and what to do about it."""
+        """Why a stopped broker cannot use its ports, with the option to change; "" when it can."""
         ports = dict.fromkeys(self.client_ports(cluster, broker), "--port")
         of_listeners = {
             port: f"broker {other}"
@@ -107,17 +107,17 @@ class LocalPlatform:
         http = _http_port(settings, broker)
         if http > 0:
             if http in of_listeners:
-                where = f"port {http}, for the metrics of broker {broker}, is that of a listener of "
+                where = f"port {http}, for the metrics of broker {broker}, is also the port of a listener of "
                 return f"{where}{of_listeners[http]}; give another {_HTTP_PORT}"
             ports[http] = _HTTP_PORT
         for port, given_by in ports.items():
             if port > 65535 or port_in_use(port, HOST):
-                what = "is no port" if port > 65535 else "is in use by another program"
+                what = "is not a valid port" if port > 65535 else "is in use by another program"
                 return f"port {port}, for broker {broker}, {what}; give another one with {given_by}"
         return ""
 
     def http_addresses(self) -> Mapping[int, str]:
-        """Where the brokers that run have their metrics and probes."""
+        """HOST:PORT of metrics and probes of each running broker."""
         return {
             broker: running.http_address
             for broker, running in sorted(self._brokers.items())
@@ -128,7 +128,7 @@ class LocalPlatform:
         return [(HOST, self._brokers[broker].port) for broker in sorted(brokers)]
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
-        """Of the first listener."""
+        """The bootstrap servers of the first listener."""
         brokers = range(cluster.spec.replicas)
         return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in brokers)
 
@@ -136,7 +136,7 @@ class LocalPlatform:
         return self._secured.listeners(cluster) if cluster.spec.is_secured else ()
 
     def client_properties(self) -> Mapping[str, str]:
-        """How we connect to the brokers, by what the last observation found."""
+        """The client properties of the operator's connections, from the last observation."""
         return self._properties
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
@@ -177,7 +177,7 @@ class LocalPlatform:
         return self._zookeeper.connect if self._zookeeper is not None else ""
 
     def zookeeper_connect(self, cluster: BrokerCluster) -> str:
-        """What clients of ZooKeeper connect to."""
+        """The connect string of the cluster's ZooKeeper."""
         return self._connect(cluster)
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
@@ -240,19 +240,19 @@ class LocalPlatform:
         )
 
     async def _probe(self, port: int) -> bool:
-        """Whether a broker answers a request, as a readiness probe asks."""
+        """Whether the broker responds to ApiVersions."""
         try:
             connection = await BrokerConnection.open(
                 HOST, port, client_id="ottla-probe", timeout_s=PROBE_TIMEOUT_S, security=self._security
             )
         except Exception:
-            # Whatever went wrong, it did not answer; the reason is in its own log.
+            # Any failure means that it is not ready; the cause is in the broker's log.
             return False
         connection.close()
         return True
 
     def _update_state(self, broker: int, running: _BrokerRun, ready: bool) -> tuple[BrokerRunState, str]:
-        """The state of a process of ours, keeping the times at which it changed."""
+        """The state of the process and its message; records the times of changes."""
         now_ms = self._clock_ms()
         if running.process.running:
             if running.stop_requested_ms is not None:
@@ -263,8 +263,11 @@ class LocalPlatform:
                 was_ready = running.ready_since_ms is not None
                 running.ready_since_ms = None
                 if was_ready:
-                    return "Running", "does not answer"
-                return "Starting", f"starting again: it {running.last_crash}" if running.crashes else ""
+                    return "Running", "the broker does not respond"
+                return (
+                    "Starting",
+                    f"restarting after a crash: the process {running.last_crash}" if running.crashes else "",
+                )
             if running.ready_since_ms is None:
                 running.ready_since_ms = now_ms
             elif now_ms - running.ready_since_ms > BACK_OFF_RESET_MS:
@@ -283,7 +286,7 @@ class LocalPlatform:
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         before = self._revision(broker)
         if launch is None:
-            assert before is not None, f"broker {broker} never ran: there is nothing to start it as"
+            assert before is not None, f"broker {broker} has no previous revision"
             launch = BrokerLaunch(before["hash"], before["static"], before["properties"])
             secured = before.get("secured")
         else:
@@ -308,7 +311,7 @@ class LocalPlatform:
         of_listeners = {} if secured is None else self._secured.listening_at(secured, port)
         http = _http_port(launch.properties, broker)
         if http == 0:
-            http = free_port(HOST)  # so that we know it, and can say it
+            http = free_port(HOST)  # chosen here, so that the port is known
         of_http = {_HTTP_PORT: str(http)} if http > 0 else {}
         process.write_properties(self._connect(cluster), {**launch.properties, **of_listeners, **of_http})
         revision = {
@@ -344,19 +347,20 @@ class LocalPlatform:
             raise StepFailed("StillRunning", f"broker {broker} is still running")
         self._brokers.pop(broker, None)
         self._problems.pop(broker, None)
-        # First the volume: were we interrupted, the revision would still say that there is a broker.
+        # The volume first: after an interruption, the revision file still identifies the broker.
         if delete_volume:
             await asyncio.to_thread(shutil.rmtree, self.brokers_dir / str(broker) / "data", True)
         self._revision_file(broker).unlink(missing_ok=True)
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        """Folders that are gone are made anew when their broker starts: nobody is told of a loss here."""
-        raise StepFailed("NotSupported", f"broker {broker}: a folder is not replaced by us")
+        """Not supported: `observe` reports no VolumeLoss, since a broker creates a missing folder when it
+        starts."""
+        raise StepFailed("NotSupported", f"broker {broker}: data folders are not replaced")
 
-    # ---- the end
+    # ---- shutdown
 
     async def shutdown(self, *, last: int | None = None, grace_s: float = 45) -> None:
-        """Stop all in order: brokers, `last` (the controller) after the others; then ZooKeeper."""
+        """Stop the brokers, `last` (the controller) after the others, then ZooKeeper."""
         first = [broker for broker in self._brokers if broker != last]
         await self._terminate(first, grace_s)
         await self._terminate([broker for broker in self._brokers if broker == last], grace_s)
@@ -369,7 +373,7 @@ class LocalPlatform:
             process.terminate()
         try:
             async with asyncio.timeout(grace_s):
-                # The end of a child process is polled for: it comes with no event.
+                # The exit of a child process raises no event and is polled.
                 while any(process.running for process in processes):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -377,11 +381,11 @@ class LocalPlatform:
                 if process.running:
                     log.warning("broker %d did not stop within %.0f s: killed", process.broker_id, grace_s)
         for process in processes:
-            # Reaps it, and kills what is left.
+            # Reaps the process, and kills it if it still runs.
             process.stop(0)
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all processes."""
         for running in self._brokers.values():
             running.process.kill()
         if self._zookeeper is not None and self._zookeeper.running:
@@ -389,13 +393,14 @@ class LocalPlatform:
 
 
 def _http_port(settings: Mapping[str, str], broker: int) -> int:
-    """Of one broker's metrics and probes: counted up from a port that is fixed; 0 is any, -1 none."""
+    """The port of a broker's metrics and probes: a fixed port plus the broker id; 0: any free port, -1:
+    none."""
     port = int(settings.get(_HTTP_PORT, "-1"))
     return port + broker if port > 0 else port
 
 
 def _crash_message(process: BrokerProcess) -> str:
-    """How it ended, with the last thing that it said if it ended by itself."""
+    """How the process ended, with the cause from its log unless a signal killed it."""
     code = process.exit_code
     if code is None or code < 0:
         return f"was killed by signal {-(code or 0)}"

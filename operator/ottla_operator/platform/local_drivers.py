@@ -1,9 +1,9 @@
-"""Drivers of pipelines as processes on this machine, with Spark inside: the `Drivers` port of `ottla up`.
+"""The `Drivers` interface for local processes, with Spark in local mode.
 
-Called by the reconciler. The folder `<data>/pipelines/<name>/data` stands for a pipeline's volume, and is
-where its driver works; the configuration and the log are beside it. A driver dies with us, so that after a
-start there is none left; like a kubelet, this remembers which ends were asked for and how often a driver
-crashed.
+Used by `ottla up`. The folder `<data>/pipelines/<name>/data` replaces a pipeline's volume and is its driver's
+working directory; configuration and log are beside it. Drivers end with the process of `ottla up`, so that
+none is left from an earlier run. Like a kubelet, this class has in memory which exits were requested and how
+often a driver crashed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _LOG_LINES: Final = 40
 
 @dataclass(slots=True)
 class _DriverRun:
-    """What is known of one pipeline's driver since we started."""
+    """The state of one driver's process."""
 
     process: ChildProcess
     port: int
     revision: str
     started_at_ms: int
     log_from: int
-    """Where in the log this process began."""
+    """The position in the log at which this process began, in bytes."""
     stop_requested_ms: int | None = None
     ended_at_ms: int | None = None
     crashes: int = 0
@@ -61,7 +61,7 @@ class _DriverRun:
 
 
 def command_of(pipeline: Pipeline, config: Path, port: int) -> list[str]:
-    """The command line of a driver that does all the work itself."""
+    """The command line of a driver with Spark in local mode."""
     return [
         *(sys.executable, "-m", "ottla_pipeline.command", pipeline.spec.job, "--config", str(config)),
         *("--status-port", str(port), "--status-host", HOST, "--master", "local[*]"),
@@ -79,7 +79,7 @@ class LocalDrivers:
         self._drivers: dict[str, _DriverRun] = {}
 
     def folder(self, pipeline: Pipeline) -> Path:
-        """Where relative paths of its configuration lead."""
+        """The driver's working directory, to which relative paths of the configuration refer."""
         return self._folder / pipeline.metadata.name / "data"
 
     def log(self, pipeline: Pipeline) -> Path:
@@ -92,18 +92,18 @@ class LocalDrivers:
 
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         known = {p.key: self._drivers[p.key] for p in pipelines if p.key in self._drivers}
-        asked = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
-        told = await process_status.fetch_progress(asked)
+        addresses = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
+        progress_by_key = await process_status.fetch_progress(addresses)
         instances = {}
         for key, driver in known.items():
-            seen = self._update_state(driver)
-            progress = told.get(key) if seen.state == "Running" else None
+            instance = self._update_state(driver)
+            progress = progress_by_key.get(key) if instance.state == "Running" else None
             instances[key] = DriverInstance(
-                state=seen.state,
+                state=instance.state,
                 name=f"process {driver.process.pid}" if driver.process.running else "",
                 revision=driver.revision,
                 crashes=driver.crashes,
-                backing_off=seen.backing_off,
+                backing_off=instance.backing_off,
                 exit_code=driver.last_exit,
                 message=driver.exit_message,
                 progress=progress,
@@ -111,7 +111,7 @@ class LocalDrivers:
         return instances
 
     def _update_state(self, driver: _DriverRun) -> DriverInstance:
-        """State and rest of a process of ours, keeping the times at which it changed."""
+        """The state of the process, and whether it backs off; records the times of changes."""
         now_ms = self._clock_ms()
         if driver.process.running:
             if driver.stop_requested_ms is not None:
@@ -153,12 +153,14 @@ class LocalDrivers:
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # JSON is YAML; a configuration may hold passwords.
+            # JSON is valid YAML. The file is private since a configuration may have passwords.
             write_private(config, json.dumps(content, indent=1, default=str).encode())
         except OSError as error:
             raise StepFailed("FolderNotWritable", f"{folder}: {error.strerror}") from None
         port, log_file = free_port(HOST), self.log(pipeline)
-        again = before is not None and before.revision == launch.revision and before.stop_requested_ms is None
+        same_revision = (
+            before is not None and before.revision == launch.revision and before.stop_requested_ms is None
+        )
         process = ChildProcess(
             f"driver of {pipeline.metadata.name}",
             command_of(pipeline, config, port),
@@ -172,7 +174,7 @@ class LocalDrivers:
             self._clock_ms(),
             log_file.stat().st_size if log_file.exists() else 0,
         )
-        if again and before is not None:
+        if same_revision and before is not None:
             running.crashes, running.last_exit, running.exit_message = (
                 before.crashes,
                 before.last_exit,
@@ -195,10 +197,10 @@ class LocalDrivers:
         if storage is not None and storage.delete_claim:
             await asyncio.to_thread(shutil.rmtree, self._folder / pipeline.metadata.name, True)
 
-    # ---- the end
+    # ---- shutdown
 
     async def shutdown(self, grace_s: float = 45) -> None:
-        """Let all end in order; those that do not are killed."""
+        """Terminate all drivers; those that still run after `grace_s` are killed."""
         processes = [driver.process for driver in self._drivers.values()]
         for process in processes:
             process.terminate()
@@ -212,21 +214,22 @@ class LocalDrivers:
             process.stop(0)
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all drivers."""
         for driver in self._drivers.values():
             driver.process.kill()
 
 
 def _how_it_ended(driver: _DriverRun) -> str:
-    """With all lines of a job that could not begin, else with the last one."""
+    """How the process ended: with all log lines of a job that cannot start, otherwise with the likely
+    cause."""
     code = driver.process.exit_code
     if code is None or code < 0:
         return f"was killed by signal {-(code or 0)}"
     try:
         with driver.process.log.open("rb") as file:
             file.seek(driver.log_from)
-            said = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+            lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
     except OSError:
-        said = []
-    words = "\n".join(said) if code == EXIT_CANNOT_START else exit_message("\n".join(said))
-    return f"ended with code {code}" + (f": {words}" if words else "")
+        lines = []
+    cause = "\n".join(lines) if code == EXIT_CANNOT_START else exit_message("\n".join(lines))
+    return f"ended with code {code}" + (f": {cause}" if cause else "")

@@ -1,10 +1,9 @@
-"""Listeners, certificates and the operator's own way in, of a secured cluster of local processes.
+"""Listeners, certificates and client properties of a secured cluster of local processes.
 
-Called by `platform.local`. Settings and certificates are those of the pods (`planning.listener_security`,
-`planning.cluster_secrets`), with files in place of mounted Secrets. All brokers are on one address, so that
-each listener of each broker has a port of its own: those of the spec's first listener count up from the port
-that was given, by broker, those of the next one from 100 further. The listener between brokers, by which the
-operator connects too, has any port that is free.
+Used by `platform.local`. Settings and certificates are the same as in pods (`planning.listener_security`,
+`planning.cluster_secrets`), with files instead of mounted Secrets. All brokers have one address, so each
+listener of each broker has its own port: listener L of broker B uses the first port + 100 * L + B. The
+inter-broker listener, which the operator uses, too, has any free port.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class LocalSecurity:
         self._host = host
         self._first_port = first_port
 
-    # ---- where clients connect
+    # ---- addresses
 
     def client_ports(self, cluster: BrokerCluster, broker: int) -> list[int]:
-        """A port for each listener of the spec."""
+        """The broker's port for each listener of the spec."""
         first = self._first_port + broker
         return [first + PORTS_APART * number for number, _ in enumerate(_listeners(cluster))]
 
@@ -70,20 +69,22 @@ class LocalSecurity:
 
     @staticmethod
     def authority(cluster: BrokerCluster) -> str:
-        """The Secret with the certificate by which clients know the brokers."""
+        """The Secret with the authority's certificate that clients trust."""
         return certificate_secret(cluster_ca(cluster.metadata.name))
 
     # ---- brokers
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
-        """Ports and types of listeners are Kubernetes' alone."""
+        """The parts of the revision that affect local brokers: ports and types of listeners are for
+        Kubernetes only."""
         spec = cluster.spec
         listeners = [listener.model_dump(exclude={"port", "type"}) for listener in _listeners(cluster)]
         authorization = None if spec.authorization is None else spec.authorization.model_dump()
         return {"spec.listeners": json.dumps(listeners), "spec.authorization": json.dumps(authorization)}
 
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:
-        """All of one broker's, but for the listener between brokers, which `listening_at` adds."""
+        """The security and listener settings of one broker, without the inter-broker listener
+        (`listening_at`)."""
         name, spec, listeners = cluster.metadata.name, cluster.spec, _listeners(cluster)
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
@@ -106,7 +107,8 @@ class LocalSecurity:
         return {**settings, "listeners": f"{_BETWEEN}://{self._host}:{port},{settings['listeners']}"}
 
     async def ensure_children(self, cluster: BrokerCluster, brokers: Iterable[int], now_ms: int) -> list[str]:
-        """Authorities and certificates as they should be. What was done, in words; raises StepFailed."""
+        """Write the Secrets of authorities and certificates that are due. Returns descriptions; raises
+        StepFailed."""
         read = await self._secrets.read(secret_names(cluster.metadata.name))
         found = {name: secret.data for name, secret in read.items()}
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
@@ -119,7 +121,7 @@ class LocalSecurity:
     # ---- the operator
 
     def client_properties(self, cluster: BrokerCluster) -> dict[str, str]:
-        """How the operator connects; none before it has a certificate."""
+        """The client properties of the operator's connections; empty before it has a certificate."""
         keystore = self._secrets.path(operator_secret(cluster.metadata.name), f"{OPERATOR}.pem")
         if not keystore.exists():
             return {}

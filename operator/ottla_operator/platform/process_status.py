@@ -1,6 +1,6 @@
-"""What a pipeline's driver tells of its job at `/status`. Used by every platform.
+"""The status of processes: a driver's progress from its status port, and the cause of an exit from its log.
 
-A driver that does not answer, or not in time, is one of which nothing is known: never an error.
+Used by every platform. A driver that does not respond in time has no progress; this is not an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMEOUT_S: Final = 3.0
 
 
 async def fetch_progress(addresses: Mapping[str, str]) -> dict[str, JobProgress]:
-    """By key, of those `HOST:PORT` that answered."""
+    """The progress of the drivers at `HOST:PORT` that responded, by key. GETs /status of each."""
     if not addresses:
         return {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -42,7 +42,7 @@ async def _fetch(session: aiohttp.ClientSession, address: str) -> JobProgress | 
 
 
 def progress_of(content: object) -> JobProgress | None:
-    """None when it is not what a job tells."""
+    """The progress in a /status response; None when it has another format."""
     if not isinstance(content, dict):
         return None
     batch = content.get("lastBatch")
@@ -111,7 +111,7 @@ def _text(value: object) -> str:
 
 
 def exit_message(log_tail: str) -> str:
-    """Why a process ended, as far as its log tells: the last line above INFO, or else the last one."""
+    """The most likely cause of an exit: the last log line above INFO, or else the last line."""
     lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
-    told = [line for line in lines if " INFO " not in line] or lines
-    return told[-1].rpartition(" ERROR ")[2].strip() if told else ""
+    candidates = [line for line in lines if " INFO " not in line] or lines
+    return candidates[-1].rpartition(" ERROR ")[2].strip() if candidates else ""

@@ -1,8 +1,8 @@
-"""Secrets as folders of files, an entry each: the `Secrets` port of `ottla up`.
+"""The `Secrets` interface of `ottla up`: a folder for each Secret, with a file for each entry.
 
-`<data>/secrets/<name>/<entry>`, readable by their owner alone, as pods have Secrets mounted. A folder of
-ours says whose it is in `.owner`; others may be put there by hand, for passwords of one's own. Invariant: a
-file is replaced whole.
+The files `<data>/secrets/<name>/<entry>` are readable by their owner only, like Secrets mounted in pods. A
+folder that the operator wrote has the key of its resource in `.owner`; users may add other folders for
+passwords that they choose. Invariant: a file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class SecretFiles:
         folder = self.path(name)
         try:
             if folder.exists() and self._owner(name) != owner.key:
-                raise StepFailed("SecretConflict", f"{folder} is there, and is not of {owner.key}")
+                raise StepFailed("SecretConflict", f"{folder} exists and {owner.key} does not own it")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # First of all: what is left of an interruption is to be known as ours.
+            # First: after an interruption, the folder must be recognized as owned.
             write_private(folder / _OWNER, f"{owner.key}\n".encode())
             for entry, value in data.items():
                 write_private(folder / entry, value)
@@ -81,7 +81,7 @@ class SecretFiles:
 
 
 def write_private(path: Path, value: bytes) -> None:
-    """Replace a file whole, readable by its owner alone."""
+    """Replace a file atomically, with mode 0600."""
     partial = path.with_name(f".{path.name}.tmp")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""BrokerCluster: a set of brokers, the ZooKeeper they use, and how both are rolled, scaled and balanced."""
+"""BrokerCluster: brokers and their ZooKeeper, with the policies for restarts, scaling and balancing."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from ottla_operator.resources.settings import (
     version_problem,
 )
 
-# Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
+# Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
-# Of a cluster that is not secured, too.
+# Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
@@ -58,23 +58,25 @@ class Listener(Model):
     type: Literal["internal", "nodeport", "loadbalancer"] = "internal"
     tls: bool = False
     authentication: ListenerAuthentication | None = Field(
-        default=None, description="How clients say who they are; those of a listener without are ANONYMOUS."
+        default=None,
+        description="How clients authenticate. Without it, clients of the listener are User:ANONYMOUS.",
     )
 
 
 class Authorization(Model):
     type: Literal["simple"] = Field(description="Kafka's ACLs.")
     super_users: list[str] = Field(
-        default_factory=list, description="CN=NAME of a certificate's subject, or NAME of SCRAM."
+        default_factory=list, description="Names of super users: CN=NAME for a certificate, NAME for SCRAM."
     )
 
 
 class CertificateAuthority(Model):
-    """Of the operator's: what it signs ends with it at the latest, and is renewed as early."""
+    """A certificate authority of the operator. The certificates that it signs have the same validity and
+    renewal."""
 
     validity_days: int = Field(default=365, ge=1, le=36500)
     renewal_days: int = Field(
-        default=30, ge=1, description="Certificates are renewed so long before their end."
+        default=30, ge=1, description="Days before its expiration that a certificate is renewed."
     )
 
 
@@ -82,7 +84,7 @@ class Storage(Model):
     size: Quantity | None = None
     storage_class: str | None = Field(default=None, alias="class")
     delete_claim: bool = Field(
-        default=False, description="Delete a broker's volume with the broker; kept otherwise."
+        default=False, description="Whether to delete a broker's volume when the broker is removed."
     )
 
 
@@ -92,7 +94,7 @@ class ManagedZooKeeper(Model):
 
 
 class ZooKeeper(Model):
-    """Where the cluster's ZooKeeper is: an address, or one that the operator runs (the default)."""
+    """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
     connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
     managed: ManagedZooKeeper | None = None
@@ -100,12 +102,12 @@ class ZooKeeper(Model):
     @model_validator(mode="after")
     def _one_of(self) -> ZooKeeper:
         if self.connect is not None and self.managed is not None:
-            raise ValueError("give connect or managed, not both")
+            raise ValueError("connect and managed exclude each other")
         return self
 
 
 def _zookeeper_servers(spec: BrokerClusterSpec) -> int | None:
-    """Of the ensemble that the operator runs; None when it runs none."""
+    """The number of servers that the operator runs; None for an external ZooKeeper."""
     if spec.zookeeper.connect is not None:
         return None
     return (spec.zookeeper.managed or ManagedZooKeeper()).replicas
@@ -118,10 +120,10 @@ def _servers_cel(spec: str) -> str:
     return f"({of_others} ? 0 : ({given} ? {spec}.zookeeper.managed.replicas : {default}))"
 
 
-# Two new servers of three would be a quorum without the data of the first.
+# Of three servers, two new ones would be a quorum without the data of the first.
 SERVERS_RULE = TransitionRule(
     path="spec.zookeeper.managed.replicas",
-    message="zookeeper.managed.replicas cannot be changed: new servers could outvote the one with the data",
+    message="zookeeper.managed.replicas is immutable: new servers without data could form a quorum",
     cel=f"{_servers_cel('self')} == {_servers_cel('oldSelf')}",
     allows=lambda old, new: _zookeeper_servers(old) == _zookeeper_servers(new),
 )
@@ -132,11 +134,12 @@ def _secured_cel(spec: str) -> str:
     return f"(has({spec}.authorization) || (has({spec}.listeners) && {spec}.listeners.exists(l, {one})))"
 
 
-# Brokers that are bounced would not reach the others: one kind is with TLS between brokers, one without.
+# In a roll between plaintext and TLS on the inter-broker listener, restarted brokers could not reach the
+# others.
 SECURED_RULE = TransitionRule(
     path="spec.listeners",
-    message="a cluster is made with tls, authentication or authorization, or stays without: its brokers "
-    "would lose one another while that changes",
+    message="tls, authentication and authorization cannot be added to or removed from an existing cluster: "
+    "its brokers could not connect to each other during the change",
     cel=f"{_secured_cel('self')} == {_secured_cel('oldSelf')}",
     allows=lambda old, new: old.is_secured == new.is_secured,
 )
@@ -154,7 +157,7 @@ class DisruptionBudget(Model):
 
 class Template(Model):
     pod: PodTemplate = Field(
-        default_factory=PodTemplate, description="Added to the brokers' pods, as in Kubernetes."
+        default_factory=PodTemplate, description="A pod template that is merged into that of the brokers."
     )
     pod_disruption_budget: DisruptionBudget = Field(default_factory=DisruptionBudget)
     topology_spread_constraints: list[FreeForm] = Field(default_factory=list)
@@ -163,10 +166,13 @@ class Template(Model):
 class RollingUpdate(Model):
     strategy: Literal["Auto", "OnApproval"] = "Auto"
     max_unavailable_per_rack: int = Field(
-        default=1, ge=1, description="Brokers of one rack down at a time; never of two racks at once."
+        default=1, ge=1, description="The maximum of unavailable brokers in a rack; never in two racks."
     )
     min_ready_seconds: int = Field(default=3, ge=0, le=3600)
-    timeout: Duration = Field(default="10m", description="After this a broker that is not back is reported.")
+    timeout: Duration = Field(
+        default="10m",
+        description="How long a restarted broker may take to become ready; after this the roll stops.",
+    )
     elect_preferred_leaders: bool = True
 
 
@@ -177,7 +183,8 @@ class ScaleDown(Model):
 class Rebalance(Model):
     on_scale_up: bool = True
     replication_throttle: Quantity | None = Field(
-        default=None, description="Bytes per second and broker that reassignments may move; no limit if none."
+        default=None,
+        description="The throttle of reassignments, in bytes per second and broker. Default: none.",
     )
 
 
@@ -186,17 +193,17 @@ class BrokerClusterSpec(Model):
     version: str | None = Field(
         default=None,
         pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?$",
-        description="The protocol version between brokers (inter.broker.protocol.version). A new image rolls "
-        "first; the version is raised in a second roll, when all brokers run it, and never lowered.",
+        description="inter.broker.protocol.version. A new image is rolled out first; when all brokers run "
+        "it, a second roll raises the version. It is never lowered.",
     )
     image: str | None = None
     listeners: list[Listener] = Field(default_factory=list, max_length=32)
     authorization: Authorization | None = None
     cluster_ca: CertificateAuthority = Field(
-        default_factory=CertificateAuthority, description="Signs the certificates of brokers."
+        default_factory=CertificateAuthority, description="The authority of the brokers' certificates."
     )
     clients_ca: CertificateAuthority = Field(
-        default_factory=CertificateAuthority, description="Signs the certificates of users."
+        default_factory=CertificateAuthority, description="The authority of the users' certificates."
     )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
     storage: Storage = Field(default_factory=Storage)
@@ -209,12 +216,12 @@ class BrokerClusterSpec(Model):
     rebalance: Rebalance = Field(default_factory=Rebalance)
     default_quotas: Limits | None = Field(
         default=None,
-        description="Of each client id without limits of its own; lifted when this is taken away.",
+        description="The default quotas of client ids; removed with this field.",
     )
 
     @property
     def is_secured(self) -> bool:
-        """Whether brokers know one another by certificates."""
+        """Whether brokers use mutual TLS between each other."""
         return self.authorization is not None or any(
             listener.tls or listener.authentication is not None for listener in self.listeners
         )
@@ -251,7 +258,7 @@ ReassignPhase = Literal["Waiting", "Moving", "Completed", "Refused"]
 
 
 class ReassignRequestStatus(Model):
-    """What became of the annotation ottla.dev/reassign."""
+    """The progress of the request in the annotation ottla.dev/reassign."""
 
     id: str
     phase: ReassignPhase
@@ -260,9 +267,11 @@ class ReassignRequestStatus(Model):
 
 
 class ThrottleStatus(Model):
-    """The replication throttle that the operator has set, or is about to: what it takes away again."""
+    """The replication throttle that the operator sets during a reassignment and removes after it."""
 
-    rate: int | None = Field(default=None, description="None: the rate is somebody else's.")
+    rate: int | None = Field(
+        default=None, description="Bytes per second; none when another tool has set the rate."
+    )
     topics: list[str] = Field(default_factory=list)
 
 
@@ -273,12 +282,12 @@ class UpgradeStatus(Model):
 
 
 class ListenerStatus(Model):
-    """As Strimzi's."""
+    """A listener's bootstrap servers and certificates, as in Strimzi's status."""
 
     name: str
     bootstrap_servers: str = ""
     certificates: list[str] = Field(
-        default_factory=list, description="In PEM: what clients trust to know the brokers by."
+        default_factory=list, description="The certificates that clients of the listener must trust, in PEM."
     )
 
 
@@ -304,7 +313,7 @@ class BrokerClusterStatus(Status):
     throttle: ThrottleStatus | None = None
     upgrade: UpgradeStatus | None = None
     default_quotas: Limits | None = Field(
-        default=None, description="The limits of default clients that are the operator's to lift."
+        default=None, description="The default quotas that the operator has set and must remove."
     )
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
@@ -350,7 +359,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if problem:
                 yield Problem("spec.version", problem)
             if PROTOCOL_VERSION in self.spec.config:
-                yield Problem("spec.version", f"give it here, or as {PROTOCOL_VERSION} in spec.config")
+                yield Problem(
+                    "spec.version", f"spec.version and {PROTOCOL_VERSION} in spec.config exclude each other"
+                )
         connect = self.spec.zookeeper.connect
         if connect is not None and not is_connect_string(connect):
             yield Problem(
@@ -359,8 +370,8 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             )
         for name in self.spec.config if connect is None else ():
             if name.startswith(_ZOOKEEPER_SECURITY):
-                words = "is set by the operator for the ZooKeeper that it runs; give zookeeper.connect"
-                yield Problem(f"spec.config[{name}]", words)
+                message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
+                yield Problem(f"spec.config[{name}]", message)
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (
@@ -370,7 +381,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         for path, quantity in quantities:
             if quantity is not None and parse_quantity(quantity) is None:
                 yield Problem(
-                    path, f"{quantity!r} is no quantity; allowed: a number, or one with Ki, Mi, Gi, …"
+                    path, f"{quantity!r} is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
                 )
 
     def _security_problems(self) -> Iterator[Problem]:
@@ -381,7 +392,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 and not listener.tls
             ):
                 yield Problem(
-                    f"spec.listeners[{n}].authentication.type", "tls needs a listener with tls: true"
+                    f"spec.listeners[{n}].authentication.type", "tls requires tls: true on the listener"
                 )
         for path, authority in (
             ("spec.clusterCa", self.spec.cluster_ca),
@@ -409,6 +420,6 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         for name in ignored:
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
-                yield f"spec.{alias} is used on Kubernetes only, and ignored here"
+                yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
         _, warnings = broker_settings_problems(config_texts(self.spec.config))
         yield from (f"spec.config: {warning}" for warning in warnings)

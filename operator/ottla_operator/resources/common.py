@@ -1,7 +1,7 @@
-"""What all custom resources share: the strict base model, metadata, names, quantities, transition rules.
+"""The base of all custom resources: strict model, metadata, names, quantities, transition rules.
 
-Used by the resource modules, by `loading` (YAML files) and by `crds` (the generated CustomResource-
-Definitions). Field names are snake_case here and camelCase in YAML; YAML may use camelCase alone.
+Used by the resource modules, by `loading` (YAML files) and by `crds` (the generated
+CustomResourceDefinitions). Field names are snake_case in Python and camelCase in YAML.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 class Model(BaseModel):
-    """Strict: an unknown field or a value of the wrong type is an error, never a guess."""
+    """A strict model: an unknown field or a value of the wrong type is an error."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -48,7 +48,7 @@ class Model(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a resource: the field's path, and what is allowed there."""
+    """An error in a resource: the field's path, and what is allowed there."""
 
     path: str
     message: str
@@ -91,7 +91,7 @@ Quantity = IntOrString
 
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
 
-# Kafka's settings are strings; YAML writers leave quotes away.
+# Kafka's settings are strings; in YAML they may be written without quotes.
 ConfigValue = str | int | float | bool
 ConfigMap = Annotated[dict[str, ConfigValue], Field(json_schema_extra={**FREE_FORM})]
 FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={**FREE_FORM})]
@@ -106,7 +106,7 @@ _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def parse_quantity(value: str | int) -> int | None:
-    """Bytes (or a count) of a Kubernetes quantity; None when it is none."""
+    """The bytes (or count) of a Kubernetes quantity; None when it is invalid."""
     match = _QUANTITY.match(str(value))
     return int(float(match[1]) * _FACTORS[match[2]]) if match else None
 
@@ -134,7 +134,7 @@ class ClusterRef(Model):
 
 
 class Metadata(Model):
-    """The part of Kubernetes' ObjectMeta that means something here; the rest is accepted."""
+    """The fields of Kubernetes' ObjectMeta that the operator uses; others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -157,7 +157,7 @@ class Metadata(Model):
 
     @property
     def acted_upon(self) -> bool:
-        """Neither paused nor unmanaged."""
+        """Whether the operator executes steps for the resource: it is neither paused nor unmanaged."""
         return self.managed and not self.paused
 
     @property
@@ -166,7 +166,7 @@ class Metadata(Model):
 
     @property
     def age_key(self) -> tuple[str, str, str]:
-        """Sorts resources by age, the oldest first; ties are broken the same way every time."""
+        """A sort key by age, the oldest first, with a deterministic order of equal ages."""
         return (self.creation_timestamp, self.name, self.uid)
 
 
@@ -182,7 +182,9 @@ class UnmanagedSetting(Model):
     """A setting that another tool has set."""
 
     name: str
-    value: str | None = Field(default=None, description="Left out where brokers do not tell it: a password.")
+    value: str | None = Field(
+        default=None, description="None for a sensitive value, which brokers do not describe."
+    )
 
 
 MANAGED_SETTINGS: Final = (
@@ -210,7 +212,7 @@ class PrinterColumn:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a CustomResourceDefinition says beside its schema."""
+    """The parts of a CustomResourceDefinition besides its schema."""
 
     kind: str
     plural: str
@@ -241,11 +243,11 @@ class Resource(Model, Generic[SpecT, StatusT]):
         return f"{self.kind}/{self.metadata.name}"
 
     def problems(self) -> Iterator[Problem]:
-        """What the schema cannot say about the spec; nothing by default."""
+        """Errors in the spec that the schema cannot express; none by default."""
         return iter(())
 
     def notes(self) -> Iterator[str]:
-        """Fields that are set but mean nothing without Kubernetes."""
+        """Warnings about the spec; none by default."""
         return iter(())
 
     def transition_problems(self, old: Resource[Any, Any]) -> Iterator[Problem]:

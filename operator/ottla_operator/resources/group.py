@@ -1,4 +1,4 @@
-"""ConsumerGroup: observes a group that clients form; it never claims to create one."""
+"""ConsumerGroup: observes a consumer group's state and lag, and resets its offsets on request."""
 
 from __future__ import annotations
 
@@ -27,24 +27,31 @@ class OffsetReset(Model):
     request_id: str = Field(min_length=1)
     topics: list[str] = Field(min_length=1)
     to: Literal["earliest", "latest", "timestamp", "offset", "shiftBy"]
-    value: int | None = Field(default=None, description="Milliseconds since 1970, an offset, or a distance.")
+    value: int | None = Field(
+        default=None,
+        description="Milliseconds since the epoch, an offset, or a number of records to shift by.",
+    )
     dry_run: bool = False
     when_active: Literal["Wait", "Fail", "Live"] = Field(
         default="Wait",
-        description="With members: wait until they left, fail, or remove them in the same step (they join "
-        "again and read from the new offsets).",
+        description="For a group with members: wait until they have left, fail, or remove them in the same "
+        "step (they join again and read from the new offsets).",
     )
 
 
 class ConsumerGroupSpec(Model):
     cluster_ref: ClusterRef
-    group_id: str | None = Field(default=None, min_length=1, description="The resource's name when left out.")
-    max_lag: int | None = Field(default=None, ge=0, description="Records, over all topics.")
+    group_id: str | None = Field(default=None, min_length=1, description="Default: the resource's name.")
+    max_lag: int | None = Field(
+        default=None,
+        ge=0,
+        description="The limit of the condition LagWithinLimit, in records over all topics.",
+    )
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     offset_reset: OffsetReset | None = None
     offsets_storage: Literal["kafka", "zookeeper"] = Field(
         default="kafka",
-        description="Where the group's consumers commit, as their offsets.storage: zookeeper, those of 0.8.",
+        description="Where the group's consumers commit offsets; zookeeper for consumers of Kafka 0.8.",
     )
 
 
@@ -113,6 +120,6 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
             return
         needs_value = reset.to in ("timestamp", "offset", "shiftBy")
         if needs_value and reset.value is None:
-            yield Problem("spec.offsetReset.value", f"is needed with `to: {reset.to}`")
+            yield Problem("spec.offsetReset.value", f"is required with `to: {reset.to}`")
         if not needs_value and reset.value is not None:
             yield Problem("spec.offsetReset.value", f"is not allowed with `to: {reset.to}`")

@@ -1,7 +1,7 @@
-"""Reads custom resources from YAML files: what a file says, and what is wrong with it, resource by resource.
+"""Loads custom resources from YAML files and validates them, resource by resource.
 
-Called by `ottla up`. Invariants: one broken resource or file costs nothing but itself; a problem names the
-file, the document in it, the resource and the field; reading has no side effect.
+Called by `ottla up`; the Kubernetes store uses `parse_resource` and `invalid_status`. Invariants: an invalid
+resource or file does not affect others; a problem names file, document, resource and field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla_operator.resources.common import Status
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a resource was written: a file, and the how-many-th document in it (from 1)."""
+    """The position of a resource: a file, and the number of the document in it (from 1)."""
 
     file: Path
     document: int
@@ -33,7 +33,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document that could be told to be a resource of ours: valid, or with its problems."""
+    """A YAML document with a known kind and a name: a valid resource, or one with problems."""
 
     source: Source
     kind: str
@@ -49,16 +49,16 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that a folder holds. `errors` belong to no resource: unreadable files, unknown kinds."""
+    """The content of a folder. `errors` belong to no resource: unreadable files, unknown kinds."""
 
     documents: tuple[Document, ...]
     errors: tuple[str, ...]
     unreadable: frozenset[Path]
-    """Files whose resources are not known now, and therefore not known to be gone."""
+    """Files that could not be read; their resources are not considered deleted."""
 
 
 def load_folder(folder: Path) -> Loaded:
-    """Every *.yaml and *.yml in the folder (not below, as kubectl), or the one file given, by name."""
+    """Load every *.yaml and *.yml in the folder, without subfolders as kubectl does, or the given file."""
     if folder.is_file():
         return load_files([folder])
     files = sorted(
@@ -78,7 +78,7 @@ def load_files(files: Iterable[Path]) -> Loaded:
         try:
             parsed = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
         except Exception as error:
-            # Whatever it is: PyYAML raises ValueError for 2020-99-99 and KeyError for `!!bool maybe`.
+            # Any type: PyYAML raises ValueError for 2020-99-99 and KeyError for `!!bool maybe`.
             errors.append(f"{file}: {_yaml_reason(error)}")
             unreadable.add(file)
             continue
@@ -91,7 +91,9 @@ def load_files(files: Iterable[Path]) -> Loaded:
                 errors.append(found)
                 continue
             if found.key in seen:
-                errors.append(f"{source}: {found.key} is in {seen[found.key]} already; this one is ignored")
+                errors.append(
+                    f"{source}: {found.key} is also defined in {seen[found.key]}; this document is ignored"
+                )
                 continue
             seen[found.key] = source
             documents.append(found)
@@ -108,17 +110,17 @@ def _yaml_reason(error: Exception) -> str:
 
 
 def _identify(content: object, source: Source) -> Document | str:
-    """The document as a resource of ours, or why it is none."""
+    """The document as a resource, or why it is none."""
     if not isinstance(content, dict):
-        return f"{source}: not a resource: a mapping with apiVersion, kind, metadata and spec is needed"
+        return f"{source}: not a resource: must be a mapping with apiVersion, kind, metadata and spec"
     kind, api_version = content.get("kind"), content.get("apiVersion")
     if not isinstance(kind, str) or kind not in KINDS or api_version != API_VERSION:
         allowed = ", ".join(KINDS)
-        return f"{source}: {api_version} {kind} is not known here; allowed: {API_VERSION} of kind {allowed}"
+        return f"{source}: unknown resource {api_version} {kind}; allowed: {API_VERSION} of kind {allowed}"
     metadata = content.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
-        return f"{source}: {kind}: metadata.name is needed"
+        return f"{source}: {kind}: metadata.name is required"
     spec = content.get("spec")
     document = Document(source, kind, name, metadata, spec if isinstance(spec, dict) else {})
     _, problems = parse_resource(kind, metadata, content.get("spec"), extra=_extra(content))
@@ -128,14 +130,14 @@ def _identify(content: object, source: Source) -> Document | str:
 
 
 def _extra(content: Mapping[str, Any]) -> list[str]:
-    """Top-level fields that do not belong; `status` is the operator's, and ignored as on Kubernetes."""
+    """Unknown top-level fields; `status` is allowed and ignored, as on Kubernetes."""
     return [name for name in content if name not in ("apiVersion", "kind", "metadata", "spec", "status")]
 
 
 def parse_resource(
     kind: str, metadata: object, spec: object, status: object = None, *, extra: Iterable[str] = ()
 ) -> tuple[AnyResource | None, list[Problem]]:
-    """The resource, or None and everything that is wrong with it."""
+    """The resource, or None and all its problems."""
     model = KINDS[kind]
     problems = [Problem(name, "unknown field; allowed: apiVersion, kind, metadata, spec") for name in extra]
     content = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
@@ -149,7 +151,7 @@ def parse_resource(
     return (None if problems else resource), problems
 
 
-# What YAML calls the types, in place of what Python does.
+# Messages with the names of types in YAML.
 _TYPE_MESSAGES = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
@@ -163,7 +165,7 @@ _TYPE_MESSAGES = {
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Each error of pydantic's as a field path and a sentence that says what is allowed."""
+    """Pydantic's errors as problems: a field path, and a message with what is allowed."""
     merged: dict[str, tuple[str, list[str]]] = {}
     for item in error.errors(include_url=False):
         location, kind = item["loc"], item["type"]
@@ -186,7 +188,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]
 
 
 def _shown(value: object) -> str:
-    """The value as its author wrote it, or nearly."""
+    """The value in YAML's form."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value) if isinstance(value, date) else repr(value)
@@ -196,7 +198,7 @@ _UNION_BRANCHES = frozenset({"str", "int", "float", "bool", "constrained-str", "
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`spec.listeners[0].port`. pydantic adds the branch of a union that it tried; that is no field."""
+    """The path of a field, such as `spec.listeners[0].port`, without pydantic's names of union branches."""
     path = ""
     for number, part in enumerate(location):
         if isinstance(part, int):
@@ -211,7 +213,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _known_fields(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The aliases of the fields at a place in the model; empty when it cannot be told."""
+    """The aliases of the fields at a location in the model; empty when they are unknown."""
     here: Any = model
     for part in location:
         if isinstance(part, int):
@@ -241,7 +243,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def invalid_status(
     kind: str, metadata: Mapping[str, Any], status: Mapping[str, Any], problems: Sequence[str], now_ms: int
 ) -> dict[str, Any]:
-    """The status with Ready=False InvalidSpec, and everything else as it was."""
+    """The status of a resource with an invalid spec: Ready=False InvalidSpec, the rest unchanged."""
     status_model = KINDS[kind].model_fields["status"].annotation
     assert isinstance(status_model, type)
     assert issubclass(status_model, Status)

@@ -1,8 +1,7 @@
-"""Pipeline: a job of the pipeline on Spark that reads a cluster's topics, kept running until it is suspended.
+"""Pipeline: a Spark job that reads a cluster's topics, and runs until it is suspended.
 
-The job's configuration is not looked into here: the job itself checks it, and what it complains of becomes
-the condition Failing. Filled in are the brokers of `clusterRef`, the login of `user`, the job's name and,
-with `storage`, the checkpoint.
+The job validates its configuration itself, and its errors become the condition Failing. The operator adds the
+brokers of `clusterRef`, the credentials of `user`, the job's name and, with `storage`, the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,33 +33,35 @@ JOB = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_MAX = 40  # "NAME-driver-0" and a revision's hash are labels of 63 characters at most
 MEMORY_MIN = 1 << 30
 
-# What comes from elsewhere in the resource.
+# Fields of the configuration that the operator sets, with the fields of the spec that they come from.
 _FILLED_IN = {"bootstrap": "clusterRef", "sasl": "user", "tls": "user"}
 
-# How fast Spark asks for executors, which is a job's own affair.
+# The rate of Spark's executor allocation, which a job may set.
 _OF_ALLOCATION = "spark.kubernetes.allocation."
 
 
 class DriverTemplate(Model):
-    pod: PodTemplate = Field(default_factory=PodTemplate, description="Added to the pod, as in Kubernetes.")
+    pod: PodTemplate = Field(
+        default_factory=PodTemplate, description="A pod template that is merged into the operator's."
+    )
 
 
 class Driver(Model):
     resources: FreeForm = Field(
-        default_factory=dict, description="Of the container; Spark's heap is a part of its memory."
+        default_factory=dict, description="The container's resources. Spark's heap is a part of the memory."
     )
     template: DriverTemplate = Field(default_factory=DriverTemplate)
 
 
 class Executor(Driver):
     instances: int = Field(
-        default=1, ge=0, le=10_000, description="None: the driver does the work itself, on all its cores."
+        default=1, ge=0, le=10_000, description="0: the driver runs the tasks, on all its cores."
     )
-    cores: int = Field(default=1, ge=1, le=256, description="Tasks at a time, of each executor.")
+    cores: int = Field(default=1, ge=1, le=256, description="Concurrent tasks of each executor.")
 
 
 class PipelineStorage(Model):
-    """A volume for the checkpoint and whatever else the configuration names by a relative path."""
+    """A volume for the checkpoint and for files that the configuration names by a relative path."""
 
     size: Quantity
     storage_class: str | None = Field(default=None, alias="class")
@@ -73,14 +74,16 @@ class PipelineStorage(Model):
 class PipelineSpec(Model):
     cluster_ref: ClusterRef
     user: Name | None = Field(
-        default=None, description="The User by whom the job logs in, where the cluster asks for one."
+        default=None,
+        description="The User whose credentials the job uses, for a listener with authentication.",
     )
     job: Annotated[str, Field(pattern=JOB, max_length=63)] = Field(
-        description="As `ottla-pipeline` names it: lake, audit, mirror, windows, python …"
+        description="A job of `ottla-pipeline`: lake, audit, mirror, windows, python …"
     )
-    config: FreeForm = Field(default_factory=dict, description="The job's own, as in its configuration file.")
+    config: FreeForm = Field(default_factory=dict, description="The job's configuration, as in its file.")
     suspend: bool = Field(
-        default=False, description="Stop after the batch that is under way; resumed, it goes on from there."
+        default=False,
+        description="Stop the job after its current batch; without suspend it continues from there.",
     )
     image: str | None = None
     driver: Driver = Field(default_factory=Driver)
@@ -89,7 +92,7 @@ class PipelineSpec(Model):
 
 
 class LastBatch(Model):
-    """Unknown fields of a newer job are left out by whom they are read."""
+    """The last committed batch of the job."""
 
     id: int
     records: int
@@ -98,12 +101,14 @@ class LastBatch(Model):
 
 
 class PipelineStatus(Status):
-    application_id: str = Field(default="", description="Spark's.")
-    lag: int | None = Field(default=None, description="Records that are there and not yet read.")
+    application_id: str = Field(default="", description="The id of the Spark application.")
+    lag: int | None = Field(default=None, description="Records that the job has not read yet.")
     last_batch: LastBatch | None = None
-    driver: str = Field(default="", description="The pod or process.")
-    revision: str = Field(default="", description="Of the job, configuration and image that the driver runs.")
-    completed_revision: str = Field(default="", description="The one whose job came to its end.")
+    driver: str = Field(default="", description="The driver's pod or process.")
+    revision: str = Field(
+        default="", description="The revision of job, configuration and image that the driver runs."
+    )
+    completed_revision: str = Field(default="", description="The revision whose job has completed.")
     restarts: int = 0
 
 
@@ -138,14 +143,16 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
 
     def problems(self) -> Iterator[Problem]:
         if len(self.metadata.name) > NAME_MAX or "." in self.metadata.name:
-            words = f"allowed: up to {NAME_MAX} characters, and no dot"
-            yield Problem("metadata.name", f"{self.metadata.name!r} names no driver; {words}")
+            message = (
+                f"{self.metadata.name!r} is not allowed: must have at most {NAME_MAX} characters and no dot"
+            )
+            yield Problem("metadata.name", message)
         kafka = self.spec.config.get("kafka")
         if isinstance(kafka, Mapping):
             for key, source in _FILLED_IN.items():
                 if key in kafka:
-                    words = f"comes from spec.{source}: leave it out"
-                    yield Problem(f"spec.config.kafka.{key}", words)
+                    message = f"is set by the operator from spec.{source}; remove it"
+                    yield Problem(f"spec.config.kafka.{key}", message)
         yield from _spark_problems(self.spec.config)
         for part, template in (
             ("driver", self.spec.driver.template.pod),
@@ -159,23 +166,24 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
             yield from _memory_problems(resources, f"spec.{part}.resources")
         if self.spec.storage is not None and parse_quantity(self.spec.storage.size) is None:
             yield Problem(
-                "spec.storage.size", f"{self.spec.storage.size!r} is no quantity; allowed: 10Gi, say"
+                "spec.storage.size", f"{self.spec.storage.size!r} is not a quantity; an example is 10Gi"
             )
 
 
 def _spark_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Spark could make other pods than the templates allow: of other accounts, with paths of the host."""
+    """Settings with which Spark could create pods that the templates forbid, with other accounts or host
+    paths."""
     spark = config.get("spark")
     settings = spark.get("settings") if isinstance(spark, Mapping) else None
     for name in settings if isinstance(settings, Mapping) else ():
         of_pods = str(name).startswith("spark.kubernetes.") and not str(name).startswith(_OF_ALLOCATION)
         if of_pods or name == "spark.master":
-            words = "is set by the operator; spec.executor says what executors' pods are like"
-            yield Problem(f"spec.config.spark.settings[{name}]", words)
+            message = "is set by the operator; spec.executor configures the executors' pods"
+            yield Problem(f"spec.config.spark.settings[{name}]", message)
 
 
 def memory_of(resources: Mapping[str, Any], default: int) -> int:
-    """Bytes that a container has: its limit, else what it asks for."""
+    """The memory of a container in bytes: its limit, else its request, else `default`."""
     for kind in ("limits", "requests"):
         given = (resources.get(kind) or {}).get("memory")
         found = None if given is None else parse_quantity(given)
@@ -191,4 +199,4 @@ def _memory_problems(resources: Mapping[str, Any], path: str) -> Iterator[Proble
             yield Problem(f"{path}.{kind}", "must be a mapping")
             return
     if memory_of(resources, MEMORY_MIN) < MEMORY_MIN:
-        yield Problem(f"{path}.memory", "is too little for Spark and Python; allowed: 1Gi and more")
+        yield Problem(f"{path}.memory", "is too small for Spark and Python; must be at least 1Gi")

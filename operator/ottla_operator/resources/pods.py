@@ -1,11 +1,11 @@
-"""What a resource may say about the pods that the operator makes for it: a strict part of PodTemplateSpec.
+"""The pod template of a resource: a strict subset of Kubernetes' PodTemplateSpec.
 
 Used by BrokerCluster (`spec.template.pod`) and Pipeline (`spec.driver.template.pod`, and `spec.executor…`).
 The operator builds the pods with its own security context, service account and volumes; a template adds to
-them and replaces none of these. Fields that could give a pod more rights (privileged containers, namespaces
-and paths of the host, service accounts and their tokens) are not in the model. The CRD keeps unknown fields
-of a template, which the API server would otherwise drop silently: the operator refuses them by name in the
-status.
+these and replaces none of them. Fields that could give a pod more permissions (privileged containers,
+namespaces and paths of the host, service accounts and their tokens) are not in the model. The CRD preserves
+unknown fields of a template, which the API server would otherwise drop silently, so that the operator can
+reject them by name in the status.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pydantic import ConfigDict, Field
 
 from ottla_operator.resources.common import FREE_FORM, GROUP, FreeForm, Model, Name, Problem, Quantity
 
-# Of the pods' own labels: NetworkPolicies, Services and StatefulSets select by these.
+# Labels that selectors of NetworkPolicies, Services and StatefulSets use.
 _OWN_LABELS: Final = frozenset(
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")
 )
 RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
-"""Of a pod template: `kubectl ottla roll` sets it, so that all pods are replaced."""
-# Annotations that relax the security context, from before it had fields for that.
+"""Annotation of a pod template that `kubectl ottla roll` sets, so that all pods are replaced."""
+# Deprecated annotations that can relax the security context.
 _SECURITY_ANNOTATIONS: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
     "seccomp.security.alpha.kubernetes.io/",
 )
-# Where our images and pods have files of their own.
+# Paths that the operator's images and pods use.
 _OWN_PATHS: Final = tuple(
     PurePosixPath(path)
     for path in (
@@ -120,7 +120,7 @@ class VolumeMount(PodModel):
 
 
 class ProjectedSource(PodModel):
-    """No service account's token."""
+    """A source of a projected volume; tokens of service accounts are not allowed."""
 
     config_map: FreeForm | None = None
     secret: FreeForm | None = None
@@ -133,7 +133,7 @@ class Projected(PodModel):
 
 
 class Volume(PodModel):
-    """The kinds that reach nothing outside of the namespace."""
+    """A volume; only types that access nothing outside the namespace."""
 
     name: Name
     config_map: FreeForm | None = None
@@ -151,7 +151,8 @@ class ContainerPort(PodModel):
 
 
 class Container(PodModel):
-    """The operator's own container by its name, with more environment and mounts; or a sidecar."""
+    """Additional environment and mounts of the operator's container, which is identified by its name; or a
+    sidecar."""
 
     name: Name
     image: str | None = None
@@ -201,28 +202,26 @@ class PodTemplate(PodModel):
 
 
 def pod_problems(template: PodTemplate, path: str, main: str) -> Iterator[Problem]:
-    """What the schema cannot refuse. `main`: the name of the operator's own container in these pods."""
+    """Errors that the schema cannot express. `main`: the name of the operator's container in these pods."""
     yield from _metadata_problems(template.metadata, f"{path}.metadata")
     spec = template.spec
     for n, volume in enumerate(spec.volumes):
         where = f"{path}.spec.volumes[{n}]"
         if volume.name in _OWN_VOLUMES:
-            yield Problem(
-                f"{where}.name", f"{volume.name!r} is a volume of the operator's; take another name"
-            )
+            yield Problem(f"{where}.name", f"{volume.name!r} is a volume of the operator; use another name")
         kinds = [name for name in Volume.model_fields if name != "name" and getattr(volume, name) is not None]
         if len(kinds) != 1:
             allowed = ", ".join(
                 field.alias or name for name, field in Volume.model_fields.items() if name != "name"
             )
-            yield Problem(where, f"must have one of {allowed}")
+            yield Problem(where, f"must have exactly one of {allowed}")
     volumes = {volume.name for volume in spec.volumes}
     names: set[str] = set()
     for of, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for n, container in enumerate(containers):
             where = f"{path}.spec.{of}[{n}]"
             if container.name in names or (container.name == main and of != "containers"):
-                yield Problem(f"{where}.name", f"{container.name!r} is taken")
+                yield Problem(f"{where}.name", f"{container.name!r} is used twice")
             names.add(container.name)
             yield from _container_problems(container, where, main, volumes)
 
@@ -253,8 +252,8 @@ def _container_problems(
             )
         for name in sorted(container.model_fields_set - _OF_MAIN):
             alias = Container.model_fields[name].alias or name
-            words = f"is the operator's in the container {main}; allowed: env, envFrom, volumeMounts"
-            yield Problem(f"{path}.{alias}", words)
+            message = f"is set by the operator in the container {main}; allowed: env, envFrom, volumeMounts"
+            yield Problem(f"{path}.{alias}", message)
     elif container.image is None:
         yield Problem(f"{path}.image", "is required")
     for n, variable in enumerate(container.env):
@@ -262,8 +261,8 @@ def _container_problems(
             yield Problem(f"{path}.env[{n}].name", f"{variable.name} is set by the operator")
     for n, mount in enumerate(container.volume_mounts):
         if mount.name not in volumes:
-            words = f"{mount.name!r} is not allowed: must be a volume of this template"
-            yield Problem(f"{path}.volumeMounts[{n}].name", words)
+            message = f"{mount.name!r} is not allowed: must be a volume of this template"
+            yield Problem(f"{path}.volumeMounts[{n}].name", message)
         yield from _path_problems(mount, f"{path}.volumeMounts[{n}].mountPath")
 
 
@@ -274,16 +273,17 @@ def _path_problems(mount: VolumeMount, path: str) -> Iterator[Problem]:
         return
     for own in _OWN_PATHS:
         if given.is_relative_to(own) or own.is_relative_to(given):
-            yield Problem(path, f"{mount.mount_path!r} is not allowed: {own} is the operator's")
+            yield Problem(path, f"{mount.mount_path!r} is not allowed: {own} is used by the operator")
             return
 
 
 def sidecar_problem(templates: Mapping[str, PodTemplate]) -> str:
-    """Why pods with sidecars cannot be made by an operator that does not allow them, or "". By path."""
+    """The error for templates with sidecars when the operator does not allow them, or "". `templates`: by
+    path."""
     found = [f"{path}.{where}" for path, template in templates.items() for where, _ in template.sidecars()]
     if not found:
         return ""
     return (
-        f"{found[0]}: sidecars are not allowed by this operator; "
-        "its administrator allows them with --allow-sidecars (the chart's allowSidecars)"
+        f"{found[0]}: this operator does not allow sidecars; "
+        "--allow-sidecars of the operator (the chart's allowSidecars) allows them"
     )

@@ -1,4 +1,4 @@
-"""Quota: limits of a user, of a client id, of both, or of their defaults (KIP-546's entities)."""
+"""Quota: client quotas of a user, of a client id, of both, or of a default entity (KIP-546)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ottla_operator.resources.common import (
 
 
 class Entity(Model):
-    """Whom the limits are for: names, or `<default>` for all who have none of their own."""
+    """The quota entity: names, or `<default>` for users or client ids without quotas of their own."""
 
     user: str | None = Field(default=None, min_length=1)
     client_id: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
-    def _somebody(self) -> Entity:
+    def _has_part(self) -> Entity:
         if self.user is None and self.client_id is None:
-            raise ValueError("give user, clientId or both; `<default>` is allowed for each")
+            raise ValueError("user, clientId or both are required; `<default>` is allowed for each")
         return self
 
 
@@ -56,7 +56,7 @@ class Limits(Model):
 
 
 def spec_name(limit: str) -> str:
-    """How a spec calls a limit of Kafka's."""
+    """The name in a spec of one of Kafka's quotas."""
     field = Limits.model_fields.get(limit)
     return limit if field is None or field.alias is None else field.alias
 
@@ -71,7 +71,7 @@ class QuotaStatus(Status):
     applied_limits: Limits | None = None
     managed_limits: Limits | None = Field(
         default=None,
-        description="Limits that the resource sets: those of the spec, and earlier ones until lifted.",
+        description="Limits that the resource sets: those of the spec, and former ones until removed.",
     )
     unmanaged_limits: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -102,4 +102,4 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
     def problems(self) -> Iterator[Problem]:
         if not self.spec.limits.given():
             names = ", ".join(str(field.alias) for field in Limits.model_fields.values())
-            yield Problem("spec.limits", f"is empty; give at least one of {names}")
+            yield Problem("spec.limits", f"is empty; at least one of {names} is required")

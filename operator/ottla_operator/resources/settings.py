@@ -1,7 +1,7 @@
-"""Checks Kafka settings in a spec by the brokers' own tables, so that a typo is found before a broker is.
+"""Validates Kafka settings in a spec with the brokers' configuration tables, before a broker starts.
 
-Called by the Topic and BrokerCluster models. Nothing here holds a table of its own but the settings that
-the operator itself writes.
+Called by the Topic and BrokerCluster models. The only table here is that of the settings that the operator
+sets.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ THROTTLED_REPLICAS: Final = (
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
 )
-"""Of a topic: which of its replicas are throttled (KIP-73); set by who moves them, until they are moved."""
+"""A topic's throttled replicas (KIP-73), which a reassignment tool sets during a reassignment."""
 
 RESERVED_BROKER_SETTINGS: Final = {
     "advertised.listeners": "from spec.listeners",
-    "broker.id": "the broker's ordinal",
-    "broker.id.generation.enable": "ids are ordinals",
+    "broker.id": "it is the broker's ordinal",
+    "broker.id.generation.enable": "broker ids are ordinals",
     "broker.rack": "from spec.rack",
     "inter.broker.listener.name": "from spec.listeners",
     "listener.security.protocol.map": "from spec.listeners",
@@ -50,13 +50,13 @@ RESERVED_BROKER_SETTINGS: Final = {
 
 
 def topic_setting_problem(name: str, value: str) -> str | None:
-    """What is wrong with a topic's setting, or None."""
+    """Why a topic's setting is invalid, or None."""
     return validate_topic_config(name, value)
 
 
 def is_live_setting(name: str) -> bool:
-    """Whether all brokers together take a new value while they run. Those without effect are not asked to:
-    Kafka's rules for them (twice as many threads at most) would only be in the way."""
+    """Whether the setting is a cluster-wide dynamic one. Settings without effect are not: Kafka's rules
+    for changing them (such as at most twice as many threads) would cause needless errors."""
     return (
         name in BROKER_CONFIGS
         and BROKER_CONFIGS[name].dynamic
@@ -66,18 +66,18 @@ def is_live_setting(name: str) -> bool:
 
 
 def release_of(version: str) -> str:
-    """`3.9` of `3.9.1` and of `3.9-IV0`."""
+    """The release of a version: `3.9` for `3.9.1` and for `3.9-IV0`."""
     return ".".join(version.partition("-")[0].split(".")[:2])
 
 
 def version_problem(version: str) -> str | None:
-    """Why brokers cannot speak this version among themselves, or None."""
+    """Why brokers do not support this inter.broker.protocol.version, or None."""
     problems, _ = broker_settings_problems({PROTOCOL_VERSION: release_of(version)})
     return problems[0][1] if problems else None
 
 
 def broker_settings_problems(settings: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """(setting, what is wrong with it) for each problem, and warnings about settings without effect."""
+    """((setting, message) for each invalid setting, warnings about settings without effect)."""
     problems = [
         (name, f"is set by the operator: {RESERVED_BROKER_SETTINGS[name]}")
         for name in settings
@@ -92,7 +92,7 @@ def broker_settings_problems(settings: Mapping[str, str]) -> tuple[list[tuple[st
 
 
 def _named(line: str) -> tuple[str, str]:
-    """A line `name=value: reason` or `name: reason` as (name, what is wrong)."""
+    """A line `name=value: reason` or `name: reason` of ConfigError as (name, message)."""
     setting, _, reason = line.partition(": ")
     name, equals, value = setting.partition("=")
     return name, f"{value!r} is not allowed: {reason}" if equals else reason

@@ -36,19 +36,19 @@ _TOPIC_NAME = re.compile(TOPIC_NAME)
 class TopicSpec(Model):
     cluster_ref: ClusterRef
     topic_name: Annotated[str, Field(pattern=TOPIC_NAME, min_length=1, max_length=249)] | None = Field(
-        default=None, description="The topic's name; the resource's own when left out."
+        default=None, description="The topic's name. Default: the resource's name."
     )
     partitions: int | None = Field(
-        default=None, ge=1, le=100_000, description="The brokers' num.partitions when left out."
+        default=None, ge=1, le=100_000, description="Default: the brokers' num.partitions."
     )
     replicas: int | None = Field(
-        default=None, ge=1, le=1000, description="The brokers' default.replication.factor when left out."
+        default=None, ge=1, le=1000, description="Default: the brokers' default.replication.factor."
     )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's topic settings.")
     reclaim_policy: Literal["Delete", "Retain"] = Field(
-        default="Delete", description="Whether the topic, with its data, goes with the resource."
+        default="Delete", description="Whether to delete the topic and its data with the resource."
     )
-    adopt: bool = Field(default=False, description="Take over a topic that exists and looks otherwise.")
+    adopt: bool = Field(default=False, description="Take over an existing topic that differs from the spec.")
 
 
 class ReplicasChange(Model):
@@ -58,7 +58,10 @@ class ReplicasChange(Model):
 
 
 class TopicAuditWindow(Model):
-    start: str = Field(json_schema_extra={"format": "date-time"}, description="When its records were sent.")
+    start: str = Field(
+        json_schema_extra={"format": "date-time"},
+        description="The start of the window, by the records' timestamps.",
+    )
     tier: str
     status: str = Field(description="missing, duplicated or unknown, as in the audit's report.")
     missing: int = 0
@@ -66,18 +69,20 @@ class TopicAuditWindow(Model):
 
 
 class TopicAudit(Model):
-    """What an audit job found; of several, the one with the worst verdict."""
+    """The result of an audit job; of several jobs, the worst result."""
 
     pipeline: str = Field(description="The Pipeline of the audit.")
     complete_until: str | None = Field(
         default=None,
         json_schema_extra={"format": "date-time"},
-        description="Every tier holds all that was acknowledged until then.",
+        description="Every tier holds all records acknowledged up to this time.",
     )
-    missing: int = Field(default=0, description="Records that some tier lacks, counted for each tier.")
+    missing: int = Field(default=0, description="Missing records, counted for each tier.")
     duplicated: int = 0
-    differing_windows: int = Field(default=0, description="Counted for each tier.")
-    windows: list[TopicAuditWindow] = Field(default_factory=list, description="The first that differ.")
+    differing_windows: int = Field(default=0, description="Windows that differ, counted for each tier.")
+    windows: list[TopicAuditWindow] = Field(
+        default_factory=list, description="The first windows that differ."
+    )
 
 
 class TopicStatus(Status):
@@ -87,7 +92,9 @@ class TopicStatus(Status):
     replicas: int = 0
     under_replicated_partitions: int = 0
     replicas_change: ReplicasChange | None = None
-    audit: TopicAudit | None = Field(default=None, description="Of a topic that an audit job looks after.")
+    audit: TopicAudit | None = Field(
+        default=None, description="The result of an audit job that covers the topic."
+    )
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -122,7 +129,7 @@ class Topic(Resource[TopicSpec, TopicStatus]):
             immutable("spec.topicName", "topic_name", optional=True),
             TransitionRule(
                 path="spec.partitions",
-                message="partitions cannot be decreased: Kafka has no way to take one away",
+                message="partitions cannot be decreased: Kafka cannot remove partitions",
                 cel="!has(oldSelf.partitions) || "
                 "(has(self.partitions) && self.partitions >= oldSelf.partitions)",
                 allows=_never_fewer,
@@ -141,10 +148,14 @@ class Topic(Resource[TopicSpec, TopicStatus]):
         name = self.topic_name
         if name in (".", "..") or not _TOPIC_NAME.match(name) or len(name) > 249:
             yield Problem(
-                "spec.topicName", f"{name!r} is no topic name; allowed: 1 to 249 of a-z A-Z 0-9 . _ -"
+                "spec.topicName",
+                f"{name!r} is not a valid topic name; allowed: 1 to 249 of a-z A-Z 0-9 . _ -",
             )
         if name.startswith("__"):
-            yield Problem("spec.topicName", f"{name!r}: names that start with __ are the brokers' own")
+            yield Problem(
+                "spec.topicName",
+                f"{name!r} is not allowed: names that start with __ are reserved for internal topics",
+            )
         for setting, value in config_texts(self.spec.config).items():
             problem = topic_setting_problem(setting, value)
             if problem is not None:

@@ -1,6 +1,6 @@
-"""User: who may log in, by a password or a certificate kept in a Secret, and what they may do (ACLs).
+"""User: a user's credentials (a password or a certificate in a Secret) and ACLs.
 
-Quotas of a user are a Quota's matter; its entity is `status.username`.
+Quotas of a user are in a Quota resource; its entity is `status.username`.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Password(Model):
 class Authentication(Model):
     type: Literal["scram-sha-512", "tls"]
     password: Password | None = Field(
-        default=None, description="Of scram-sha-512; one is generated when left out."
+        default=None, description="The password for scram-sha-512. Default: a generated one."
     )
 
 
 class AclResource(Model):
     type: Literal["topic", "group", "cluster", "transactionalId"]
-    name: str | None = Field(default=None, min_length=1, description="`*` is all there are.")
+    name: str | None = Field(default=None, min_length=1, description="`*`: all resources of the type.")
     pattern_type: Literal["literal", "prefix"] = "literal"
 
 
@@ -85,7 +85,7 @@ class Acl(Model):
     resource: AclResource
     operations: list[OperationName] = Field(min_length=1)
     type: Literal["allow", "deny"] = "allow"
-    host: str = Field(default=WILDCARD, description="An address, or `*` for all.")
+    host: str = Field(default=WILDCARD, description="An IP address, or `*` for all.")
 
     def bindings(self, principal: str) -> Iterator[AclBinding]:
         prefixed = self.resource.pattern_type == "prefix"
@@ -107,23 +107,25 @@ class Authorization(Model):
 class UserSpec(Model):
     cluster_ref: ClusterRef
     user_name: Annotated[str, Field(pattern=USER_NAME, min_length=1, max_length=255)] | None = Field(
-        default=None, description="By which one logs in; the resource's own name when left out."
+        default=None, description="The name of the user in authentication. Default: the resource's name."
     )
     authentication: Authentication | None = Field(
-        default=None, description="Left out for a user whom something else lets in (a token, say)."
+        default=None, description="None: the operator manages no credentials, as for users with tokens."
     )
     authorization: Authorization | None = Field(
-        default=None, description="The user has these ACLs and no others. Left out: ACLs are not touched."
+        default=None, description="The user's ACLs; others are removed. None: the operator changes no ACLs."
     )
 
 
 class UserStatus(Status):
-    username: str = Field(default="", description="As principals and quotas have it.")
+    username: str = Field(default="", description="The name in principals and quotas.")
     secret: str = ""
-    secret_version: str = Field(default="", description="Of the Secret whose password was set last.")
+    secret_version: str = Field(
+        default="", description="The version of the Secret whose password was set last."
+    )
     acls: int = 0
     authorization: Literal["", "simple"] = Field(
-        default="", description="simple: the user's ACLs are the resource's to take away."
+        default="", description="simple: the operator owns the user's ACLs."
     )
 
 
@@ -162,7 +164,7 @@ class User(Resource[UserSpec, UserStatus]):
 
     @property
     def username(self) -> str:
-        """As the brokers tell it: a certificate's user is its distinguished name."""
+        """The name in principals: of a certificate's user, the distinguished name."""
         return f"CN={self.login_name}" if self.authentication_type == "tls" else self.login_name
 
     @property
@@ -179,23 +181,25 @@ class User(Resource[UserSpec, UserStatus]):
         return None if given is None else given.value_from.secret_key_ref
 
     def bindings(self) -> frozenset[AclBinding]:
-        """The ACLs of the spec, as Kafka keeps them."""
+        """The ACL bindings of the spec."""
         acls = [] if self.spec.authorization is None else self.spec.authorization.acls
         return frozenset(binding for acl in acls for binding in acl.bindings(self.principal))
 
     def problems(self) -> Iterator[Problem]:
         name = self.login_name
         if not re.match(USER_NAME, name):
-            yield Problem("spec.userName", f"{name!r} is no user name; allowed: a-z A-Z 0-9 . _ @ -")
+            yield Problem("spec.userName", f"{name!r} is not a valid user name; allowed: a-z A-Z 0-9 . _ @ -")
         if self.authentication_type == "tls" and len(name) > COMMON_NAME_MAX:
-            words = f"{name!r} is too long for a certificate; allowed: up to {COMMON_NAME_MAX} characters"
-            yield Problem("spec.userName", words)
+            message = f"{name!r} is too long for a certificate; allowed: up to {COMMON_NAME_MAX} characters"
+            yield Problem("spec.userName", message)
         if self.authentication_type == "tls" and self.password_source is not None:
-            yield Problem("spec.authentication.password", "is of type scram-sha-512 alone")
+            yield Problem("spec.authentication.password", "is allowed for type scram-sha-512 only")
         source = self.password_source
         if source is not None and source.name == self.secret_name:
             path = "spec.authentication.password.valueFrom.secretKeyRef.name"
-            yield Problem(path, f"{source.name!r} is the Secret that is written for this user; name another")
+            yield Problem(
+                path, f"{source.name!r} is the Secret that the operator writes for this user; use another one"
+            )
         for number, acl in enumerate(self.spec.authorization.acls if self.spec.authorization else ()):
             yield from _acl_problems(acl, f"spec.authorization.acls[{number}]")
 
@@ -204,15 +208,17 @@ def _acl_problems(acl: Acl, path: str) -> Iterator[Problem]:
     resource = acl.resource
     if resource.type == "cluster":
         if resource.name not in (None, CLUSTER_NAME):
-            yield Problem(f"{path}.resource.name", "there is one cluster: leave the name out")
+            yield Problem(f"{path}.resource.name", "is not allowed for type cluster")
         if resource.pattern_type == "prefix":
-            yield Problem(f"{path}.resource.patternType", "there is one cluster: leave it out")
+            yield Problem(f"{path}.resource.patternType", "prefix is not allowed for type cluster")
     elif resource.name is None:
-        yield Problem(f"{path}.resource.name", f"is required of a {resource.type}; `*` is all there are")
+        yield Problem(
+            f"{path}.resource.name", f"is required for type {resource.type}; `*` is allowed for all"
+        )
     supported = ("All", *(operation.label for operation in SUPPORTED[_TYPES[resource.type]]))
     for number, name in enumerate(acl.operations):
         if name not in supported:
-            words = f"{name} cannot be done to a {resource.type}; allowed: {', '.join(supported)}"
-            yield Problem(f"{path}.operations[{number}]", words)
+            message = f"{name} is not an operation on type {resource.type}; allowed: {', '.join(supported)}"
+            yield Problem(f"{path}.operations[{number}]", message)
     if acl.host != WILDCARD and not _ADDRESS.match(acl.host):
-        yield Problem(f"{path}.host", f"{acl.host!r} is no address; allowed: an IP address, or `*`")
+        yield Problem(f"{path}.host", f"{acl.host!r} is not an address; allowed: an IP address, or `*`")

@@ -1,1 +1,1 @@
-"""`ottla up`: the custom resources of a folder, run by local processes."""
+"""`ottla up`: runs the custom resources of a folder with local processes."""

@@ -1,7 +1,7 @@
-"""How a user of a local cluster connects: properties of Kafka's clients, written beside the data.
+"""Writes a properties file for Kafka clients for each User of a local cluster.
 
-Called by `up.session` after every pass. `<data>/clients/<user>.properties` is readable by its owner alone, as
-the Secret is that it is made of, and goes with the User.
+Called by `up.session` after every reconciliation. `<data>/clients/<user>.properties` has mode 0600, like the
+Secret that it is made from, and is deleted with the User.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class ClientFiles:
         self._secrets = secrets
 
     def write(self, cluster: BrokerCluster, users: Iterable[User]) -> Iterator[tuple[User, str]]:
-        """Write what has changed; users who have a Secret, and what to tell people of them."""
+        """Write the files that have changed. Yields each user with a Secret, and a line that describes its
+        connection."""
         kept = set()
         for user in users:
             properties = self._properties(cluster, user)
@@ -41,7 +42,7 @@ class ClientFiles:
             path.unlink(missing_ok=True)
 
     def _properties(self, cluster: BrokerCluster, user: User) -> Mapping[str, str]:
-        """Empty where no listener lets the user in, or the Secret is not there (any more)."""
+        """The client properties; empty when no listener accepts the user, or without its Secret."""
         listener = next(
             (
                 listener

@@ -1,4 +1,4 @@
-"""`ottla up`: bring up what a folder of custom resources describes, and keep it so."""
+"""The command `ottla up`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ottla_operator.up.view import LiveView, PlainView, View
     "--files",
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder (or one file) with resources in YAML: BrokerCluster, Topic, User, Quota, ConsumerGroup, "
+    help="A folder or a file with resources in YAML: BrokerCluster, Topic, User, Quota, ConsumerGroup, "
     "Pipeline.",
 )
 @click.option(
@@ -27,7 +27,7 @@ from ottla_operator.up.view import LiveView, PlainView, View
     default="ottla-data",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where brokers and ZooKeeper keep their data; the next run goes on from there.",
+    help="The folder for data of brokers and ZooKeeper; the next run uses it again.",
 )
 @click.option(
     "--port",
@@ -37,9 +37,9 @@ from ottla_operator.up.view import LiveView, PlainView, View
     help="The port of broker 0; broker N listens on this plus N, and on 100 more for each further listener.",
 )
 def up(files: Path, data: Path, port: int) -> None:
-    """Run clusters from custom resources, with processes in place of pods.
+    """Run a cluster from custom resources, with local processes instead of pods.
 
-    Edit the files while it runs: it follows them. Ctrl-C stops everything in order.
+    Changes of the files are applied while it runs. Ctrl-C stops all processes gracefully.
     """
     asyncio.run(_up(files, data, port))
 

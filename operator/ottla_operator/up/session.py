@@ -1,6 +1,6 @@
-"""One run of `ottla up`: files in, passes of the reconciler, a view, and an orderly end.
+"""One run of `ottla up`: loads the files, reconciles, shows the state, and stops all processes at the end.
 
-Called by `up.command`. Wakes when a file changes, else on a timer; everything else is the reconciler's.
+Called by `up.command`. Reconciles when a file changes and on a timer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLL_BUSY_S, POLL_IDLE_S = 0.3, 1.0
 
 
 class CannotRun(Exception):
-    """Why `ottla up` does not start, and what to do about it."""
+    """`ottla up` cannot start; the message says what to do."""
 
 
 def now_ms() -> int:
@@ -46,13 +46,13 @@ def now_ms() -> int:
 
 
 def lock_data_folder(data: Path) -> IO[str]:
-    """Hold the folder until the returned file is closed. Raises CannotRun when another one does."""
+    """Lock the data folder until the returned file is closed. Raises CannotRun when it is locked."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         file = (data / "up.lock").open("a+")
     except OSError as error:
         raise CannotRun(
-            f"the data folder {data} cannot be written: {error.strerror}; give another one with --data"
+            f"the data folder {data} cannot be written: {error.strerror}; set another one with --data"
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,7 +62,7 @@ def lock_data_folder(data: Path) -> IO[str]:
         file.close()
         raise CannotRun(
             f"the data folder {data} is in use by another `ottla up` (process {owner}); "
-            "stop that one, or give another folder with --data"
+            "stop that process, or set another folder with --data"
         ) from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
@@ -71,7 +71,7 @@ def lock_data_folder(data: Path) -> IO[str]:
 
 
 class Session:
-    """Everything that one `ottla up` holds."""
+    """The components of one `ottla up`."""
 
     def __init__(self, files: Path, data: Path, port: int, clock_ms: Callable[[], int] = now_ms) -> None:
         """Raises CannotRun."""
@@ -96,14 +96,14 @@ class Session:
         self.stopping = asyncio.Event()
         self._wake = asyncio.Event()
 
-    # ---- before anything is started
+    # ---- checks before the start
 
     def preflight(self) -> None:
-        """Look for what would fail only later. Raises CannotRun."""
+        """Check files, Java and ports before any process is started. Raises CannotRun."""
         loaded = load_folder(self.files)
         if not loaded.documents and not self.store.entries:
             reasons = "".join(f"\n  {error}" for error in loaded.errors)
-            raise CannotRun(f"{self.files} holds no resource of ours (*.yaml, *.yml){reasons}")
+            raise CannotRun(f"{self.files} has no resource of ottla.dev (*.yaml, *.yml){reasons}")
         self.store.sync(loaded)
         cluster = self._cluster()
         if cluster is None:
@@ -127,7 +127,7 @@ class Session:
     # ---- running
 
     async def run(self, view: View) -> None:
-        """Until `stopping` is set; then everything that was started is stopped."""
+        """Run until `stopping` is set, then stop all processes."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
@@ -153,7 +153,7 @@ class Session:
 
     def _signalled(self) -> None:
         if self.stopping.is_set():
-            # Asked twice: in a hurry.
+            # A second signal: kill all processes.
             self.drivers.kill()
             self.platform.kill()
         self.stopping.set()
@@ -174,32 +174,32 @@ class Session:
                 async for _ in awatch(folder, recursive=False, debounce=100, step=50):
                     self._wake.set()
             except (OSError, RuntimeError) as error:
-                # The folder may be gone for a moment; passes look at the files anyway.
+                # The folder may be replaced. Each reconciliation reads the files, too.
                 log.warning("watching %s failed: %s", folder, error)
             await asyncio.sleep(POLL_IDLE_S)
 
     async def _reconcile(self, view: View) -> ReconcileResult | None:
-        """One pass, given up when a stop is asked for; None when it did not come to its end."""
+        """Load the files and reconcile once; None when it failed or was cancelled by a stop."""
         try:
             if self.files.exists():
                 self.store.sync(load_folder(self.files))
         except Exception as error:
-            # A full disk, a bug of ours: no reason to take the brokers down.
-            log.exception("the files could not be taken in")
+            # A full disk or a bug in the operator: the brokers go on.
+            log.exception("loading the files failed")
             self._show_error(view, error)
             return None
-        passing = asyncio.ensure_future(self._reconciler.reconcile())
+        reconciling = asyncio.ensure_future(self._reconciler.reconcile())
         stop = asyncio.ensure_future(self.stopping.wait())
-        await asyncio.wait({passing, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reconciling, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if not passing.done():
-            passing.cancel()
-            await asyncio.gather(passing, return_exceptions=True)
+        if not reconciling.done():
+            reconciling.cancel()
+            await asyncio.gather(reconciling, return_exceptions=True)
             return None
         try:
-            result = passing.result()
+            result = reconciling.result()
         except Exception as error:
-            log.exception("a pass failed")
+            log.exception("reconciliation failed")
             self._show_error(view, error)
             return None
         if result.observed is not None and result.observed.kafka.controller_id >= 0:
@@ -223,7 +223,7 @@ class Session:
                     view.print_line(line)
 
     def _print_http_addresses(self, view: View) -> None:
-        """Where each broker has its metrics and probes, when it is started."""
+        """Print the address of each broker's metrics and probes, once."""
         for broker, address in self.platform.http_addresses().items():
             line = f"broker {broker} metrics=http://{address}/metrics"
             if line not in self._printed:
@@ -231,7 +231,7 @@ class Session:
                 view.print_line(line)
 
     def _print_users(self, view: View) -> None:
-        """How each user connects, once, and again when that has changed."""
+        """Print how each user connects, once and after each change."""
         cluster = self._cluster()
         if cluster is None:
             return
@@ -243,7 +243,7 @@ class Session:
                 view.print_line(line)
 
     def _announce(self, view: View) -> None:
-        """Say `ready …` whenever all resources have become Ready."""
+        """Print `ready …` when all resources have become Ready."""
         entries = list(self.store.entries.values())
         cluster = self._cluster()
         ready = (

@@ -1,9 +1,9 @@
-"""What the API server is on Kubernetes, for a folder of YAML files: generations, statuses, deletions.
+"""The `Store` interface of `ottla up`: resources from a folder of YAML files, with generations and statuses.
 
-Called by `ottla up`; the reconciler's `Store` port over `<data>/state.json`. Invariants: a resource
-with an invalid spec keeps its last valid one, as the API server would refuse the change; one whose file
-cannot be read keeps everything; a resource is deleted only after it was missing for a while, since editors
-save by replacing files; the file on disk is replaced whole.
+Used by `up.session`; replaces the API server, with its state in `<data>/state.json`. Invariants: a resource
+with an invalid spec keeps its last valid one, since the API server would reject the change; a resource whose
+file cannot be read is unchanged; a resource is deleted after it was missing for MISSING_MS_MAX, since editors
+save by replacing files; the state file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MISSING_MS_MAX = 2_000
 
 @dataclass(slots=True)
 class Entry:
-    """One resource as it is kept."""
+    """The stored state of one resource."""
 
     kind: str
     metadata: dict[str, Any]
     spec: dict[str, Any] | None
-    """The last valid one; None when there never was one."""
+    """The last valid spec; None without one."""
     status: dict[str, Any] = field(default_factory=dict)
     file: str = ""
     problems: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class FolderStore:
     """Resources by key, over one JSON file."""
 
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
-        """Raises ValueError when the file is there and cannot be understood."""
+        """Load the state file if it exists. Raises ValueError when it cannot be read."""
         self._path = path
         self._clock_ms = clock_ms
         self.entries: dict[str, Entry] = {}
@@ -101,7 +101,7 @@ class FolderStore:
     # ---- from files
 
     def sync(self, loaded: Loaded) -> bool:
-        """Take in what the folder says now. True when something changed."""
+        """Apply the loaded files. Returns whether something has changed."""
         before = [(e.metadata, e.spec, e.problems, e.file) for e in map(_copy, self.entries.values())]
         self.errors = loaded.errors
         seen = set()
@@ -123,7 +123,7 @@ class FolderStore:
         if entry is None:
             entry = self._create(document)
         if entry.deleting:
-            # It comes back as a new resource once the old one is gone.
+            # It becomes a new resource after the deletion of the old one.
             return
         entry.file = str(document.source.file)
         problems = list(document.problems)
@@ -165,7 +165,7 @@ class FolderStore:
             "labels": {},
         }
         pending = [
-            unknown(type_, "Pending", "not looked at yet")
+            unknown(type_, "Pending", "the operator has not reconciled the resource yet")
             for type_ in KINDS[document.kind].definition.condition_types
         ]
         conditions = merge([], pending, generation=0, now_ms=self._clock_ms())
@@ -187,7 +187,7 @@ class FolderStore:
         entry.problems = []
         _reparse(entry)
 
-    # ---- the reconciler's port
+    # ---- the Store interface
 
     async def resources(self) -> Sequence[AnyResource]:
         return [entry.resource for entry in self.entries.values() if entry.resource is not None]
@@ -197,7 +197,7 @@ class FolderStore:
         before = entry.status
         entry.status = status.model_dump(by_alias=True, exclude_none=True)
         if entry.problems:
-            # What is wrong with the file is what its author must see first.
+            # The problems of the file have precedence in the condition Ready.
             ready = invalid_status(entry.kind, entry.metadata, before, entry.problems, self._clock_ms())
             others = [c for c in entry.status["conditions"] if c["type"] != "Ready"]
             entry.status["conditions"] = [ready["conditions"][0], *others]
@@ -215,7 +215,7 @@ def _copy(entry: Entry) -> Entry:
 
 
 def _reparse(entry: Entry) -> None:
-    """Make the typed resource out of what is kept; one kept by an older version may be invalid now."""
+    """Parse the stored resource; one that an older version stored may be invalid now."""
     if entry.spec is None:
         entry.resource = None
         return

@@ -1,7 +1,6 @@
-"""What `ottla up` shows: a live table on a terminal, lines when something changes elsewhere.
+"""The output of `ottla up`: a live table on a terminal, otherwise a line for each change.
 
-Called by `up.session` after every pass. Shows nothing that is not in a resource's status, so that it can lag
-or be lost without harm.
+Called by `up.session` after every reconciliation. Shows only what is in the resources' statuses.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RECENT_LINES = 6
 
 
 def conditions_of(entry: Entry) -> list[Condition]:
-    """The conditions as they are kept, also those of a resource that never was valid."""
+    """The stored conditions, also of a resource without a valid spec."""
     model = KINDS[entry.kind].model_fields["status"].annotation
     assert isinstance(model, type)
     assert issubclass(model, Status)
@@ -33,7 +32,7 @@ def conditions_of(entry: Entry) -> list[Condition]:
 
 
 def _rows(entry: Entry) -> tuple[str, str, str]:
-    """(status, reason, message) of Ready; the other conditions join the message if they add to it."""
+    """(status, reason, message) of Ready; other unusual conditions are added to the message."""
     status, reason, lines = "Unknown", "", [""]
     for condition in conditions_of(entry):
         if condition.type == "Ready":
@@ -53,14 +52,14 @@ class View(Protocol):
     def show(self, entries: Sequence[Entry], errors: Sequence[str], steps: Sequence[str]) -> None: ...
 
     def print_line(self, line: str) -> None:
-        """One line as it is, for people and for programs that read our output."""
+        """Print one line unchanged; programs parse some of these lines."""
         ...
 
     def close(self) -> None: ...
 
 
 class PlainView:
-    """A line for each change; of conditions other than Ready, for each change of status or reason."""
+    """Prints a line for each change of Ready, and of status or reason of the other conditions."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], str] | None = None) -> None:
         self._write = write
@@ -90,7 +89,7 @@ class PlainView:
                 if old is None and condition.type != "Ready" and not is_unusual(condition):
                     continue
                 if condition.type != "Ready" and old is not None and old[:2] == shown[key][:2]:
-                    continue  # a lag, a progress: it would be a line a second
+                    continue  # its message may change every second, such as a lag
                 if old != shown[key]:
                     self._line(f"{entry.key} {_describe(condition)}")
             self._show_brokers(entry)
@@ -117,7 +116,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table that is drawn again after every pass, and the last things done below it."""
+    """A table that is redrawn after every reconciliation, with the last steps below it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

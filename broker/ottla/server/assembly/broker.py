@@ -1,13 +1,15 @@
-"""One broker's life: has its parts made, joins the cluster, stays in it, leaves it and stops what was made.
+"""The life of one broker: start, membership of the cluster, re-registration, controlled shutdown, stop.
 
 Called by `ottla broker` and by tests (with a `MemoryStore`: a single broker without ZooKeeper).
 
-Order, as in Kafka: metadata store, cluster id, logs (recovered in a thread), replicas and coordinator, the
-listeners' sockets, the registration (whose epoch the controller knows us by), requests, controller election.
-A stop first asks the controller to move leaders off (controlled shutdown), while everything still serves.
+The order of start is Kafka's: metadata store, cluster id, logs (recovered in a thread), replicas,
+coordinators, request processing, the listeners' sockets, the registration (which gives the broker epoch),
+requests, controller election. A stop first requests a controlled shutdown, which moves leaders off while the
+broker still serves.
 
-Invariants: whatever was started is on one stack of undos, so that `stop` is right after a start that failed
-half-way too; after a lost session the broker registers anew, with a new epoch, before it stands for election.
+Invariants: every stage registers on one AsyncExitStack how to stop what it starts, so that `stop` is right
+after a start that failed half-way, too; after a lost session the broker registers anew, with a new epoch,
+before it stands for election.
 """
 
 from __future__ import annotations
@@ -21,20 +23,35 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ottla.metadata import former_session, znodes
+from ottla.metadata import unclean_restart, znodes
 from ottla.metadata.config import BrokerConfig, ConfigError, Listener
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
-from ottla.metadata.succession import wait_for_successors
+from ottla.server.assembly.components import (
+    Coordinators,
+    Replication,
+    monotonic_clock_ms,
+    open_logs,
+    start_coordinators,
+    start_replication,
+)
+from ottla.server.assembly.configuration import (
+    BrokerContext,
+    Configuration,
+    follow_settings,
+    load_configuration,
+)
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
-from ottla.server.assembly.parts import Parts, monotonic_clock_ms
-from ottla.server.handlers.cluster.first_view import FIRST_VIEW_TIMEOUT_S
-from ottla.server.metrics.http_port import HttpPort
+from ottla.server.assembly.request_processing import RequestProcessing, start_request_processing
+from ottla.server.handlers.cluster.initial_metadata_gate import INITIAL_METADATA_TIMEOUT_S
+from ottla.server.metrics.http_server import HttpServer
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat
+from ottla.storage.log_loader import UnsupportedMessageFormat
+from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -42,7 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop
-"""The event loop that brokers run on: the one line to change (it needs add_reader and add_writer)."""
+"""Makes the event loop that brokers run on; it must have add_reader and add_writer."""
 
 Phase = Literal["starting", "recovering", "ready", "stopping"]
 
@@ -51,7 +68,7 @@ REJOIN_RETRY_S = 1.0
 
 
 class StartupError(Exception):
-    """Why the broker cannot start, in one line."""
+    """The broker cannot start; the message is one line and says why."""
 
 
 def wall_clock_ms() -> int:
@@ -60,6 +77,14 @@ def wall_clock_ms() -> int:
 
 class Broker:
     """See the module. `start` and `stop` belong to one event loop."""
+
+    # What the stages of the start make.
+    configuration: Configuration
+    logs: LogManager
+    replication: Replication
+    dynamic_configs: DynamicConfigs
+    coordinators: Coordinators
+    requests: RequestProcessing
 
     def __init__(
         self,
@@ -72,7 +97,7 @@ class Broker:
         self.config = config
         self.broker_id = config.broker_id
         self.endpoints: list[Endpoint] = []
-        """The listeners as bound, with their real ports."""
+        """The bound listeners, with their real ports."""
         self.store = store or _zookeeper(config, zookeeper_access)
         self._clock = clock
         self._session_dirs: list[Path] = []
@@ -85,15 +110,16 @@ class Broker:
         self._rejoining: asyncio.Task[None] | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._registration: BrokerRegistration | None = None
+        self._session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of our registration; -1 before the first."""
+        """The epoch of this broker's registration; -1 before the first."""
         return -1 if self._registration is None else self._registration.broker_epoch
 
     @property
     def phase(self) -> Phase:
-        """How far it is with its life; a broker that lost its ZooKeeper session is starting again."""
+        """For probes and metrics; a broker that lost its ZooKeeper session is starting again."""
         if self._stopping:
             return "stopping"
         return "starting" if self._session_lost else self._phase
@@ -101,13 +127,19 @@ class Broker:
     # --- start --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve, or raise StartupError."""
+        """Start and serve. Raises StartupError."""
         started = time.monotonic()
         try:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem, ConfigError) as e:
+        except (
+            LogDirProblem,
+            UnsupportedMessageFormat,
+            AlreadyRegistered,
+            SecurityProblem,
+            ConfigError,
+        ) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
@@ -121,8 +153,10 @@ class Broker:
         )
 
     async def _start(self) -> None:
-        await self._open()
-        self.parts = parts = Parts(
+        """Run the stages, each with the results of earlier ones."""
+        await self._open_http_port()
+        await self._connect_store()
+        context = BrokerContext(
             self.config,
             self.store,
             self._undo,
@@ -130,74 +164,106 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             on_failure=self._failed.set,
         )
-        await parts.load_settings()
+        self.configuration = configuration = await load_configuration(context)
         self._phase = "recovering"
-        await parts.open_logs()
+        self.logs = logs = await open_logs(context, configuration.deletion_policies)
         self._phase = "starting"
-        parts.make_replication()
-        await parts.follow_settings()
-        await parts.make_coordinators()
-        await parts.make_server()
-        if self.http.port >= 0:
-            from ottla.server.assembly.metrics_page import (
-                broker_metrics,  # nobody else needs it, and it takes time
-            )
+        self.replication = replication = start_replication(context, configuration, logs)
+        self.dynamic_configs = await follow_settings(
+            context,
+            configuration,
+            monotonic_clock=monotonic_clock_ms,
+            logs=logs,
+            replicas=replication.replicas,
+            controller=replication.controller,
+            quotas=replication.quotas,
+            cleaner=replication.cleaner,
+        )
+        self.coordinators = await start_coordinators(context, configuration, replication)
+        self.requests = requests = await start_request_processing(
+            context, configuration, logs, replication, self.dynamic_configs, self.coordinators
+        )
+        self._serve_metrics()
+        self._bind_listeners()
+        await self._expire_stale_session()
+        # Others connect as soon as they see the registration: they wait in the backlog until `serve`.
+        requests.server.listen()
+        await self._register()
+        requests.server.serve()
+        await replication.controller.start(self.broker_epoch)
+        self._start_ticking()
+        await self._wait_for_metadata()
 
-            self.http.metrics = broker_metrics(parts, self.usage, phase=lambda: self.phase)
-        await self._join()
-
-    async def _open(self) -> None:
-        """Be there for probes, and connect to the metadata store."""
-        undo, config = self._undo, self.config
-        self.http = HttpPort(
+    async def _open_http_port(self) -> None:
+        """First of all, so that probes get an answer while the broker starts."""
+        config = self.config
+        self.http = HttpServer(
             config.get_str("ottla.http.host"), config.get_int("ottla.http.port"), lambda: self.phase
         )
-        undo.push_async_callback(self.http.stop)
+        self._undo.push_async_callback(self.http.stop)
         await self.http.start()
-        undo.push_async_callback(self.store.close)
+
+    async def _connect_store(self) -> None:
+        self._undo.push_async_callback(self.store.close)
         await self.store.connect()
 
-    async def _join(self) -> None:
-        """Become a member of the cluster, once a former self is out of it, and serve."""
-        store, undo, logs, server = self.store, self._undo, self.parts.logs, self.parts.server
+    def _serve_metrics(self) -> None:
+        if self.http.port >= 0:
+            # Imported here only: it takes time, and mostly the port is off.
+            from ottla.server.assembly.metrics_page import broker_metrics
+
+            self.http.metrics = broker_metrics(self)
+
+    def _bind_listeners(self) -> None:
+        server = self.requests.server
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in self.config.listeners]
-        session_timeout_s = self.config.get_int("zookeeper.session.timeout.ms") / 1000
 
-        async def give_way() -> None:
-            await wait_for_successors(store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s)
+    async def _expire_stale_session(self) -> None:
+        """End the session of this broker's previous process, which a crash left open, and let the controller
+        fail over its leaders."""
+        self._session_dirs = [log_dir.path for log_dir in self.logs.online_dirs()]
+        if await unclean_restart.expire_session(self.store, self._session_dirs):
+            await self._wait_for_failover()
 
-        self._session_dirs = [log_dir.path for log_dir in logs.online_dirs()]
-        if await former_session.end_former(store, self._session_dirs):
-            await give_way()
-        # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
-        server.listen()
-        former_session.remember(store, self._session_dirs)
-        undo.callback(former_session.forget, self._session_dirs)
+    async def _wait_for_failover(self) -> None:
+        """Wait at most one session timeout until other brokers lead what this one led before a crash."""
+        partitions = list(self.logs.logs())
+        await unclean_restart.wait_for_failover(
+            self.store, self.broker_id, partitions, timeout_s=self._session_timeout_s
+        )
+
+    async def _register(self) -> None:
+        store, undo = self.store, self._undo
+        unclean_restart.save_session(store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
             self._advertised(),
             rack=self.config.rack,
             clock=self._clock,
-            # Our own previous session, after a crash, ends within its time-out.
-            wait_s=session_timeout_s * 1.5 + 2,
-            after_crash=give_way,
+            # The session of this broker's previous process, after a crash, ends within its time-out.
+            wait_s=self._session_timeout_s * 1.5 + 2,
+            after_crash=self._wait_for_failover,
         )
         undo.callback(store.on_session_expired(self._session_expired))
-        self.parts.replicas.broker_epoch = await self._registration.register()
-        server.serve()
-        await self.parts.controller.start(self.broker_epoch)
-        undo.callback(self._stop_ticking)
+        self.replication.replicas.broker_epoch = await self._registration.register()
+
+    def _start_ticking(self) -> None:
+        self._undo.callback(self._stop_ticking)
         self._tick()
-        standing_in = asyncio.create_task(self.parts.first_view.run(), name="stand in for the controller")
-        undo.callback(standing_in.cancel)
+
+    async def _wait_for_metadata(self) -> None:
+        metadata_gate = self.requests.metadata_gate
+        reading = asyncio.create_task(metadata_gate.run(), name="read the cluster from the store")
+        self._undo.callback(reading.cancel)
         try:
-            await asyncio.wait_for(self.parts.first_view.reached.wait(), FIRST_VIEW_TIMEOUT_S)
+            await asyncio.wait_for(metadata_gate.opened.wait(), INITIAL_METADATA_TIMEOUT_S)
         except TimeoutError:
-            log.warning("the controller has not told us of the cluster yet")
+            log.warning("The controller has not sent metadata yet")
 
     def _advertised(self) -> list[znodes.Endpoint]:
-        """What clients and brokers are told: the advertised address, with the real port where it says 0."""
+        """The advertised listeners, with the bound port where the setting says 0."""
         bound = {endpoint.listener: endpoint for endpoint in self.endpoints}
 
         def port_of(listener: Listener) -> int:
@@ -215,11 +281,12 @@ class Broker:
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
             self.usage.sample(time.monotonic(), time.thread_time())
-            self.parts.server.tick()
-            self.parts.security.tick(is_controller=self.parts.controller.is_active)
-            self.parts.replicas.tick(monotonic_clock_ms())
+            self.requests.server.tick()
+            replication = self.replication
+            self.configuration.security.tick(is_controller=replication.controller.is_active)
+            replication.replicas.tick(monotonic_clock_ms())
         except Exception:
-            log.exception("upkeep failed")
+            log.exception("a maintenance task failed")
 
     def _stop_ticking(self) -> None:
         if self._tick_timer is not None:
@@ -232,28 +299,29 @@ class Broker:
     def _session_expired(self) -> None:
         if self._stopping:
             return
-        log.warning("the metadata store's session has expired: registering again")
+        log.warning("The session with the metadata store has expired: registering again")
         self._session_lost = True
         if self._rejoining is None or self._rejoining.done():
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
-        """Register under a new epoch, and stand for election again; once more if that session is lost too."""
+        """Register under a new epoch and stand for election again; repeat if that session is lost, too."""
         assert self._registration is not None
+        replication = self.replication
         while self._session_lost:
             self._session_lost = False
             try:
-                self.parts.replicas.broker_epoch = await self._registration.register()
-                former_session.remember(self.store, self._session_dirs)
-                await self.parts.controller.start(self.broker_epoch)
+                replication.replicas.broker_epoch = await self._registration.register()
+                unclean_restart.save_session(self.store, self._session_dirs)
+                await replication.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)
                 self._failed.set()
                 return
             except Exception as e:
-                # Whatever it is, a broker that stays away without a word is worse.
+                # Whatever the cause, retrying is better than a broker that stays unregistered.
                 log.warning(
-                    "cannot register yet: %s", e, exc_info=not isinstance(e, StoreUnavailable | OSError)
+                    "Cannot register yet: %s", e, exc_info=not isinstance(e, StoreUnavailable | OSError)
                 )
                 self._session_lost = True
                 await asyncio.sleep(REJOIN_RETRY_S)
@@ -261,18 +329,21 @@ class Broker:
     # --- stop ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Move leaders off, then stop in order; safe at any time, and once more."""
+        """Move leaders off, then stop the stages in reverse order. Safe at any time, and repeatedly."""
         if self._stopping:
             return
         self._stopping = True
         is_member = self.broker_epoch >= 0
         if self._rejoining is not None and not self._rejoining.done():
-            is_member = False  # the others think this broker dead, and have moved its leaders already
+            is_member = False  # its session has expired: the controller has moved its leaders already
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
         if is_member and self.config.get_bool("controlled.shutdown.enable"):
-            leaving = ControlledShutdown(self.config, self.parts.channel, self.parts.controller, self.store)
-            await leaving.run(self.broker_epoch)
+            replication = self.replication
+            shutdown = ControlledShutdown(
+                self.config, replication.channel, replication.controller, self.store
+            )
+            await shutdown.run(self.broker_epoch)
         try:
             await self._undo.aclose()
         except Exception:
@@ -282,7 +353,9 @@ class Broker:
 
 
 def _zookeeper(config: BrokerConfig, access: ZooKeeperAccess | None) -> MetadataStore:
-    from ottla.metadata.zookeeper import ZooKeeperStore  # a broker without ZooKeeper starts sooner for it
+    from ottla.metadata.zookeeper import (
+        ZooKeeperStore,  # not imported by brokers without ZooKeeper: it takes time
+    )
 
     return ZooKeeperStore(
         config.zookeeper_connect or "",

@@ -1,7 +1,7 @@
-"""A broker's leave-taking: the controller is asked to move its leaders off before it stops (KIP-4, KIP-47).
+"""Controlled shutdown: the controller moves leaders off this broker before it stops (KIP-4, KIP-47).
 
-Called by ottla.server.assembly.broker's `stop`, while everything still serves. Nothing is raised: a broker
-that cannot take its leave stops as it is, and the controller finds out from its session.
+Called by `Broker.stop` while the broker still serves. Raises nothing: if the controlled shutdown fails, the
+broker stops nevertheless, and the controller fails its leaders over when its session ends.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ log = logging.getLogger("ottla.broker")
 CONTROLLER_POLL_S = 0.1
 
 WITHOUT_STORE_S = 3.0
-"""How long to try where the metadata store does not answer: a controller can move no leader without it."""
+"""How long to try while the metadata store is unavailable: without it a controller cannot move leaders."""
 
 
-class _StoreGone(Exception):
-    """Nobody is left who could move a leader."""
+class _StoreUnavailable(Exception):
+    """Neither the controller nor the metadata store responds."""
 
 
 class ControlledShutdown:
+    """See the module."""
+
     def __init__(
         self, config: BrokerConfig, channel: ControllerChannel, controller: Controller, store: MetadataStore
     ) -> None:
@@ -40,66 +42,64 @@ class ControlledShutdown:
         self._store = store
 
     async def run(self, broker_epoch: int) -> None:
-        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most."""
+        """Request a controlled shutdown, `controlled.shutdown.max.retries` times at most."""
         retries = self._config.get_int("controlled.shutdown.max.retries")
         for attempt in range(retries):
             if attempt:
-                await self._before_next_try()
-            others = await self._others()
+                await self._back_off()
+            others = await self._other_brokers()
             if others == set():
-                log.info("controlled shutdown: no other broker is left to lead anything")
+                log.info("Controlled shutdown: there is no other broker to move leaders to")
                 return
             request = ControlledShutdownRequest(broker_id=self._config.broker_id, broker_epoch=broker_epoch)
             try:
-                response = await self._ask(request)
-            except _StoreGone:
-                log.warning("controlled shutdown: neither controller nor metadata store answers, stopping")
+                response = await self._request(request)
+            except _StoreUnavailable:
+                log.warning("Controlled shutdown: neither the controller nor the metadata store responds")
                 return
             except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
-                log.warning("controlled shutdown did not reach the controller: %s", e or type(e).__name__)
+                log.warning("Error during controlled shutdown: %s", e or type(e).__name__)
                 if others is None:
-                    log.warning("controlled shutdown: the metadata store does not answer either, stopping")
+                    log.warning("Controlled shutdown: the metadata store does not respond either")
                     return
                 continue
             if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
-                log.info("controlled shutdown: all leaders have moved")
+                log.info("Controlled shutdown request returned successfully")
                 return
             log.info(
-                "controlled shutdown: %s, %d partitions still led here",
+                "Controlled shutdown: %s, %d partitions are still led by this broker",
                 ErrorCode.of(response.error_code).name,
                 len(response.remaining_partitions),
             )
-        log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
+        log.warning(
+            "Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed (%d)",
+            retries,
+        )
 
-    async def _ask(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Wait for the controller's answer as long as the metadata store answers."""
-        asking = asyncio.ensure_future(self._channel.controlled_shutdown(request))
+    async def _request(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Wait for the controller's response as long as the metadata store is available."""
+        response = asyncio.ensure_future(self._channel.controlled_shutdown(request))
         try:
-            while not (await asyncio.wait({asking}, timeout=WITHOUT_STORE_S))[0]:
-                if await self._others() is None:
-                    raise _StoreGone
-            return asking.result()
+            while not (await asyncio.wait({response}, timeout=WITHOUT_STORE_S))[0]:
+                if await self._other_brokers() is None:
+                    raise _StoreUnavailable
+            return response.result()
         finally:
-            asking.cancel()
+            response.cancel()
 
-    async def _before_next_try(self) -> None:
-        """Wait `controlled.shutdown.retry.backoff.ms`, or less when there is a new controller to ask."""
+    async def _back_off(self) -> None:
+        """Wait `controlled.shutdown.retry.backoff.ms`, or until there is a new controller."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
-        asked = self._controller.controller_id
-        while loop.time() < deadline and not await self._is_alone():
+        previous = self._controller.controller_id
+        while loop.time() < deadline and await self._other_brokers() != set():
             await asyncio.sleep(CONTROLLER_POLL_S)
-            if self._controller.controller_id not in (None, asked):
+            if self._controller.controller_id not in (None, previous):
                 return
 
-    async def _is_alone(self) -> bool:
-        return await self._others() == set()
-
-    async def _others(self) -> set[str] | None:
-        """Which other brokers are registered (asked of the store: there may be no controller to tell).
-
-        None: the store does not answer.
-        """
+    async def _other_brokers(self) -> set[str] | None:
+        """The other registered brokers, read from the store (there may be no controller); None if the store
+        is unavailable."""
         try:
             async with asyncio.timeout(WITHOUT_STORE_S):
                 return set(await self._store.children(znodes.BROKER_IDS)) - {str(self._config.broker_id)}

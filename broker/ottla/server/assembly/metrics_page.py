@@ -1,45 +1,58 @@
-"""The whole of /metrics: made once by the broker, written at each scrape."""
+"""The text of /metrics: the families of a broker, of the cluster and of groups, and those of the process."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from ottla.server.assembly.parts import Parts
+from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
 from ottla.server.metrics.groups import GroupMetrics
-from ottla.server.metrics.loop_usage import LoopUsage
+
+if TYPE_CHECKING:
+    from ottla.server.assembly.broker import Broker
+
+ZOOKEEPER_GROUPS_MAX = 1000
+"""Groups with offsets in ZooKeeper that /metrics reports."""
 
 
-def broker_metrics(
-    parts: Parts, usage: LoopUsage, *, phase: Callable[[], str]
-) -> Callable[[], Awaitable[bytes]]:
-    """What writes the text."""
+def broker_metrics(owner: Broker) -> Callable[[], Awaitable[bytes]]:
+    """A function that collects and writes the text, called once a scrape."""
+    replication, requests = owner.replication, owner.requests
+    controller, cache, replicas = replication.controller, replication.cache, replication.replicas
+    store = owner.store
+
+    async def zookeeper_groups() -> list[ZooKeeperGroup]:
+        """Only the controller reports them, so that each is reported once. Raises StoreError."""
+        if not controller.is_active:
+            return []
+        names = await group_names(store)
+        return await read_groups(store, names[:ZOOKEEPER_GROUPS_MAX])
+
     sources = broker.Sources(
-        phase=phase,
-        replicas=parts.replicas,
-        logs=parts.logs,
-        server=parts.server,
-        dispatcher=parts.dispatcher,
-        purgatory=parts.purgatory,
-        cleaner=parts.cleaner,
-        usage=usage,
-        topics=parts.rooms.counters,
+        phase=lambda: owner.phase,
+        replicas=replicas,
+        logs=owner.logs,
+        server=requests.server,
+        dispatcher=requests.dispatcher,
+        purgatory=replication.purgatory,
+        cleaner=replication.cleaner,
+        usage=owner.usage,
+        topics=requests.counters,
     )
-    groups = GroupMetrics(
-        parts.coordinator, parts.replicas, parts.cache, parts.connect, parts.zookeeper_groups
-    )
+    groups = GroupMetrics(owner.coordinators.groups, replicas, cache, replication.connect, zookeeper_groups)
     process = CollectorRegistry()
     ProcessCollector(registry=process)
 
     async def text() -> bytes:
-        await groups.prepare()
+        await groups.refresh()
         families = chain(
             broker.families(sources),
-            cluster.families(parts.controller, parts.cache, parts.replicas),
+            cluster.families(controller, cache, replicas),
             groups.families(),
         )
         return await write(families) + generate_latest(process)

@@ -1,7 +1,8 @@
-"""What a request needs to be allowed, API by API, as Kafka's KafkaApis has it.
+"""The authorization of requests, API by API, as in Kafka's KafkaApis.
 
-Only with an authorizer (`authorizer.class.name`) is any of this in the way: then `guarding.guarded` puts a
-guard before each handler. A guard refuses a request, or takes out of it what its sender may not touch and
-adds to the answer how that was refused; so handlers know nothing of ACLs, and cost nothing without. Produce
-and Fetch, whose answers are not messages but ready bytes, ask about each topic themselves (`topic_access`).
+Used only with an authorizer (`authorizer.class.name`): then `checks.authorized_route` puts a check before
+each handler. A check rejects a request, or removes the resources that its sender is not authorized for and
+adds their errors to the response. So handlers contain no authorization, and without an authorizer it costs
+nothing. Produce and Fetch, whose responses are ready bytes, check each topic themselves
+(`auth_helper.TopicAuthorizer`).
 """

@@ -1,6 +1,6 @@
-"""Guards of the APIs about settings, descriptions of the cluster and delegation tokens.
+"""Authorization checks of the APIs about settings, descriptions of the cluster and delegation tokens.
 
-Called through `ottla.server.authorization.table`.
+Called through `ottla.server.authorization.checks_by_api`.
 """
 
 from __future__ import annotations
@@ -27,73 +27,73 @@ from ottla.protocol.messages import (
 )
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.principals import Principal
-from ottla.server.authorization.access import REFUSALS, WORDS, Access
-from ottla.server.authorization.guarding import Amend, Guard, Verdict, refusals
-from ottla.server.authorization.topics import at_the_controller, cluster_operations
+from ottla.server.authorization.auth_helper import DENIED_ERRORS, DENIED_MESSAGES, AuthHelper
+from ottla.server.authorization.checks import AuthorizationCheck, CheckResult, ResponseChange, error_rows
+from ottla.server.authorization.topics import cluster_operations, require_controller
 
 CLUSTER, TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
 _TOPIC_CONFIG: Final = 2
-_OF_CLUSTER: Final = (4, 8, 16)  # brokers, their loggers, client metrics
+_CLUSTER_RESOURCE_TYPES: Final = (4, 8, 16)  # brokers, their loggers, client metrics
 
 
-def configs(operation: Operation, answered: str, *, with_text: bool) -> Guard:
-    """The settings of a topic need it on the topic, those of brokers on the cluster. A resource that is named
-    twice, or is of no known type, is the handler's to refuse."""
+def configs(operation: Operation, response_field: str, *, with_text: bool) -> AuthorizationCheck:
+    """Settings of a topic need `operation` on the topic, settings of brokers on the cluster. The handler
+    rejects duplicate resources and unknown resource types."""
 
-    def guard(access: Access, message: Any) -> Verdict:
+    def check(auth: AuthHelper, message: Any) -> CheckResult:
         times = Counter((each.resource_type, each.resource_name) for each in message.resources)
         denied: dict[ErrorCode, list[Any]] = {}
         for each in message.resources:
             if each.resource_type == _TOPIC_CONFIG:
                 kind, name = TOPIC, each.resource_name
-            elif each.resource_type in _OF_CLUSTER:
+            elif each.resource_type in _CLUSTER_RESOURCE_TYPES:
                 kind, name = CLUSTER, CLUSTER_NAME
             else:
                 continue
             alone = (
                 operation is Operation.DESCRIBE_CONFIGS or times[each.resource_type, each.resource_name] == 1
             )
-            if alone and not access.allows(operation, kind, name):
-                denied.setdefault(REFUSALS[kind], []).append(each)
+            if alone and not auth.authorize(operation, kind, name):
+                denied.setdefault(DENIED_ERRORS[kind], []).append(each)
         if not denied:
             return None
         errors: list[Any] = []
         for code, resources in denied.items():
-            detail = WORDS[code] if with_text else None
-            errors += refusals(access, message, "resources", answered, resources, code, detail)
+            detail = DENIED_MESSAGES[code] if with_text else None
+            errors += error_rows(auth, message, "resources", response_field, resources, code, detail)
         refused = {id(each) for resources in denied.values() for each in resources}
         message.resources = [each for each in message.resources if id(each) not in refused]
 
         def amend(response: Any) -> None:
-            getattr(response, answered).extend(errors)
+            getattr(response, response_field).extend(errors)
 
         return amend
 
-    return guard
+    return check
 
 
-def describe_cluster(access: Access, message: DescribeClusterRequest) -> Amend | None:
-    """Anybody; what may be done to the cluster is told to whom may describe it."""
+def describe_cluster(auth: AuthHelper, message: DescribeClusterRequest) -> ResponseChange | None:
+    """No authorization needed; the authorized operations need DESCRIBE on the cluster."""
     if not message.include_cluster_authorized_operations:
         return None
 
     def amend(response: DescribeClusterResponse) -> None:
         if not response.error_code:
-            response.cluster_authorized_operations = cluster_operations(access)
+            response.cluster_authorized_operations = cluster_operations(auth)
 
     return amend
 
 
-def describe_log_dirs(access: Access, message: DescribeLogDirsRequest) -> Verdict:
+def describe_log_dirs(auth: AuthHelper, message: DescribeLogDirsRequest) -> CheckResult:
     """DESCRIBE on the cluster."""
-    if access.allows_cluster(Operation.DESCRIBE):
+    if auth.authorize_cluster(Operation.DESCRIBE):
         return None
     return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def describe_scram(access: Access, message: DescribeUserScramCredentialsRequest) -> Verdict:
-    """DESCRIBE on the cluster; the refusal gives back no names."""
-    if access.allows_cluster(Operation.DESCRIBE):
+def describe_scram(auth: AuthHelper, message: DescribeUserScramCredentialsRequest) -> CheckResult:
+    """DESCRIBE on the cluster; the error response contains no user names."""
+    if auth.authorize_cluster(Operation.DESCRIBE):
         return None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -104,12 +104,12 @@ def describe_scram(access: Access, message: DescribeUserScramCredentialsRequest)
     )
 
 
-def alter_scram(is_controller: Callable[[], bool]) -> Guard:
-    """ALTER on the cluster. Other brokers say NOT_CONTROLLER before anything else."""
+def alter_scram(is_controller: Callable[[], bool]) -> AuthorizationCheck:
+    """ALTER on the cluster. Brokers other than the controller respond NOT_CONTROLLER first."""
 
-    def guard(access: Access, message: AlterUserScramCredentialsRequest) -> Verdict:
-        at_the_controller(is_controller)
-        if access.allows_cluster(Operation.ALTER):
+    def check(auth: AuthHelper, message: AlterUserScramCredentialsRequest) -> CheckResult:
+        require_controller(is_controller)
+        if auth.authorize_cluster(Operation.ALTER):
             return None
         names = dict.fromkeys(each.name for each in message.deletions)
         names |= dict.fromkeys(each.name for each in message.upsertions)
@@ -119,27 +119,28 @@ def alter_scram(is_controller: Callable[[], bool]) -> Guard:
             results=[row(user=name, error_code=code, error_message=None) for name in names]
         )
 
-    return guard
+    return check
 
 
-def write_txn_markers(access: Access, message: WriteTxnMarkersRequest) -> None:
-    """Brokers have CLUSTER_ACTION; who ends a hanging transaction by hand, ALTER on the cluster."""
-    if not access.allows_cluster(Operation.ALTER, quiet=True):
-        access.require_cluster(Operation.CLUSTER_ACTION)
+def write_txn_markers(auth: AuthHelper, message: WriteTxnMarkersRequest) -> None:
+    """CLUSTER_ACTION on the cluster (brokers), or ALTER (tools that abort a hanging transaction)."""
+    if not auth.authorize_cluster(Operation.ALTER, log_denied=False):
+        auth.require_cluster(Operation.CLUSTER_ACTION)
 
 
-def describe_tokens(access: Access, message: DescribeDelegationTokenRequest) -> Amend:
-    """Owners and renewers see theirs; others need DESCRIBE on the token, or DESCRIBE_TOKENS on its owner."""
-    me = access.request.principal
+def describe_tokens(auth: AuthHelper, message: DescribeDelegationTokenRequest) -> ResponseChange:
+    """Owners and renewers see their tokens; others need DESCRIBE on the token, or DESCRIBE_TOKENS on its
+    owner."""
+    requester = auth.request.principal
 
     def is_visible(token: DescribeDelegationTokenResponse.DescribedDelegationToken) -> bool:
         owner = Principal(token.principal_type, token.principal_name)
         renewers = [Principal(each.principal_type, each.principal_name) for each in token.renewers]
         return (
-            me == owner
-            or me in renewers
-            or access.allows(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
-            or access.allows(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(owner))
+            requester == owner
+            or requester in renewers
+            or auth.authorize(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+            or auth.authorize(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(owner))
         )
 
     def amend(response: DescribeDelegationTokenResponse) -> None:
@@ -148,24 +149,25 @@ def describe_tokens(access: Access, message: DescribeDelegationTokenRequest) -> 
     return amend
 
 
-def create_token(access: Access, message: CreateDelegationTokenRequest) -> Amend | None:
-    """For oneself anybody; for another owner CREATE_TOKENS on that user.
+def create_token(auth: AuthHelper, message: CreateDelegationTokenRequest) -> ResponseChange | None:
+    """CREATE_TOKENS on the owner, unless the owner is the requester.
 
-    Whether the connection may talk of tokens at all comes first in Kafka, and is the handler's to say; so a
-    request that is denied goes on with a renewer that the handler refuses, which is called by its name here.
+    In Kafka the check whether the connection may request tokens comes first, and the handler makes it. So a
+    denied request continues with an invalid renewer: the handler responds with the connection's error or with
+    INVALID_PRINCIPAL_TYPE, which is replaced here.
     """
     if not message.owner_principal_name:
         return None
     owner = Principal(message.owner_principal_type or "", message.owner_principal_name)
-    if owner == access.request.principal or access.allows(
+    if owner == auth.request.principal or auth.authorize(
         Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
     ):
         return None
-    nobody = CreateDelegationTokenRequest.CreatableRenewers(principal_type="", principal_name="")
-    message.renewers = [nobody]
+    invalid = CreateDelegationTokenRequest.CreatableRenewers(principal_type="", principal_name="")
+    message.renewers = [invalid]
 
     def amend(response: CreateDelegationTokenResponse) -> None:
-        assert response.error_code, "the handler took a renewer that is no user"
+        assert response.error_code, "the handler accepted an invalid renewer"
         if response.error_code == ErrorCode.INVALID_PRINCIPAL_TYPE:
             response.error_code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 

@@ -1,6 +1,6 @@
-"""Guards of the APIs about consumer groups: offsets, membership, descriptions, coordinators.
+"""Authorization checks of the APIs about consumer groups: offsets, membership, descriptions, coordinators.
 
-Called through `ottla.server.authorization.table`.
+Called through `ottla.server.authorization.checks_by_api`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ from ottla.protocol.messages import (
     OffsetFetchResponse,
 )
 from ottla.security.acls import Operation, ResourceType
-from ottla.server.authorization.access import REFUSALS, WORDS, Access
-from ottla.server.authorization.guarding import Amend, Verdict, each, in_order, itself, refusals, take_out
+from ottla.server.authorization.auth_helper import DENIED_ERRORS, DENIED_MESSAGES, AuthHelper
+from ottla.server.authorization.checks import (
+    CheckResult,
+    ResponseChange,
+    each,
+    error_rows,
+    exclude_denied,
+    identity,
+    sort_as_requested,
+)
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
 TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 MANY_GROUPS_FROM: Final = 8
-NO_WORD_VERSION: Final = 1
-"""Has no place for the error of a group, nor, in Kafka, for a word about its partitions."""
+NO_GROUP_ERROR_VERSION: Final = 1
+"""OffsetFetch 1 has no error of the group; Kafka responds without partitions."""
 MANY_KEYS_FROM: Final = 4
 NULL_PROTOCOL_FROM: Final = 7
 SHARE_FROM: Final = 6
@@ -43,23 +51,23 @@ _NO_OFFSET: Final = -1
 _Group = OffsetFetchResponse.OffsetFetchResponseGroup
 
 
-def offset_commit(access: Access, message: OffsetCommitRequest) -> Verdict:
-    """READ on the group and on the topics; a rewind is done for all of its topics or for none."""
-    access.require(READ, GROUP, message.group_id)
-    allowed = access.among(READ, TOPIC, [topic.name for topic in message.topics])
+def offset_commit(auth: AuthHelper, message: OffsetCommitRequest) -> CheckResult:
+    """READ on the group and on the topics. A commit that removes members is done for all topics or none."""
+    auth.require(READ, GROUP, message.group_id)
+    allowed = auth.filter_authorized(READ, TOPIC, [topic.name for topic in message.topics])
     denied = [topic for topic in message.topics if topic.name not in allowed]
     if not denied or not message.remove_members:
-        return take_out(access, message, "topics", "topics", denied, TOPIC_DENIED)
+        return exclude_denied(auth, message, "topics", "topics", denied, TOPIC_DENIED)
     others = [topic for topic in message.topics if topic.name in allowed]
-    rows = refusals(access, message, "topics", "topics", denied, TOPIC_DENIED)
-    rows += refusals(access, message, "topics", "topics", others, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    rows = error_rows(auth, message, "topics", "topics", denied, TOPIC_DENIED)
+    rows += error_rows(auth, message, "topics", "topics", others, ErrorCode.OPERATION_NOT_ATTEMPTED)
     return OffsetCommitResponse(topics=rows)
 
 
-def offset_delete(access: Access, message: OffsetDeleteRequest) -> Amend | None:
+def offset_delete(auth: AuthHelper, message: OffsetDeleteRequest) -> ResponseChange | None:
     """DELETE on the group, READ on the topics."""
-    access.require(Operation.DELETE, GROUP, message.group_id)
-    allowed = access.among(READ, TOPIC, [topic.name for topic in message.topics])
+    auth.require(Operation.DELETE, GROUP, message.group_id)
+    allowed = auth.filter_authorized(READ, TOPIC, [topic.name for topic in message.topics])
     denied = [topic for topic in message.topics if topic.name not in allowed]
     if not denied:
         return None
@@ -84,31 +92,31 @@ def offset_delete(access: Access, message: OffsetDeleteRequest) -> Amend | None:
     return amend
 
 
-def join(access: Access, message: JoinGroupRequest) -> JoinGroupResponse | None:
-    """READ on the group; the refusal gives back no member id."""
-    if access.allows(READ, GROUP, message.group_id):
+def join(auth: AuthHelper, message: JoinGroupRequest) -> JoinGroupResponse | None:
+    """READ on the group; the error response has no member id."""
+    if auth.authorize(READ, GROUP, message.group_id):
         return None
-    nothing = None if access.request.version >= NULL_PROTOCOL_FROM else ""
-    return JoinGroupResponse(error_code=REFUSALS[GROUP], protocol_name=nothing)
+    no_protocol = None if auth.request.version >= NULL_PROTOCOL_FROM else ""
+    return JoinGroupResponse(error_code=DENIED_ERRORS[GROUP], protocol_name=no_protocol)
 
 
-def offset_fetch(access: Access, message: OffsetFetchRequest) -> Verdict:
-    """DESCRIBE on the group and on the topics; of all topics, those that it may describe."""
-    if access.request.version >= MANY_GROUPS_FROM:
-        return _offset_fetch_of_many(access, message)
-    if access.request.version == NO_WORD_VERSION:
-        if not access.allows(DESCRIBE, GROUP, message.group_id):
+def offset_fetch(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
+    """DESCRIBE on the group and on the topics; a request for all topics gets the authorized ones."""
+    if auth.request.version >= MANY_GROUPS_FROM:
+        return _offset_fetch_of_many(auth, message)
+    if auth.request.version == NO_GROUP_ERROR_VERSION:
+        if not auth.authorize(DESCRIBE, GROUP, message.group_id):
             return OffsetFetchResponse()
     else:
-        access.require(DESCRIBE, GROUP, message.group_id)
+        auth.require(DESCRIBE, GROUP, message.group_id)
     if message.topics is None:
 
         def leave_out(response: OffsetFetchResponse) -> None:
-            visible = access.among(DESCRIBE, TOPIC, [topic.name for topic in response.topics])
+            visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in response.topics])
             response.topics = [topic for topic in response.topics if topic.name in visible]
 
         return leave_out
-    allowed = access.among(DESCRIBE, TOPIC, [topic.name for topic in message.topics])
+    allowed = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in message.topics])
     denied = [topic for topic in message.topics if topic.name not in allowed]
     if not denied:
         return None
@@ -136,16 +144,16 @@ def offset_fetch(access: Access, message: OffsetFetchRequest) -> Verdict:
     return amend
 
 
-def _offset_fetch_of_many(access: Access, message: OffsetFetchRequest) -> Verdict:
+def _offset_fetch_of_many(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
     order = [group.group_id for group in message.groups]
-    allowed = access.among(DESCRIBE, GROUP, order)
+    allowed = auth.filter_authorized(DESCRIBE, GROUP, order)
     message.groups = [group for group in message.groups if group.group_id in allowed]
     refused: dict[str, list[OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
     lists_all = {group.group_id for group in message.groups if group.topics is None}
     for group in message.groups:
         if group.topics is None:
             continue
-        visible = access.among(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
+        visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
         refused[group.group_id] = [
             OffsetFetchResponse.OffsetFetchResponseTopics(
                 name=topic.name,
@@ -169,77 +177,79 @@ def _offset_fetch_of_many(access: Access, message: OffsetFetchRequest) -> Verdic
             if group.error_code:
                 continue
             if group.group_id in lists_all:
-                visible = access.among(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
+                visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
                 group.topics = [topic for topic in group.topics if topic.name in visible]
             group.topics.extend(refused.get(group.group_id, ()))
         response.groups.extend(
-            _Group(group_id=name, error_code=REFUSALS[GROUP]) for name in order if name not in allowed
+            _Group(group_id=name, error_code=DENIED_ERRORS[GROUP]) for name in order if name not in allowed
         )
-        in_order(response.groups, order, attrgetter("group_id"))
+        sort_as_requested(response.groups, order, attrgetter("group_id"))
 
     return amend
 
 
-def describe_groups(access: Access, message: DescribeGroupsRequest) -> Amend:
+def describe_groups(auth: AuthHelper, message: DescribeGroupsRequest) -> ResponseChange:
     """DESCRIBE on each group."""
     wants_operations = message.include_authorized_operations
-    answers = each(DESCRIBE, GROUP, "groups", "groups", name=itself)(access, message)
+    add_errors = each(DESCRIBE, GROUP, "groups", "groups", name=identity)(auth, message)
 
     def amend(response: DescribeGroupsResponse) -> None:
         if wants_operations:
             for group in response.groups:
                 if not group.error_code:
-                    group.authorized_operations = access.operations(GROUP, group.group_id)
-        if answers is not None:
+                    group.authorized_operations = auth.authorized_operations(GROUP, group.group_id)
+        if add_errors is not None:
             described, response.groups = response.groups, []
-            answers(response)
+            add_errors(response)
             response.groups.extend(described)
 
     return amend
 
 
-def list_groups(access: Access, message: ListGroupsRequest) -> Amend | None:
-    """Who may not describe the cluster sees the groups that it may describe."""
-    if access.allows_cluster(DESCRIBE, quiet=True):
+def list_groups(auth: AuthHelper, message: ListGroupsRequest) -> ResponseChange | None:
+    """All groups with DESCRIBE on the cluster; otherwise those with DESCRIBE on the group."""
+    if auth.authorize_cluster(DESCRIBE, log_denied=False):
         return None
 
     def amend(response: ListGroupsResponse) -> None:
         names = [group.group_id for group in response.groups]
-        visible = access.among(DESCRIBE, GROUP, names, quiet=True)
+        visible = auth.filter_authorized(DESCRIBE, GROUP, names, log_denied=False)
         response.groups = [group for group in response.groups if group.group_id in visible]
 
     return amend
 
 
-_COORDINATED: Final = {0: GROUP, 1: ResourceType.TRANSACTIONAL_ID, 2: ResourceType.CLUSTER}
+_RESOURCE_TYPES: Final = {0: GROUP, 1: ResourceType.TRANSACTIONAL_ID, 2: ResourceType.CLUSTER}
 
 
-def find_coordinator(access: Access, message: FindCoordinatorRequest) -> Verdict:
-    """DESCRIBE on the group or the transactional id; share groups are for brokers to ask after."""
-    version = access.request.version
-    kind = _COORDINATED.get(message.key_type)
+def find_coordinator(auth: AuthHelper, message: FindCoordinatorRequest) -> CheckResult:
+    """DESCRIBE on the group or the transactional id; for share groups CLUSTER_ACTION on the cluster."""
+    version = auth.request.version
+    kind = _RESOURCE_TYPES.get(message.key_type)
     if kind is None or (kind is ResourceType.CLUSTER and version < SHARE_FROM):
-        return None  # the handler refuses these
+        return None  # the handler rejects these
     keys = message.coordinator_keys if version >= MANY_KEYS_FROM else [message.key]
     if kind is ResourceType.CLUSTER:
-        allowed = set(keys) if access.allows_cluster(Operation.CLUSTER_ACTION) else set()
+        allowed = set(keys) if auth.authorize_cluster(Operation.CLUSTER_ACTION) else set()
     else:
-        allowed = access.among(DESCRIBE, kind, keys)
+        allowed = auth.filter_authorized(DESCRIBE, kind, keys)
     if version < MANY_KEYS_FROM:
         if message.key not in allowed:
-            raise KafkaError(REFUSALS[kind], WORDS[REFUSALS[kind]])
+            raise KafkaError(DENIED_ERRORS[kind], DENIED_MESSAGES[DENIED_ERRORS[kind]])
         return None
     order = list(keys)
     denied = [key for key in keys if key not in allowed]
-    answers = take_out(access, message, "coordinator_keys", "coordinators", denied, REFUSALS[kind])
-    if answers is None:
+    add_errors = exclude_denied(
+        auth, message, "coordinator_keys", "coordinators", denied, DENIED_ERRORS[kind]
+    )
+    if add_errors is None:
         return None
 
     def amend(response: FindCoordinatorResponse) -> None:
-        answers(response)
+        add_errors(response)
         for found in response.coordinators:
             if found.key not in allowed:
                 found.error_message = ""
-        in_order(response.coordinators, order, attrgetter("key"))
+        sort_as_requested(response.coordinators, order, attrgetter("key"))
 
     return amend

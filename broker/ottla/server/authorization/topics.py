@@ -1,8 +1,9 @@
-"""Guards of the APIs about topics and their records: Metadata, CreateTopics, DeleteTopics, CreatePartitions,
-OffsetForLeaderEpoch, DescribeProducers, InitProducerId and the transactional side of Produce.
+"""Authorization checks of the APIs about topics and their records: Metadata, CreateTopics, DeleteTopics,
+CreatePartitions, OffsetForLeaderEpoch, DescribeProducers, InitProducerId and the transactional side of
+Produce.
 
-Topics that the sender may not describe are not listed; where it names one itself, the answer does not say
-whether it exists. Called through `ottla.server.authorization.table`.
+Topics without DESCRIBE are not listed; if the request names one, the response does not reveal whether it
+exists. Called through `ottla.server.authorization.checks_by_api`.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONA
 from ottla.protocol.topic_names import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
-from ottla.server.authorization.access import WORDS, Access
-from ottla.server.authorization.guarding import (
+from ottla.server.authorization.auth_helper import DENIED_MESSAGES, AuthHelper
+from ottla.server.authorization.checks import (
     NAME,
-    Amend,
-    Guard,
-    Verdict,
+    AuthorizationCheck,
+    CheckResult,
+    ResponseChange,
     each,
-    in_order,
-    refusals,
-    take_out,
+    error_rows,
+    exclude_denied,
+    sort_as_requested,
 )
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-NOBODYS_OPERATIONS: Final = 0
+NO_OPERATIONS: Final = 0
 DELETE_BY_ID_FROM: Final = 6
 METADATA_BY_ID_FROM: Final = 12
 """Versions 10 and 11 have the field, and Kafka refuses ids and null names in them."""
@@ -67,33 +68,33 @@ def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version:
     return by_id
 
 
-def metadata(cache: MetadataCache, *, auto_create: bool) -> Guard:
-    """DESCRIBE for what is asked; to have a topic made, CREATE on the cluster or on the topic."""
+def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
+    """DESCRIBE on each topic; for automatic creation, CREATE on the cluster or on the topic."""
 
-    def guard(access: Access, message: MetadataRequest) -> Verdict:
-        asked = message.topics
-        lists_all = asked is None or (access.request.version == 0 and not asked)
+    def check(auth: AuthHelper, message: MetadataRequest) -> CheckResult:
+        requested = message.topics
+        lists_all = requested is None or (auth.request.version == 0 and not requested)
         refused: list[Topic] = []
-        if asked is not None and not lists_all:
+        if requested is not None and not lists_all:
             may_create = auto_create and message.allow_auto_topic_creation
-            refused = _refused(access, message, asked, may_create=may_create)
+            refused = _refused(auth, message, requested, may_create=may_create)
         wants_operations = message.include_topic_authorized_operations
         of_cluster: int | None = None
         if message.include_cluster_authorized_operations:
-            of_cluster = cluster_operations(access)
+            of_cluster = cluster_operations(auth)
         nothing_left = not lists_all and not message.topics
 
         def amend(response: MetadataResponse) -> None:
             if lists_all:
                 names = [topic.name or "" for topic in response.topics]
-                visible = access.among(Operation.DESCRIBE, TOPIC, names, quiet=True)
+                visible = auth.filter_authorized(Operation.DESCRIBE, TOPIC, names, log_denied=False)
                 response.topics = [topic for topic in response.topics if topic.name in visible]
             elif nothing_left:
                 response.topics = []  # an empty list stands for all topics in version 0
             if wants_operations:
                 for topic in response.topics:
                     if topic.name is not None:
-                        topic.topic_authorized_operations = access.operations(TOPIC, topic.name)
+                        topic.topic_authorized_operations = auth.authorized_operations(TOPIC, topic.name)
             response.topics.extend(refused)
             if of_cluster is not None:
                 response.cluster_authorized_operations = of_cluster
@@ -101,74 +102,77 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> Guard:
         return amend
 
     def _refused(
-        access: Access,
+        auth: AuthHelper,
         message: MetadataRequest,
-        asked: list[MetadataRequest.MetadataRequestTopic],
+        requested: list[MetadataRequest.MetadataRequestTopic],
         *,
         may_create: bool,
     ) -> list[Topic]:
-        """Take out of the request what the sender may not see, or not have made; what it hears instead."""
-        by_id = named_by_id(asked, access.request.version)
+        """Remove from the request the topics that the sender may not describe or create; return their
+        rows."""
+        by_id = named_by_id(requested, auth.request.version)
         if by_id:
-            asked = [topic for topic in asked if topic.topic_id != ZERO_UUID]
-        names = {id(t): cache.topic_name(t.topic_id) if by_id else t.name for t in asked}
+            requested = [topic for topic in requested if topic.topic_id != ZERO_UUID]
+        names = {id(t): cache.topic_name(t.topic_id) if by_id else t.name for t in requested}
         wanted = {name for name in names.values() if name is not None}
-        visible = access.among(Operation.DESCRIBE, TOPIC, wanted)
+        visible = auth.filter_authorized(Operation.DESCRIBE, TOPIC, wanted)
         no_such = {name for name in visible if cache.partitions(name) is None}
         uncreatable: set[str] = set()
-        if may_create and no_such and not access.allows_cluster(Operation.CREATE, quiet=True):
-            uncreatable = no_such - access.among(Operation.CREATE, TOPIC, no_such)
+        if may_create and no_such and not auth.authorize_cluster(Operation.CREATE, log_denied=False):
+            uncreatable = no_such - auth.filter_authorized(Operation.CREATE, TOPIC, no_such)
         refused = [
             Topic(error_code=TOPIC_DENIED, name=name, is_internal=name in INTERNAL_TOPICS)
             for name in uncreatable
         ]
         for name in wanted - visible:
             if by_id:
-                # Ids are no secret.
+                # As in Kafka, the response shows the topic id.
                 topic_id = cache.topic_id(name) or ZERO_UUID
                 refused.append(Topic(error_code=TOPIC_DENIED, name=None, topic_id=topic_id))
             else:
                 refused.append(Topic(error_code=TOPIC_DENIED, name=name))
         left = visible - uncreatable
-        message.topics = [t for t in asked if names[id(t)] is None or names[id(t)] in left]
+        message.topics = [t for t in requested if names[id(t)] is None or names[id(t)] in left]
         return refused
 
-    return guard
+    return check
 
 
-def at_the_controller(is_controller: Callable[[], bool]) -> None:
-    """Raises NOT_CONTROLLER, which other brokers say before anything else; and here rather than later, when
-    this one may have been elected."""
+def require_controller(is_controller: Callable[[], bool]) -> None:
+    """Raises NOT_CONTROLLER. Checked before authorization, as in Kafka; a later check could follow an
+    election."""
     if not is_controller():
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "")
 
 
-def cluster_operations(access: Access) -> int:
-    """What the sender may do to the cluster, where it may know that."""
-    if access.allows_cluster(Operation.DESCRIBE):
-        return access.operations(CLUSTER)
-    return NOBODYS_OPERATIONS
+def cluster_operations(auth: AuthHelper) -> int:
+    """The sender's authorized operations on the cluster; none without DESCRIBE on it."""
+    if auth.authorize_cluster(Operation.DESCRIBE):
+        return auth.authorized_operations(CLUSTER)
+    return NO_OPERATIONS
 
 
-def create_topics(is_controller: Callable[[], bool]) -> Guard:
-    """CREATE on the cluster or on the topic; a topic's settings are told to whom may describe them."""
+def create_topics(is_controller: Callable[[], bool]) -> AuthorizationCheck:
+    """CREATE on the cluster or on the topic; the settings in the response need DESCRIBE_CONFIGS."""
 
-    def guard(access: Access, message: CreateTopicsRequest) -> Verdict:
-        at_the_controller(is_controller)
+    def check(auth: AuthHelper, message: CreateTopicsRequest) -> CheckResult:
+        require_controller(is_controller)
         order = [topic.name for topic in message.topics]
         once = {name for name, times in Counter(order).items() if times == 1}
         names = dict.fromkeys(order)
         creatable = set(names)
-        if not access.allows_cluster(Operation.CREATE, quiet=True):
-            creatable = access.among(Operation.CREATE, TOPIC, names)
-        describable = access.among(Operation.DESCRIBE_CONFIGS, TOPIC, names, quiet=True)
+        if not auth.authorize_cluster(Operation.CREATE, log_denied=False):
+            creatable = auth.filter_authorized(Operation.CREATE, TOPIC, names)
+        describable = auth.filter_authorized(Operation.DESCRIBE_CONFIGS, TOPIC, names, log_denied=False)
         denied = [t for t in message.topics if t.name not in creatable and t.name in once]
-        answers = take_out(access, message, "topics", "topics", denied, TOPIC_DENIED, "Authorization failed.")
+        add_errors = exclude_denied(
+            auth, message, "topics", "topics", denied, TOPIC_DENIED, "Authorization failed."
+        )
 
         def amend(response: CreateTopicsResponse) -> None:
             failed_before = {topic.name for topic in denied} | (names.keys() - once)
-            if answers is not None:
-                answers(response)
+            if add_errors is not None:
+                add_errors(response)
             for result in response.topics:
                 if result.name in describable:
                     continue
@@ -178,39 +182,41 @@ def create_topics(is_controller: Callable[[], bool]) -> Guard:
                     result.topic_config_error_code = TOPIC_DENIED
                     result.num_partitions = result.replication_factor = -1
                     result.configs = []
-            in_order(response.topics, order)
+            sort_as_requested(response.topics, order)
 
         return amend
 
-    return guard
+    return check
 
 
-def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, enabled: bool) -> Guard:
-    """DELETE on the topic; one named by its id keeps its name to itself unless it may be described."""
+def delete_topics(
+    cache: MetadataCache, is_controller: Callable[[], bool], *, enabled: bool
+) -> AuthorizationCheck:
+    """DELETE on the topic; for a topic named by its id the response has the name only with DESCRIBE."""
 
-    def guard(access: Access, message: DeleteTopicsRequest) -> Verdict:
-        at_the_controller(is_controller)
+    def check(auth: AuthHelper, message: DeleteTopicsRequest) -> CheckResult:
+        require_controller(is_controller)
         if not enabled:
-            return None  # the handler says so
-        if access.request.version < DELETE_BY_ID_FROM:
-            return each(Operation.DELETE, TOPIC, "topic_names", "responses", name=str)(access, message)
+            return None  # the handler responds with the error
+        if auth.request.version < DELETE_BY_ID_FROM:
+            return each(Operation.DELETE, TOPIC, "topic_names", "responses", name=str)(auth, message)
         state = DeleteTopicsRequest.DeleteTopicState
 
         def name_of(topic: DeleteTopicsRequest.DeleteTopicState) -> str | None:
             return topic.name if topic.topic_id == ZERO_UUID else cache.topic_name(topic.topic_id)
 
         names = [name for topic in message.topics if (name := name_of(topic)) is not None]
-        describable = access.among(Operation.DESCRIBE, TOPIC, names)
-        deletable = access.among(Operation.DELETE, TOPIC, names)
+        describable = auth.filter_authorized(Operation.DESCRIBE, TOPIC, names)
+        deletable = auth.filter_authorized(Operation.DELETE, TOPIC, names)
         denied = [
             topic
             for topic in message.topics
-            # Both an id and a name are the handler's to refuse.
+            # The handler rejects a topic with both an id and a name.
             if (topic.name is None or topic.topic_id == ZERO_UUID)
             and (name := name_of(topic)) is not None
             and (name not in deletable or (topic.topic_id != ZERO_UUID and name not in describable))
         ]
-        # The controller may know more topics than the cache by which this was judged.
+        # The controller may know topics that the metadata cache, used for this check, does not have yet.
         unknown = [t for t in message.topics if t.topic_id != ZERO_UUID and t.name is None and not name_of(t)]
         if not denied and not unknown:
             return None
@@ -223,79 +229,83 @@ def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, en
             )
             for topic in denied
         ]
-        errors = refusals(access, message, "topics", "responses", shown, TOPIC_DENIED)
-        errors += refusals(access, message, "topics", "responses", unknown, ErrorCode.UNKNOWN_TOPIC_ID)
+        errors = error_rows(auth, message, "topics", "responses", shown, TOPIC_DENIED)
+        errors += error_rows(auth, message, "topics", "responses", unknown, ErrorCode.UNKNOWN_TOPIC_ID)
 
         def amend(response: DeleteTopicsResponse) -> None:
             response.responses.extend(errors)
 
         return amend
 
-    return guard
+    return check
 
 
-def create_partitions(is_controller: Callable[[], bool]) -> Guard:
-    """ALTER on the topic; a topic that is named twice is the handler's to refuse."""
+def create_partitions(is_controller: Callable[[], bool]) -> AuthorizationCheck:
+    """ALTER on the topic; the handler rejects duplicate topics."""
 
-    def guard(access: Access, message: CreatePartitionsRequest) -> Verdict:
-        at_the_controller(is_controller)
+    def check(auth: AuthHelper, message: CreatePartitionsRequest) -> CheckResult:
+        require_controller(is_controller)
         times = Counter(topic.name for topic in message.topics)
         single = [topic for topic in message.topics if times[topic.name] == 1]
-        allowed = access.among(Operation.ALTER, TOPIC, map(NAME, single))
+        allowed = auth.filter_authorized(Operation.ALTER, TOPIC, map(NAME, single))
         denied = [topic for topic in single if topic.name not in allowed]
         detail = "The topic authorization is failed."
-        return take_out(access, message, "topics", "results", denied, TOPIC_DENIED, detail)
+        return exclude_denied(auth, message, "topics", "results", denied, TOPIC_DENIED, detail)
 
-    return guard
+    return check
 
 
-def offset_for_leader_epoch(access: Access, message: OffsetForLeaderEpochRequest) -> Verdict:
-    """Followers have CLUSTER_ACTION, consumers DESCRIBE on the topic."""
-    if access.allows_cluster(Operation.CLUSTER_ACTION, quiet=True):
+def offset_for_leader_epoch(auth: AuthHelper, message: OffsetForLeaderEpochRequest) -> CheckResult:
+    """CLUSTER_ACTION on the cluster (followers), or DESCRIBE on the topic (consumers)."""
+    if auth.authorize_cluster(Operation.CLUSTER_ACTION, log_denied=False):
         return None
     by_topic = each(Operation.DESCRIBE, TOPIC, "topics", "topics", name=lambda item: str(item.topic))
-    return by_topic(access, message)
+    return by_topic(auth, message)
 
 
-def describe_producers(access: Access, message: DescribeProducersRequest) -> Amend | None:
-    """READ on the topic, in the request's order; what is no name of a topic is the handler's to refuse."""
+def describe_producers(auth: AuthHelper, message: DescribeProducersRequest) -> ResponseChange | None:
+    """READ on the topic, in the request's order; the handler rejects illegal topic names."""
     order = [topic.name for topic in message.topics]
-    allowed = access.among(Operation.READ, TOPIC, filter(is_legal_topic_name, order))
+    allowed = auth.filter_authorized(Operation.READ, TOPIC, filter(is_legal_topic_name, order))
     denied = [t for t in message.topics if t.name not in allowed and is_legal_topic_name(t.name)]
-    answers = take_out(access, message, "topics", "topics", denied, TOPIC_DENIED, WORDS[TOPIC_DENIED])
-    if answers is None:
+    add_errors = exclude_denied(
+        auth, message, "topics", "topics", denied, TOPIC_DENIED, DENIED_MESSAGES[TOPIC_DENIED]
+    )
+    if add_errors is None:
         return None
 
     def amend(response: DescribeProducersResponse) -> None:
-        answers(response)
-        in_order(response.topics, order)
+        add_errors(response)
+        sort_as_requested(response.topics, order)
 
     return amend
 
 
-def init_producer_id(access: Access, message: InitProducerIdRequest) -> None:
+def init_producer_id(auth: AuthHelper, message: InitProducerIdRequest) -> None:
     """WRITE on the transactional id; without one IDEMPOTENT_WRITE, or WRITE on any topic (KIP-679)."""
     if message.transactional_id is not None:
-        access.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
-    elif not access.allows_cluster(Operation.IDEMPOTENT_WRITE, quiet=True) and not access.allows_some(
-        Operation.WRITE, TOPIC
-    ):
+        auth.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
+    elif not auth.authorize_cluster(
+        Operation.IDEMPOTENT_WRITE, log_denied=False
+    ) and not auth.authorize_by_resource_type(Operation.WRITE, TOPIC):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
 
 
-def produce(access: Access, message: ProduceRequest) -> None:
-    """Transactional batches need WRITE on the transactional id. About topics the handler itself asks."""
+def produce(auth: AuthHelper, message: ProduceRequest) -> None:
+    """Transactional batches need WRITE on the transactional id. The handler checks the topics."""
     if not any(_is_transactional(p.records) for t in message.topic_data for p in t.partition_data):
         return
     name = message.transactional_id
-    if name is None or not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+    if name is None or not auth.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
         if message.acks == 0:
-            access.request.connection.close("no WRITE on the transactional id, and no answer to say it in")
+            auth.request.connection.close(
+                "no WRITE on the transactional id, and acks=0 has no error response"
+            )
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
 
 
 def _is_transactional(records: Any) -> bool:
-    """Whether the first batch is: requests of versions that know transactions have one."""
+    """Whether the first batch is transactional; requests that can be have only one."""
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return False
     magic, attributes = _MAGIC_AND_ATTRIBUTES.unpack_from(records)

@@ -1,4 +1,5 @@
-"""Guards of the APIs about transactions. Called through `ottla.server.authorization.table`."""
+"""Authorization checks of the APIs about transactions. Called through
+`ottla.server.authorization.checks_by_api`."""
 
 from __future__ import annotations
 
@@ -19,31 +20,38 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.topic_names import INTERNAL_TOPICS
 from ottla.security.acls import Operation, ResourceType
-from ottla.server.authorization.access import REFUSALS, Access
-from ottla.server.authorization.guarding import Amend, Guard, Verdict, each, in_order, itself
+from ottla.server.authorization.auth_helper import DENIED_ERRORS, AuthHelper
+from ottla.server.authorization.checks import (
+    AuthorizationCheck,
+    CheckResult,
+    ResponseChange,
+    each,
+    identity,
+    sort_as_requested,
+)
 
 TRANSACTION, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
 BROKERS_FROM: Final = 4
 """AddPartitionsToTxn of these versions comes from brokers (KIP-890)."""
 
 
-def add_partitions(cache: MetadataCache) -> Guard:
-    """WRITE on the transactional id and on the topics: one that is refused, and none is added."""
+def add_partitions(cache: MetadataCache) -> AuthorizationCheck:
+    """WRITE on the transactional id and on the topics; if one topic is denied, no partition is added."""
 
-    def guard(access: Access, message: AddPartitionsToTxnRequest) -> Verdict:
-        if access.request.version >= BROKERS_FROM:
-            access.require_cluster(Operation.CLUSTER_ACTION)
+    def check(auth: AuthHelper, message: AddPartitionsToTxnRequest) -> CheckResult:
+        if auth.request.version >= BROKERS_FROM:
+            auth.require_cluster(Operation.CLUSTER_ACTION)
             return None
-        access.require(Operation.WRITE, TRANSACTION, message.v3_and_below_transactional_id)
+        auth.require(Operation.WRITE, TRANSACTION, message.v3_and_below_transactional_id)
         names = [topic.name for topic in message.v3_and_below_topics]
         ours = [name for name in names if name not in INTERNAL_TOPICS]
-        allowed = access.among(Operation.WRITE, TOPIC, ours)
+        allowed = auth.filter_authorized(Operation.WRITE, TOPIC, ours)
         if allowed.issuperset(names):
             return None
 
         def outcome(topic: str, index: int) -> ErrorCode:
             if topic not in allowed:
-                return REFUSALS[TOPIC]
+                return DENIED_ERRORS[TOPIC]
             if cache.partition(topic, index) is None:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -63,44 +71,46 @@ def add_partitions(cache: MetadataCache) -> Guard:
             ]
         )
 
-    return guard
+    return check
 
 
-def add_offsets(access: Access, message: AddOffsetsToTxnRequest) -> None:
-    access.require(Operation.WRITE, TRANSACTION, message.transactional_id)
-    access.require(Operation.READ, GROUP, message.group_id)
+def add_offsets(auth: AuthHelper, message: AddOffsetsToTxnRequest) -> None:
+    auth.require(Operation.WRITE, TRANSACTION, message.transactional_id)
+    auth.require(Operation.READ, GROUP, message.group_id)
 
 
-def offset_commit(access: Access, message: TxnOffsetCommitRequest) -> Verdict:
-    access.require(Operation.WRITE, TRANSACTION, message.transactional_id)
-    access.require(Operation.READ, GROUP, message.group_id)
-    return each(Operation.READ, TOPIC, "topics", "topics")(access, message)
+def offset_commit(auth: AuthHelper, message: TxnOffsetCommitRequest) -> CheckResult:
+    auth.require(Operation.WRITE, TRANSACTION, message.transactional_id)
+    auth.require(Operation.READ, GROUP, message.group_id)
+    return each(Operation.READ, TOPIC, "topics", "topics")(auth, message)
 
 
-def describe(access: Access, message: DescribeTransactionsRequest) -> Amend:
-    """DESCRIBE on each transactional id; of its topics, those that may be described."""
+def describe(auth: AuthHelper, message: DescribeTransactionsRequest) -> ResponseChange:
+    """DESCRIBE on each transactional id; topics without DESCRIBE are left out."""
     order = list(message.transactional_ids)
-    answers = each(Operation.DESCRIBE, TRANSACTION, "transactional_ids", "transaction_states", name=itself)(
-        access, message
-    )
+    add_errors = each(
+        Operation.DESCRIBE, TRANSACTION, "transactional_ids", "transaction_states", name=identity
+    )(auth, message)
 
     def amend(response: DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
-            visible = access.among(Operation.DESCRIBE, TOPIC, [topic.topic for topic in state.topics])
+            visible = auth.filter_authorized(
+                Operation.DESCRIBE, TOPIC, [topic.topic for topic in state.topics]
+            )
             state.topics = [topic for topic in state.topics if topic.topic in visible]
-        if answers is not None:
-            answers(response)
-            in_order(response.transaction_states, order, attrgetter("transactional_id"))
+        if add_errors is not None:
+            add_errors(response)
+            sort_as_requested(response.transaction_states, order, attrgetter("transactional_id"))
 
     return amend
 
 
-def list_all(access: Access, message: ListTransactionsRequest) -> Amend:
-    """Those that may be described."""
+def list_all(auth: AuthHelper, message: ListTransactionsRequest) -> ResponseChange:
+    """Lists the transactional ids with DESCRIBE."""
 
     def amend(response: ListTransactionsResponse) -> None:
         names = [state.transactional_id for state in response.transaction_states]
-        visible = access.among(Operation.DESCRIBE, TRANSACTION, names)
+        visible = auth.filter_authorized(Operation.DESCRIBE, TRANSACTION, names)
         response.transaction_states = [
             state for state in response.transaction_states if state.transactional_id in visible
         ]

@@ -1,11 +1,11 @@
-"""Markers, by which transactions end in the logs: appended by the partitions' leaders, sent by coordinators.
+"""Transaction markers: written by the leaders of partitions, sent by transaction coordinators.
 
-`MarkerWriter` is the leader's side, called by the handler of WriteTxnMarkers and, without a connection, by
-the coordinator in the same broker. `MarkerQueues` is the coordinator's (its MarkerSender): one queue a
-broker, one request at a time each, with all that waits in it.
+`TransactionMarkerWriter` is the leader's side. The handler of WriteTxnMarkers calls it, and, without a
+connection, the coordinator in the same broker. `TransactionMarkerChannelManager` is the coordinator's side
+(its MarkerSender): one queue per broker, one request in flight per broker, which carries the whole queue.
 
-Invariant: a marker that is wanted stays in some queue until its partition's leader has it in a replicated
-log, or the partition is known to be gone.
+Invariant: a wanted marker stays in some queue until its partition's leader has replicated it, or the
+partition no longer exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersRespo
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.protocol.topic_names import OFFSETS_TOPIC
 from ottla.replication.manager import ReplicaManager
-from ottla.server.coordination.replicated_append import append_replicated
+from ottla.server.coordination.replicated_log import append_replicated
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.wire.connection import UnsupportedApi
 from ottla.wire.inter_broker import InterBrokerClient, Purpose
@@ -32,17 +32,19 @@ from ottla.wire.inter_broker import InterBrokerClient, Purpose
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.1
-"""Between two attempts at a broker or a partition."""
+"""Backoff between two attempts at a broker or a partition."""
 
-_FINAL: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""A later coordinator has spoken to this partition: this one's word is worth nothing any more."""
-_DONE: Final = frozenset(
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""The partition has seen a newer producer or coordinator epoch: this coordinator is fenced and gives up."""
+_COMPLETED: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
-"""Written; or not needed, where no transaction can have been written to."""
+"""The marker is written; or not needed, because the log cannot hold transactions."""
 
 
-class MarkerWriter:
+class TransactionMarkerWriter:
+    """Appends markers to partitions that this broker leads."""
+
     def __init__(
         self,
         replicas: ReplicaManager,
@@ -55,9 +57,9 @@ class MarkerWriter:
         self._purgatory = purgatory
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self.offsets_ended: Callable[[int, int, bool], None] = lambda partition, producer_id, commit: None
-        """Hears of markers in `__consumer_offsets`: its partition, the producer id, whether it is a
-        commit."""
+        self.on_offsets_marker: Callable[[int, int, bool], None] = lambda partition, producer_id, commit: None
+        """Called for a marker in `__consumer_offsets`, with the partition, the producer id, and whether it is
+        a commit."""
 
     async def write(self, marker: Marker) -> dict[TopicPartition, ErrorCode]:
         """Append the marker to partitions that this broker leads, and wait for their replicas."""
@@ -81,161 +83,169 @@ class MarkerWriter:
         for key, append in appends.items():
             errors[key] = await append
             if key[0] == OFFSETS_TOPIC and errors[key] is ErrorCode.NONE:
-                self.offsets_ended(key[1], marker.producer_id, marker.commit)
+                self.on_offsets_marker(key[1], marker.producer_id, marker.commit)
         return errors
 
 
-class _Sending(NamedTuple):
+class _PendingMarker(NamedTuple):
+    """A marker that some partitions do not have yet."""
+
     marker: Marker
-    marked: Callable[[frozenset[TopicPartition]], None]
+    on_written: Callable[[frozenset[TopicPartition]], None]
     is_wanted: Callable[[], bool]
 
-    def only(self, partitions: Iterable[TopicPartition]) -> _Sending:
+    def for_partitions(self, partitions: Iterable[TopicPartition]) -> _PendingMarker:
         return self._replace(marker=self.marker._replace(partitions=frozenset(partitions)))
 
 
-class MarkerQueues:
+class TransactionMarkerChannelManager:
     """See the module; implements the coordinator's MarkerSender."""
 
     def __init__(
-        self, broker_id: int, cache: MetadataCache, inter_broker: InterBrokerClient, writer: MarkerWriter
+        self,
+        broker_id: int,
+        cache: MetadataCache,
+        inter_broker: InterBrokerClient,
+        writer: TransactionMarkerWriter,
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
         self._inter_broker = inter_broker
         self._writer = writer
-        self._queues: dict[int, list[_Sending]] = {}
-        """Brokers that are being sent to, with what is to be sent next."""
+        self._queues: dict[int, list[_PendingMarker]] = {}
+        """Brokers with a request in flight, and the markers of the next request."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
     def send(
         self,
         marker: Marker,
-        marked: Callable[[frozenset[TopicPartition]], None],
+        on_written: Callable[[frozenset[TopicPartition]], None],
         is_wanted: Callable[[], bool],
     ) -> None:
-        self._send(_Sending(marker, marked, is_wanted))
+        self._send(_PendingMarker(marker, on_written, is_wanted))
 
     async def stop(self) -> None:
-        """Send no more: who coordinates next reads in the log what is to be sent."""
+        """Send no more: the next coordinator reads from the log which markers are missing."""
         self._stopped = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, work: asyncio.Task[None]) -> None:
+    def _add_task(self, work: asyncio.Task[None]) -> None:
         self._tasks.add(work)
-        work.add_done_callback(self._ended)
+        work.add_done_callback(self._task_done)
 
-    def _ended(self, work: asyncio.Task[None]) -> None:
+    def _task_done(self, work: asyncio.Task[None]) -> None:
         self._tasks.discard(work)
         if not work.cancelled() and (problem := work.exception()) is not None:
-            log.error("sending transaction markers failed", exc_info=problem)
+            log.error("Sending transaction markers failed", exc_info=problem)
 
-    def _send(self, sending: _Sending) -> None:
-        """To the leaders of its partitions, as they are known now."""
-        if self._stopped or not sending.is_wanted():
+    def _send(self, pending: _PendingMarker) -> None:
+        """Send to the current leaders of its partitions."""
+        if self._stopped or not pending.is_wanted():
             return
         by_leader: dict[int | None, list[TopicPartition]] = {}
         gone: list[TopicPartition] = []
-        knows_cluster = bool(self._cache.brokers())
-        for key in sending.marker.partitions:
+        metadata_known = bool(self._cache.brokers())
+        for key in pending.marker.partitions:
             partition = self._cache.partition(*key)
-            if partition is None and knows_cluster:
+            if partition is None and metadata_known:
                 gone.append(key)
             elif partition is None or self._cache.broker(partition.leader) is None:
                 by_leader.setdefault(None, []).append(key)
             else:
                 by_leader.setdefault(partition.leader, []).append(key)
         for leader, partitions in by_leader.items():
-            part = sending.only(partitions)
+            part = pending.for_partitions(partitions)
             if leader is None:
                 self._send_later(part)
             elif leader == self._broker_id:
-                self._start(asyncio.get_running_loop().create_task(self._write(part)))
+                self._add_task(asyncio.get_running_loop().create_task(self._write(part)))
             else:
                 self._enqueue(leader, part)
         if gone:
-            log.info("%s are gone, and need no marker of producer %d", gone, sending.marker.producer_id)
-            sending.marked(frozenset(gone))
+            log.info(
+                "Partitions %s no longer exist: no marker of producer %d", gone, pending.marker.producer_id
+            )
+            pending.on_written(frozenset(gone))
 
-    def _send_later(self, sending: _Sending) -> None:
-        asyncio.get_running_loop().call_later(RETRY_S, self._send, sending)
+    def _send_later(self, pending: _PendingMarker) -> None:
+        asyncio.get_running_loop().call_later(RETRY_S, self._send, pending)
 
-    async def _write(self, sending: _Sending) -> None:
+    async def _write(self, pending: _PendingMarker) -> None:
         try:
-            errors = await self._writer.write(sending.marker)
+            errors = await self._writer.write(pending.marker)
         except Exception:
-            log.exception("writing markers of producer %d failed", sending.marker.producer_id)
-            errors = dict.fromkeys(sending.marker.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._settle(sending, errors)
+            log.exception("Writing markers of producer %d failed", pending.marker.producer_id)
+            errors = dict.fromkeys(pending.marker.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._handle_errors(pending, errors)
 
-    def _enqueue(self, broker_id: int, sending: _Sending) -> None:
+    def _enqueue(self, broker_id: int, pending: _PendingMarker) -> None:
         queue = self._queues.get(broker_id)
         if queue is None:
-            self._queues[broker_id] = [sending]
-            self._start(asyncio.get_running_loop().create_task(self._serve(broker_id)))
+            self._queues[broker_id] = [pending]
+            self._add_task(asyncio.get_running_loop().create_task(self._drain(broker_id)))
         else:
-            queue.append(sending)
+            queue.append(pending)
 
-    async def _serve(self, broker_id: int) -> None:
-        """Send what is in the broker's queue until there is nothing."""
+    async def _drain(self, broker_id: int) -> None:
+        """Send the broker's queue, request by request, until it is empty."""
         try:
             while self._queues[broker_id]:
                 batch, self._queues[broker_id] = self._queues[broker_id], []
-                batch = [sending for sending in batch if sending.is_wanted()]
+                batch = [pending for pending in batch if pending.is_wanted()]
                 if batch:
                     await self._send_to(broker_id, batch)
         finally:
             del self._queues[broker_id]
 
-    async def _send_to(self, broker_id: int, batch: list[_Sending]) -> None:
+    async def _send_to(self, broker_id: int, batch: list[_PendingMarker]) -> None:
         try:
             response = await self._inter_broker.request(
                 broker_id, _request(batch), Purpose.TRANSACTION_MARKERS
             )
         except Exception as problem:
-            # Whatever it is, a marker that is not sent again leaves a transaction open for ever.
+            # Retry after any error: a marker that is not sent again leaves a transaction open for ever.
             expected = isinstance(problem, OSError | TimeoutError | UnsupportedApi)
             log.info(
-                "broker %d did not take markers: %s",
+                "Sending transaction markers to broker %d failed, retrying: %s",
                 broker_id, problem or type(problem).__name__, exc_info=not expected,
             )  # fmt: skip
-            for sending in batch:
-                self._send_later(sending)
+            for pending in batch:
+                self._send_later(pending)
             return
         errors = _errors(response)
-        for sending in batch:
-            of_producer = errors.get(sending.marker.producer_id, {})
-            self._settle(
-                sending,
+        for pending in batch:
+            of_producer = errors.get(pending.marker.producer_id, {})
+            self._handle_errors(
+                pending,
                 {
                     key: of_producer.get(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                    for key in sending.marker.partitions
+                    for key in pending.marker.partitions
                 },
             )
 
-    def _settle(self, sending: _Sending, errors: dict[TopicPartition, ErrorCode]) -> None:
-        done = [key for key, error in errors.items() if error in _DONE]
-        final = {key: error.name for key, error in errors.items() if error in _FINAL}
+    def _handle_errors(self, pending: _PendingMarker, errors: dict[TopicPartition, ErrorCode]) -> None:
+        done = [key for key, error in errors.items() if error in _COMPLETED]
+        final = {key: error.name for key, error in errors.items() if error in _FENCED}
         again = errors.keys() - done - final.keys()
         if done:
-            sending.marked(frozenset(done))
+            pending.on_written(frozenset(done))
         if final:
-            log.warning("markers of producer %d are refused: %s", sending.marker.producer_id, final)
+            log.warning("Markers of producer %d are fenced: %s", pending.marker.producer_id, final)
         elif again:
             log.info(
-                "markers of producer %d are to be sent again: %s",
-                sending.marker.producer_id, {key: errors[key].name for key in again},
+                "Retrying markers of producer %d: %s",
+                pending.marker.producer_id, {key: errors[key].name for key in again},
             )  # fmt: skip
-            self._send_later(sending.only(again))
+            self._send_later(pending.for_partitions(again))
 
 
-def _request(batch: list[_Sending]) -> WriteTxnMarkersRequest:
+def _request(batch: list[_PendingMarker]) -> WriteTxnMarkersRequest:
     markers = []
-    for sending in batch:
-        marker = sending.marker
+    for pending in batch:
+        marker = pending.marker
         markers.append(
             WriteTxnMarkersRequest.WritableTxnMarker(
                 producer_id=marker.producer_id,

@@ -1,8 +1,9 @@
-"""Asking coordinators whether partitions are in a transaction, before its first batch is appended (KIP-890).
+"""Verifies with coordinators that partitions are in a transaction, before its first batch is appended
+(KIP-890).
 
-Called by the produce handler and, for offsets, by the group coordinator. Questions to one coordinator that
-come while another is under way are asked together, one request at a time. A coordinator in this broker is
-asked without one; a coordinator of before 3.6 cannot be asked, and is taken to agree, as in Kafka.
+Called by the produce handler and, for offsets, by the group coordinator. One AddPartitionsToTxn request per
+coordinator is in flight; verifications that arrive meanwhile share the next one. A coordinator in this broker
+is called directly. Kafka before 3.6 cannot verify, which counts as success, as in Kafka.
 """
 
 from __future__ import annotations
@@ -28,25 +29,30 @@ from ottla.wire.inter_broker import InterBrokerClient, Purpose
 log = logging.getLogger(__name__)
 
 VERIFY_FROM: Final = 4
+"""The first version of AddPartitionsToTxn with `verify_only`."""
 
-Verdicts: TypeAlias = dict[TopicPartition, ErrorCode]
+PartitionErrors: TypeAlias = dict[TopicPartition, ErrorCode]
 
 
-class Question(NamedTuple):
+class VerificationRequest(NamedTuple):
+    """Partitions of one transaction whose membership is to be verified."""
+
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition]
-    knows_abortable: bool
-    """Whether whoever is answered understands TRANSACTION_ABORTABLE; else it is INVALID_TXN_STATE."""
+    supports_abortable: bool
+    """Whether the client's version has TRANSACTION_ABORTABLE; without it the error is INVALID_TXN_STATE."""
 
 
-class _Asked(NamedTuple):
-    question: Question
-    answer: asyncio.Future[Verdicts]
+class _PendingVerification(NamedTuple):
+    request: VerificationRequest
+    result: asyncio.Future[PartitionErrors]
 
 
-class Verifier:
+class AddPartitionsToTxnManager:
+    """See the module; Kafka's class of this name."""
+
     def __init__(
         self,
         broker_id: int,
@@ -62,35 +68,37 @@ class Verifier:
         self._transactions = transactions
         self._replicas = replicas
         self._clock = clock
-        self._queues: dict[int, list[_Asked]] = {}
-        """Coordinators that are being asked, with what is to be asked next."""
+        self._queues: dict[int, list[_PendingVerification]] = {}
+        """Coordinators with a request in flight, and the verifications of the next request."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, question: Question) -> Verdicts:
-        """Per partition; COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION where there is none to be reached."""
-        coordinator = self._coordinator(question.transactional_id)
-        verdicts = self._here(coordinator, question)
-        if verdicts is None:
+    async def verify(self, request: VerificationRequest) -> PartitionErrors:
+        """The error of each partition; COORDINATOR_NOT_AVAILABLE without a coordinator, NETWORK_EXCEPTION if
+        it cannot be reached."""
+        coordinator = self._coordinator(request.transactional_id)
+        errors = self._verify_at(coordinator, request)
+        if errors is None:
             assert coordinator is not None
-            verdicts = _told(await self._ask_remote(coordinator, question), question)
-        return verdicts
+            errors = _for_client(await self._verify_remotely(coordinator, request), request)
+        return errors
 
-    def ask_here(self, question: Question) -> Verdicts | None:
-        """The same, without waiting; None if another broker is to be asked."""
-        return self._here(self._coordinator(question.transactional_id), question)
+    def verify_locally(self, request: VerificationRequest) -> PartitionErrors | None:
+        """As `verify`, without waiting; None if the coordinator is another broker."""
+        return self._verify_at(self._coordinator(request.transactional_id), request)
 
-    def _here(self, coordinator: int | None, question: Question) -> Verdicts | None:
+    def _verify_at(self, coordinator: int | None, request: VerificationRequest) -> PartitionErrors | None:
         if coordinator is None:
-            return dict.fromkeys(question.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return dict.fromkeys(request.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if coordinator != self._broker_id:
             return None
-        verdicts = self._transactions.verify(
-            question.transactional_id, question.producer_id, question.producer_epoch, question.partitions
+        errors = self._transactions.verify(
+            request.transactional_id, request.producer_id, request.producer_epoch, request.partitions
         )
-        return _told(verdicts, question)
+        return _for_client(errors, request)
 
     async def verify_offsets(self, write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
-        """The group coordinator's question, about a partition of `__consumer_offsets`."""
+        """Verify a transactional offset commit: the error of its partition of `__consumer_offsets`, and the
+        verification guard to append with."""
         key = (OFFSETS_TOPIC, write.partition)
         try:
             replica = self._replicas.partition(*key)
@@ -103,8 +111,8 @@ class Verifier:
             return problem.code, None
         if guard is None:
             return ErrorCode.NONE, None
-        verdicts = await self.ask(
-            Question(
+        errors = await self.verify(
+            VerificationRequest(
                 write.transactional_id,
                 write.producer_id,
                 write.producer_epoch,
@@ -112,7 +120,7 @@ class Verifier:
                 write.supports_abortable,
             )
         )
-        return verdicts.get(key, ErrorCode.NONE), guard
+        return errors.get(key, ErrorCode.NONE), guard
 
     def _coordinator(self, transactional_id: str) -> int | None:
         partition = self._cache.partition(
@@ -122,58 +130,60 @@ class Verifier:
             return None
         return partition.leader
 
-    async def _ask_remote(self, coordinator: int, question: Question) -> Verdicts:
+    async def _verify_remotely(self, coordinator: int, request: VerificationRequest) -> PartitionErrors:
         loop = asyncio.get_running_loop()
-        asked = _Asked(question, loop.create_future())
+        pending = _PendingVerification(request, loop.create_future())
         queue = self._queues.get(coordinator)
         if queue is None:
-            self._queues[coordinator] = [asked]
+            self._queues[coordinator] = [pending]
             task = loop.create_task(self._serve(coordinator))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            queue.append(asked)
-        return await asked.answer
+            queue.append(pending)
+        return await pending.result
 
     async def _serve(self, coordinator: int) -> None:
         try:
             while queue := self._queues[coordinator]:
-                together, self._queues[coordinator] = _one_each(queue)
+                batch, self._queues[coordinator] = _next_batch(queue)
                 try:
-                    await self._ask_together(coordinator, together)
+                    await self._send(coordinator, batch)
                 except Exception:
-                    log.exception("asking broker %d about transactions failed", coordinator)
-                for asked in together:
-                    _answer(asked, dict.fromkeys(asked.question.partitions, ErrorCode.UNKNOWN_SERVER_ERROR))
+                    log.exception("Verifying transactions with broker %d failed", coordinator)
+                for pending in batch:
+                    _complete(
+                        pending, dict.fromkeys(pending.request.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+                    )
         finally:
-            for asked in self._queues.pop(coordinator):
-                asked.answer.cancel()
+            for pending in self._queues.pop(coordinator):
+                pending.result.cancel()
 
-    async def _ask_together(self, coordinator: int, together: list[_Asked]) -> None:
-        request = AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in together])
+    async def _send(self, coordinator: int, batch: list[_PendingVerification]) -> None:
+        message = AddPartitionsToTxnRequest(transactions=[_transaction(pending.request) for pending in batch])
         try:
             response = await self._inter_broker.request(
-                coordinator, request, Purpose.TRANSACTION_VERIFICATION, version_min=VERIFY_FROM
+                coordinator, message, Purpose.TRANSACTION_VERIFICATION, version_min=VERIFY_FROM
             )
         except UnsupportedApi as problem:
-            log.warning("transactions are not verified: %s", problem)
-            for asked in together:
-                _answer(asked, {})
+            log.warning("Transactions are not verified: %s", problem)
+            for pending in batch:
+                _complete(pending, {})
             return
         except (OSError, TimeoutError) as problem:
-            log.info("broker %d verifies nothing: %s", coordinator, problem or type(problem).__name__)
-            for asked in together:
-                _answer(asked, dict.fromkeys(asked.question.partitions, ErrorCode.NETWORK_EXCEPTION))
+            log.info("Cannot verify with broker %d: %s", coordinator, problem or type(problem).__name__)
+            for pending in batch:
+                _complete(pending, dict.fromkeys(pending.request.partitions, ErrorCode.NETWORK_EXCEPTION))
             return
         error = ErrorCode.of(response.error_code)
         if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            error = ErrorCode.INVALID_TXN_STATE  # It is this broker that may not ask, not the client.
-        verdicts = _verdicts(response)
-        for asked in together:
+            error = ErrorCode.INVALID_TXN_STATE  # This broker is not authorized; the client may be.
+        errors = _errors_by_transaction(response)
+        for pending in batch:
             if error:
-                _answer(asked, dict.fromkeys(asked.question.partitions, error))
+                _complete(pending, dict.fromkeys(pending.request.partitions, error))
             else:
-                _answer(asked, verdicts.get(asked.question.transactional_id, {}))
+                _complete(pending, errors.get(pending.request.transactional_id, {}))
 
     async def stop(self) -> None:
         for task in list(self._tasks):
@@ -181,45 +191,48 @@ class Verifier:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _one_each(queue: Iterable[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
-    """Those that one request can hold, one of each transactional id, and the others."""
+def _next_batch(
+    queue: Iterable[_PendingVerification],
+) -> tuple[list[_PendingVerification], list[_PendingVerification]]:
+    """Split the queue: one verification per transactional id, which is what a request can hold, and the
+    rest."""
     seen: set[str] = set()
-    now: list[_Asked] = []
-    later: list[_Asked] = []
-    for asked in queue:
-        transactional_id = asked.question.transactional_id
-        (later if transactional_id in seen else now).append(asked)
+    now: list[_PendingVerification] = []
+    later: list[_PendingVerification] = []
+    for pending in queue:
+        transactional_id = pending.request.transactional_id
+        (later if transactional_id in seen else now).append(pending)
         seen.add(transactional_id)
     return now, later
 
 
-def _answer(asked: _Asked, verdicts: Verdicts) -> None:
-    if not asked.answer.done():
-        asked.answer.set_result(verdicts)
+def _complete(pending: _PendingVerification, errors: PartitionErrors) -> None:
+    if not pending.result.done():
+        pending.result.set_result(errors)
 
 
-def _told(verdicts: Verdicts, question: Question) -> Verdicts:
-    """As whoever is answered knows it."""
+def _for_client(errors: PartitionErrors, request: VerificationRequest) -> PartitionErrors:
+    """The errors as clients of the request's version know them."""
     known = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
-    if not question.knows_abortable:
+    if not request.supports_abortable:
         known[ErrorCode.TRANSACTION_ABORTABLE] = ErrorCode.INVALID_TXN_STATE
-    return {key: known.get(error, error) for key, error in verdicts.items()}
+    return {key: known.get(error, error) for key, error in errors.items()}
 
 
-def _transaction(question: Question) -> AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
+def _transaction(request: VerificationRequest) -> AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
     return AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-        transactional_id=question.transactional_id,
-        producer_id=question.producer_id,
-        producer_epoch=question.producer_epoch,
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
         verify_only=True,
         topics=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
-            for name, indexes in indexes_by_topic(question.partitions).items()
+            for name, indexes in indexes_by_topic(request.partitions).items()
         ],
     )
 
 
-def _verdicts(response: AddPartitionsToTxnResponse) -> dict[str, Verdicts]:
+def _errors_by_transaction(response: AddPartitionsToTxnResponse) -> dict[str, PartitionErrors]:
     return {
         result.transactional_id: {
             (topic.name, partition.partition_index): ErrorCode.of(partition.partition_error_code)

@@ -1,8 +1,8 @@
-"""What a broker does for transactions, wired: the coordinator over its replicas of `__transaction_state`, the
-markers it sends, the verification of what producers write, and the ids that it gives them.
+"""A broker's components for transactions: the coordinator over its replicas of `__transaction_state`,
+transaction markers, the verification of partitions, and producer ids.
 
-Called by ottla.server.assembly.broker's start. Leadership of a partition of that topic, as the purgatory
-passes it on from replication, loads and unloads the transactions in it.
+Called by ottla.server.assembly.components. When this broker becomes leader of a partition of that topic, or
+stops being it (the purgatory forwards both from replication), the transactions in it are loaded or unloaded.
 """
 
 from __future__ import annotations
@@ -14,27 +14,32 @@ from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import AllocateProducerIdsRequest
 from ottla.protocol.topic_names import TRANSACTIONS_TOPIC
 from ottla.replication.manager import ReplicaManager
-from ottla.server.coordination.group_log import ReplicatedLog, stored_partitions
-from ottla.server.coordination.transaction_markers import MarkerQueues, MarkerWriter
-from ottla.server.coordination.transaction_verification import Verifier
+from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
+from ottla.server.coordination.transaction_markers import (
+    TransactionMarkerChannelManager,
+    TransactionMarkerWriter,
+)
+from ottla.server.coordination.transaction_verification import AddPartitionsToTxnManager
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.inter_broker.controller_channel import ControllerChannel
-from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.wire.inter_broker import InterBrokerClient
 
-# Short of every client's request time-out: it is better told to come again.
 _PRODUCER_ID_WAIT_S: Final = 2.0
+"""Shorter than clients' request timeouts: a retriable error is better than a timeout."""
 VERIFICATION: Final = "transaction.partition.verification.enable"
 
 
-class Transactions:
+class TransactionService:
+    """See the module. Handlers use its `coordinator`, `marker_writer` and `add_partitions_manager`."""
+
     def __init__(
         self,
         settings: DynamicBrokerConfig,
@@ -47,7 +52,7 @@ class Transactions:
         channel: ControllerChannel,
         inter_broker: InterBrokerClient,
         clock: Callable[[], int],
-        cold_reads: ColdReads,
+        page_cache_reader: PageCacheReader,
     ) -> None:
         self._config = config = settings.config
         self._settings = settings
@@ -58,17 +63,20 @@ class Transactions:
         self._channel = channel
         self._partitions: int | None = None
         timeout_ms = config.get_int("request.timeout.ms")
-        self._producer_ids = ProducerIds(self._ask_for_ids)
-        self.writer = MarkerWriter(replicas, purgatory, clock, timeout_ms=timeout_ms)
-        self.markers = MarkerQueues(config.broker_id, cache, inter_broker, self.writer)
+        self._producer_ids = ProducerIds(self._allocate_producer_ids)
+
+        self.marker_writer = TransactionMarkerWriter(replicas, purgatory, clock, timeout_ms=timeout_ms)
+        self.markers = TransactionMarkerChannelManager(
+            config.broker_id, cache, inter_broker, self.marker_writer
+        )
         self.coordinator = TransactionCoordinator(
             config=TransactionConfig.read(config.get_int),
-            log=ReplicatedLog(
+            log=ReplicatedCoordinatorLog(
                 TRANSACTIONS_TOPIC,
                 replicas,
                 purgatory,
                 clock,
-                cold_reads,
+                page_cache_reader,
                 timeout_ms=timeout_ms,
                 load_buffer_bytes=config.get_int("transaction.state.log.load.buffer.size"),
             ),
@@ -77,9 +85,11 @@ class Transactions:
             new_producer_id=self.new_producer_id,
             clock=clock,
         )
-        self.verifier = Verifier(config.broker_id, cache, inter_broker, self.coordinator, replicas, clock)
-        purgatory.on_leader.append(self._leads)
-        purgatory.on_not_leader.append(self._leads_no_more)
+        self.add_partitions_manager = AddPartitionsToTxnManager(
+            config.broker_id, cache, inter_broker, self.coordinator, replicas, clock
+        )
+        purgatory.on_leader.append(self._on_leader)
+        purgatory.on_not_leader.append(self._on_not_leader)
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -92,24 +102,24 @@ class Transactions:
 
     async def stop(self) -> None:
         await self.markers.stop()
-        await self.verifier.stop()
+        await self.add_partitions_manager.stop()
         await self.coordinator.stop()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if VERIFICATION in names:
             self._replicas.verify_transactions(self._config.get_bool(VERIFICATION))
 
-    def _leads(self, topic: str, partition: int) -> None:
+    def _on_leader(self, topic: str, partition: int) -> None:
         if topic == TRANSACTIONS_TOPIC:
             self.coordinator.load(partition)
 
-    def _leads_no_more(self, topic: str, partition: int) -> None:
+    def _on_not_leader(self, topic: str, partition: int) -> None:
         if topic == TRANSACTIONS_TOPIC:
             self.coordinator.unload(partition)
 
     def _partition_count(self) -> int:
-        """How many partitions transactional ids are spread over: those that the topic has when it is first
-        seen, whatever is set, or added, later."""
+        """The number of partitions of `__transaction_state` when first seen; later changes have no effect. Of
+        the settings while the topic does not exist."""
         if self._partitions is None:
             found = self._cache.partitions(TRANSACTIONS_TOPIC)
             if not found:
@@ -120,13 +130,13 @@ class Transactions:
     # -- producer ids --------------------------------------------------------------------------------
 
     async def new_producer_id(self) -> int:
-        """One that nobody had before. Raises NoProducerId when the controller brings none in time."""
+        """A producer id that was never used. Raises NoProducerId if the controller allocates none in time."""
         try:
             return await self._producer_ids.next(_PRODUCER_ID_WAIT_S)
         except NoBlock as problem:
             raise NoProducerId from problem
 
-    async def _ask_for_ids(self) -> ProducerIdBlock:
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(
             broker_id=self._config.broker_id, broker_epoch=self._broker_epoch()
         )

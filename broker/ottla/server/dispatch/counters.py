@@ -1,7 +1,7 @@
-"""What the hot path counts: plain ints, read when Prometheus scrapes.
+"""Counters of the hot path: plain ints, read when Prometheus scrapes.
 
-Raised by the produce and fetch handlers (`TopicCounters`) and by the dispatcher (`RequestCounters`). Never
-reset; those of a topic that this broker has nothing of any more are folded into the sum of all topics.
+Incremented by the produce and fetch handlers (`TopicCounters`) and by the dispatcher (`RequestCounters`).
+Never reset; those of a topic without a replica on this broker are added to the sum of all topics.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 TIMED_EVERY = 16
-"""One request in so many is timed: the two looks at the clock would cost more than the rest."""
+"""One request in so many is timed: to read the clock twice costs more than the other counters together."""
 TIMES_KEPT = 512
 
 
@@ -35,14 +35,14 @@ class TopicCount:
 
 
 class TopicCounters(dict[str, TopicCount]):
-    """By topic; only for topics that are there, or clients could fill the memory with names."""
+    """Counters by topic, only of topics that exist: else clients could fill the memory with names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gone = TopicCount()
-        """Of topics that were here once."""
+        """The sum of topics without a replica on this broker."""
         self.replicated_out = 0
-        """Bytes that followers fetched, of all topics."""
+        """Bytes that followers fetched of all topics."""
 
     def __missing__(self, topic: str) -> TopicCount:
         count = self[topic] = TopicCount()
@@ -61,11 +61,11 @@ class TopicCounters(dict[str, TopicCount]):
 
 
 class RequestCounters:
-    """Of one API."""
+    """The requests of one API."""
 
     __slots__ = ("by_version", "times_ms")
 
     def __init__(self, max_version: int) -> None:
         self.by_version = [0] * (max_version + 1)
         self.times_ms: deque[float] = deque(maxlen=TIMES_KEPT)
-        """From the request's being there in full to its answer, of one in TIMED_EVERY."""
+        """From the receipt of the whole request to its response, of one request in TIMED_EVERY."""

@@ -1,16 +1,16 @@
-"""From a frame to its handler, and from whatever a handler does to one answer.
+"""Dispatches request frames to handlers, and turns the outcome of each handler into one response.
 
-The table of routes is what ApiVersions advertises: what has no route is not served. A handler is either
+ApiVersions advertises the table of routes: an API without a route is not served. A handler is either
 - a plain function `handle(request) -> None` that calls `request.respond(...)` now or later (the hot path:
   no task, no future), or
 - `async def handle(request) -> Message`, run as a task (admin and coordinator APIs).
 
-Errors end here and nowhere else: a KafkaError becomes the API's own error response through its route's
+Errors are handled only here: a KafkaError becomes the API's own error response through its route's
 `on_error`, an unexpected exception the same with UNKNOWN_SERVER_ERROR and a traceback in the log. As in
 Kafka, a malformed request, an unknown API or an unsupported version closes the connection; only ApiVersions
 of an unknown version is answered, with a version 0 body, error 35 and the range served (KIP-511).
 
-Called by connections with frames; routes come from ottla.server.handlers.
+Connections call it with frames; the routes are those of ottla.server.handlers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGE_REQUEST_BYTES: Final = 8 << 10
-"""Such requests are served in slices of the loop's time."""
+"""Larger requests are served in slices of the loop's time."""
 SLOW_ITEM_BYTES: Final = 512
-"""So are those of SLOW_ITEMS."""
+"""The same limit for the APIs in SLOW_ITEMS."""
 SLOW_ITEMS: Final = frozenset(
     (
         ApiKey.CREATE_TOPICS,
@@ -55,9 +55,9 @@ SLOW_ITEMS: Final = frozenset(
         ApiKey.ALTER_CLIENT_QUOTAS,
     )
 )
-"""An item takes up to a millisecond."""
+"""APIs whose items take up to a millisecond each."""
 LARGE_FETCH_BYTES: Final = 64 << 10
-"""About 2,000 partitions."""
+"""The same limit for Fetch: about 2,000 partitions."""
 NEVER_LARGE: Final = 1 << 40
 LARGE_RESPONSE_ITEMS: Final = 1000
 
@@ -66,39 +66,39 @@ SyncHandler = Callable[["Request"], None]
 AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
 LargeHandler = Callable[["Request", "SlicedTask"], Coroutine[Any, Any, None]]
 OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
-"""(decoded request, version, error, detail) -> the response that says so."""
+"""(decoded request, version, error, detail) -> the error response."""
 
 
 class Meter(Protocol):
-    """Measures the loop's time that a request takes (server.throttling)."""
+    """Measures the event loop's time that a request takes (ottla.server.dispatch.throttling)."""
 
     def pause(self, request: Request) -> None:
-        """The loop goes on with something else."""
+        """The loop leaves the request."""
 
     def resume(self) -> None:
-        """The loop is back at it."""
+        """The loop continues with the request."""
 
     def answered(self, request: Request) -> int:
-        """Called before the answer goes out: for how many ms the client has to wait."""
+        """Called before the response is sent; returns for how many ms the client is throttled."""
 
 
 class Limits(Protocol):
     limited: bool
-    """Whether anybody has a quota on time: asked for each request, so a plain attribute."""
+    """Whether any client has a quota on time. A plain attribute, since it is read for each request."""
 
 
 class Meters(Protocol):
-    """Makes them, where a client has a quota on time."""
+    """Makes a meter for each request, if any client has a quota on time."""
 
     @property
     def quotas(self) -> Limits: ...
 
     def begin(self, request: Request) -> Meter | None:
-        """None for requests that are exempt."""
+        """Returns None for requests that are exempt."""
 
 
-class Large(Protocol):
-    """What serves requests that would hold the loop for long (server.large_requests)."""
+class LargeRequestServer(Protocol):
+    """Serves requests that would block the loop for long (ottla.server.dispatch.large_requests)."""
 
     async def serve(self, request: Request) -> None: ...
 
@@ -108,7 +108,7 @@ class Large(Protocol):
 
 
 class Route:
-    """One API: the versions served, who handles it, how it reports an error."""
+    """One API: the versions served, its handler, its error response."""
 
     __slots__ = (
         "api_key",
@@ -133,7 +133,7 @@ class Route:
         versions: tuple[int, int] | None = None,
         large: LargeHandler | None = None,
     ) -> None:
-        """`large` answers large requests, which are decoded; without it they are answered in parts."""
+        """`large` handles large requests, which are decoded; without it they are handled in parts."""
         low, high = versions or (request_class.min_version, request_class.max_version)
         assert request_class.min_version <= low <= high <= request_class.max_version
         self.api_key = ApiKey(request_class.api_key)
@@ -146,7 +146,7 @@ class Route:
         self.counters = RequestCounters(request_class.max_version)
         self.is_async = inspect.iscoroutinefunction(handle)
         self.keeps_frame = self.api_key == ApiKey.PRODUCE
-        """What is decoded refers to the frame's bytes: only records do."""
+        """Whether the decoded message refers to the frame's bytes: only records do."""
         self.large_bytes = SLOW_ITEM_BYTES if self.api_key in SLOW_ITEMS else LARGE_REQUEST_BYTES
         if self.keeps_frame:
             self.large_bytes = NEVER_LARGE
@@ -154,16 +154,16 @@ class Route:
             self.large_bytes = LARGE_FETCH_BYTES
 
     def handled_by(self, handle: SyncHandler | AsyncHandler) -> Route:
-        """The same API, before somebody else's handler."""
+        """A route of the same API with another handler."""
         versions = (self.min_version, self.max_version)
         return Route(self.request_class, handle, self.on_error, versions=versions, large=self.large)
 
 
 class Request:
-    """A request on its way through a handler. Answer it once."""
+    """A request that a handler serves. It has to be responded to once."""
 
     is_part = False
-    """Whether it is a part of a larger one (server.large_requests)."""
+    """Whether it is a part of a larger one (ottla.server.dispatch.large_requests)."""
 
     __slots__ = (
         "_body_offset",
@@ -191,26 +191,26 @@ class Request:
         self.correlation_id = header.correlation_id
         self.client_id = header.client_id
         self.amend: Callable[[Any], None] | None = None
-        """What is still to be done to the response message (ottla.server.authorization)."""
+        """Called with the response message before it is encoded (ottla.server.authorization)."""
         self.answered = False
         self.meter: Meter | None = None
         self._timed_from = 0.0
         self.size = len(frame)
-        """Of header and body, in bytes: what quotas count."""
+        """Header and body, in bytes: quotas count these."""
         self._frame: memoryview | None = frame
         self._body_offset = header.body_offset
         self._message: Message | None = None
         self._pending: PendingResponse | None = None
 
     def decode(self, cls: type[M]) -> M:
-        """The body. Views in it are valid until the request is answered. Raises MalformedMessage."""
+        """The body. Views in it are valid until the response. Raises MalformedMessage."""
         if self._message is None:
             assert self._frame is not None
             self._message = codec.decode(cls, self.version, self._frame, self._body_offset)
         return cast(M, self._message)
 
     def decode_steps(self) -> Generator[None, None, Message]:
-        """As `decode`, as work in slices."""
+        """As `decode`, in steps for ottla.server.dispatch.sliced_work."""
         assert self._frame is not None
         self._message = yield from codec.decode_steps(
             self.route.request_class, self.version, self._frame, self._body_offset
@@ -219,32 +219,32 @@ class Request:
 
     @property
     def principal(self) -> Principal:
-        """Who asks."""
+        """The authenticated client."""
         return self.connection.principal
 
     @property
     def abandoned(self) -> bool:
-        """The client is gone: nobody will read an answer."""
+        """Whether the connection is closed: nothing will read the response."""
         return self.connection.closed
 
     def detach(self) -> None:
-        """Keep no bytes of the client's while this waits; nothing of what was decoded may refer to them."""
+        """Release the frame while the request waits; the decoded message must not refer to its bytes."""
         if self._message is not None and self._frame is not None:
             self._frame = None
             self.connection.detach()
 
     def defer_response(self) -> None:
-        """A Produce waits for its replicas, and keeps no bytes of the client's: those behind it may go on."""
+        """A Produce waits for its replicas: release its frame, and let the Produce requests behind it in."""
         self._frame = self._message = None
         self._pending = self.connection.defer_response()
 
     def prepare(self, message: Message) -> None:
-        """Do to the response what is still to be done to it."""
+        """Apply `amend` to the response."""
         if self.amend is not None:
             self.amend(message)
 
     def throttle(self, message: Message) -> None:
-        """Count the time that the request took."""
+        """Count the time that the request took, and set the throttle time of its response."""
         if self.meter is not None and hasattr(message, "throttle_time_ms"):
             message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
 
@@ -255,31 +255,31 @@ class Request:
         self.respond_raw((data,))
 
     def respond_raw(self, parts: Sequence[Part]) -> None:
-        """Answer with ready bytes and file slices: size, header and body."""
-        assert not self.answered, f"{self.route.api_key!r} was answered twice"
+        """Respond with encoded bytes and file slices: size, header and body."""
+        assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
         if self._timed_from:
             self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
-        # The frame's bytes are the buffer's again from here on.
+        # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
         if self._pending is None:
             self.connection.respond(parts)
         else:
             self.connection.complete(self._pending, parts)
 
-    def timed(self) -> None:
-        """Measure how long this one takes."""
+    def start_timer(self) -> None:
+        """Measure the time until the response."""
         self._timed_from = perf_counter()
 
     def respond_nothing(self) -> None:
-        """Done, and the client expects no answer (acks=0)."""
+        """End the request without a response (acks=0)."""
         assert not self.answered
         self.answered = True
         self._frame = self._message = None
         self.connection.skip_response()
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error; the one place that turns exceptions into responses."""
+        """Respond with an error; the one place that turns exceptions into responses."""
         route = self.route
         if isinstance(error, MalformedMessage):
             self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {error}")
@@ -298,12 +298,12 @@ class Request:
         except MalformedMessage as e:
             self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {e}")
         except Exception:
-            log.exception("no error response for %s v%d", route.api_key.name, self.version)
-            self.connection.close("no response could be made")
+            log.exception("encoding the error response to %s v%d failed", route.api_key.name, self.version)
+            self.connection.close("encoding the error response failed")
 
 
 class _Metered:
-    """Awaits a coroutine, and measures the loop's time that it takes."""
+    """Awaits a coroutine, and measures the event loop's time that it takes."""
 
     def __init__(self, work: Coroutine[Any, Any, Message], request: Request, meter: Meter) -> None:
         self._work = work
@@ -329,10 +329,12 @@ class _Metered:
 
 
 class Dispatcher:
+    """See the module."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.meters: Meters | None = None
-        self.large: Large | None = None
+        self.large: LargeRequestServer | None = None
         self._routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -342,7 +344,7 @@ class Dispatcher:
             self._routes[route.api_key] = route
 
     def wrap(self, around: Callable[[Route], Route]) -> None:
-        """Put something around every API (ottla.dev); requests counted so far stay counted."""
+        """Replace each route by `around(route)` (ottla.dev); its counters are kept."""
         for key, route in self._routes.items():
             wrapped = around(route)
             wrapped.counters = route.counters
@@ -353,7 +355,7 @@ class Dispatcher:
         return [self._routes[key] for key in sorted(self._routes)]
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """A connection's next request. Never raises."""
+        """Handle a connection's next request. Never raises."""
         try:
             header = frames.parse_request_header(frame)
         except MalformedMessage as e:
@@ -361,7 +363,7 @@ class Dispatcher:
             return
         route = self._routes.get(header.api_key)
         if route is None:
-            connection.close(f"API key {header.api_key} is not served")
+            connection.close(f"API key {header.api_key} is not supported")
             return
         request = Request(connection, route, header, frame)
         meters = self.meters
@@ -374,7 +376,7 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            request.timed()
+            request.start_timer()
         if request.size > route.large_bytes and self.large is not None:
             self._start(self._finish(request, self.large.serve(request)))
         elif route.is_async:
@@ -406,7 +408,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
-        """Answer with the join of `answers`, each of which is quickly made."""
+        """Respond with the join of `answers`, each of which is computed quickly."""
         assert self.large is not None
         self._start(self._finish(request, self.large.respond(request, answers, split)))
 
@@ -433,7 +435,7 @@ class Dispatcher:
         route = request.route
         if route.api_key != ApiKey.API_VERSIONS:
             request.connection.close(
-                f"{route.api_key.name} v{request.version} is not served, "
+                f"{route.api_key.name} v{request.version} is not supported, "
                 f"versions {route.min_version} to {route.max_version} are"
             )
             return
@@ -444,12 +446,12 @@ class Dispatcher:
         request.respond_raw((frames.encode_response(response, 0, request.correlation_id),))
 
     async def idle(self) -> None:
-        """Wait until no request is worked on in a task."""
+        """Wait until no request is served in a task."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """Cancel what still runs (after the connections are closed)."""
+        """Cancel the tasks (after the connections are closed)."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,22 +1,23 @@
-"""Fetch sessions (KIP-227): what a client has asked for already, so that it names only what changes.
+"""Fetch sessions (KIP-227): the partitions that a client has requested, so that its next requests name only
+changes.
 
 Called by the fetch handler (`open`, then the context's `to_read`, `choose` and `commit`) and by the purgatory
-(`mark`, on news of a partition). Pure: time is passed in, in milliseconds.
+(`mark_dirty`, when a partition changes). Pure: time is passed in, in milliseconds.
 
-Three kinds of fetch, by the request's session epoch: a *full* one (0) names all it wants and begins a
-session; a *final* one (-1) names all it wants and ends the session it names; an *incremental* one (1 and up)
-goes on with its session, adds, alters and forgets partitions, and is answered with those alone that have
-something to say: records, an error, a divergence, a high watermark or log start other than the last one said.
+The session epoch of a request says which of three kinds of fetch it is. A *full* fetch (0) names all its
+partitions and begins a session. A *final* fetch (-1) names all its partitions and ends the session that it
+names. An *incremental* fetch (1 and up) continues its session: it adds, changes and forgets partitions, and
+the response has only those partitions that changed: with records, an error, a divergence, or another high
+watermark or log start offset than in the last response.
 
-Kafka looks at every partition of a session at every fetch. Here a session keeps the set of those that could
-have something to say (`dirty`), and a fetch looks at no others. A partition leaves the set when an answer has
-said all there is (it is `settled`), and comes back when it is asked for anew or when replication has news of
-it. What a leader learns from a follower's poll of a settled partition, that the follower is alive and has
-everything, it is told late: with the news that ends that state, or when the session ends
-(`Partition.follower_was_idle`).
+Kafka looks at every partition of a session in every fetch. Here a session has the set of those that may have
+changed (`dirty`), and a fetch looks at no others. A partition leaves the set when a response has everything
+of it (`settled`), and is added when it is requested anew or when replication changes it. A leader learns from
+the fetch of a settled partition that the follower is alive and has everything. It learns that late here: with
+the change that makes the partition dirty, or when the session ends (`Partition.follower_was_idle`).
 
-Invariants: a partition of a cached session is in `watching` from the time its topic's name is known; one that
-is not in `dirty` is settled; `_sessions` is in the order of last use.
+Invariants: a partition of a cached session is in `watching` once its topic's name is known; one that is not
+in `dirty` is settled; `_sessions` is in the order of last use.
 """
 
 from __future__ import annotations
@@ -25,37 +26,34 @@ import random
 from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
-
-if TYPE_CHECKING:
-    from ottla.server.dispatch.purgatory import FetchWatcher
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 TOPIC_IDS_FROM: Final = 13
 EVICTION_MS: Final = 120_000
-"""A session unused for longer is stale; one younger is not evicted for its small size."""
+"""A session that is unused for longer is stale; a younger one is not evicted because of its small size."""
 DEFAULT_SLOTS: Final = 1000
 DEFAULT_PARTITIONS_MAX: Final = 100_000
 SESSION_SHARE: Final = 5
-"""One consumer's session may have this part of the partitions of all."""
+"""One consumer's session may have 1/SESSION_SHARE of `partitions_max`."""
 READ_MAX: Final = 5000
-"""Partitions that an incremental fetch looks at; it goes on with the others in the next one."""
+"""The partitions that one incremental fetch looks at; the others follow in the next one."""
 _MAX_INT: Final = 0x7FFFFFFF
 
 Key: TypeAlias = tuple[int | str, int]
-"""A partition as the wire names it: by its topic's id (as an int) from version 13, before that by name."""
+"""A partition as in the request: topic id (as an int) from version 13 on, before that topic name; index."""
 NameOf: TypeAlias = Callable[[UUID], str | None]
-"""The name of the topic that has this id, if it is known here."""
+"""Topic id -> topic name; None if this broker does not know the id."""
 
 
 class WatchedPartition(Protocol):
-    """The part of replication's Partition that sessions look at."""
+    """The part of replication's Partition that sessions use."""
 
     topic: str
     partition: int
@@ -66,8 +64,27 @@ class WatchedPartition(Protocol):
 Find: TypeAlias = Callable[[str, int], WatchedPartition | None]
 
 
+class FetchWatcher(Protocol):
+    """A fetch that waits for records in the purgatory."""
+
+    bucket: int
+    """The purgatory's, for its deadline."""
+    done: bool
+    follower: bool
+
+    @property
+    def watched(self) -> Iterable[tuple[str, int]]:
+        """Its partitions; none if it waits in a session."""
+
+    def try_complete(self, key: tuple[str, int]) -> None:
+        """This partition has changed: respond if there is enough."""
+
+    def expire(self) -> None:
+        """The deadline has passed: respond with what there is."""
+
+
 class Answer(Protocol):
-    """The part of a partition's answer that sessions look at."""
+    """The part of a partition's response that sessions use."""
 
     wanted: WantedPartition
     error: ErrorCode
@@ -77,11 +94,11 @@ class Answer(Protocol):
     diverging: tuple[int, int] | None
     preferred: int
     settled: bool
-    """The same question will get the same answer until replication has news of the partition."""
+    """Until replication changes the partition, the same request will have the same response."""
 
 
 class WantedPartition:
-    """A partition of a fetch: what was asked last, and in a session, what was said last."""
+    """A partition of a fetch: the last request for it and, in a session, the last response about it."""
 
     __slots__ = (
         "asked",
@@ -98,21 +115,21 @@ class WantedPartition:
     log_start_offset: int
     session: FetchSession
     order: int
-    """Its place in the session's turn. This and what is above it: in a session alone."""
+    """Its place in the session's round robin. This field and those above are set in a session only."""
     log_state: tuple[int, int] | None
-    """(leader epoch, bytes) of its log when last read, where a fetch waits for many bytes."""
+    """(leader epoch, bytes) of its log at the last read, where a fetch waits for min_bytes above 1."""
 
     def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
         self.topic = topic
-        """None as long as nobody here knows the topic of this id."""
+        """None while this broker does not know the topic id."""
         self.topic_id = topic_id
         self.asked = asked
 
     def key(self, by_topic_id: bool) -> Key:
         return (self.topic_id.int if by_topic_id else self.topic or ""), self.asked.partition
 
-    def has_news(self, answer: Answer) -> bool:
-        """Whether an incremental answer has to name this partition."""
+    def has_changed(self, answer: Answer) -> bool:
+        """Whether an incremental response has to include this partition."""
         return (
             answer.size != 0
             or answer.high_watermark != self.high_watermark
@@ -129,7 +146,7 @@ _by_order = attrgetter("order")
 
 
 class FetchSession:
-    """One client's partitions, and where the conversation is."""
+    """The partitions of one client's session, and its epoch."""
 
     __slots__ = (
         "_last_order",
@@ -149,15 +166,15 @@ class FetchSession:
         self.id = session_id
         self.replica_id = replica_id
         self.privileged = replica_id >= 0
-        """A follower's, which evicts those of consumers."""
+        """Whether it is a follower's: these evict consumers' sessions."""
         self.by_topic_id = by_topic_id
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = 1
-        """That of the next request."""
+        """The epoch of the next request."""
         self.partitions: Wanted = {}
         self.dirty: set[WantedPartition] = set()
         self.waiting: FetchWatcher | None = None
-        """The long poll to wake with news."""
+        """The fetch that waits for changes of these partitions."""
         self._last_order = 0
 
     def add(self, wanted: WantedPartition) -> None:
@@ -165,26 +182,27 @@ class FetchSession:
         wanted.high_watermark = wanted.log_start_offset = -1
         wanted.log_state = None
         self.partitions[wanted.key(self.by_topic_id)] = wanted
-        self.to_the_end(wanted)
+        self.move_to_end(wanted)
         self.dirty.add(wanted)
 
-    def to_the_end(self, wanted: WantedPartition) -> None:
-        """Its turn is over: the size of an answer is limited, and the others come first next time."""
+    def move_to_end(self, wanted: WantedPartition) -> None:
+        """Move a partition to the end of the round robin: the size of a response is limited, and the others
+        come first in the next one."""
         self._last_order += 1
         wanted.order = self._last_order
 
-    def said(self, answer: Answer) -> None:
-        """`answer` goes out, or says nothing new."""
+    def record_response(self, answer: Answer) -> None:
+        """Remember `answer` as the last response about its partition."""
         wanted = answer.wanted
-        # After an error, whatever comes is news.
+        # After an error, the next response has to include the partition.
         wanted.high_watermark = -1 if answer.error else answer.high_watermark
         wanted.log_start_offset = answer.log_start_offset
         if answer.settled:
             self.dirty.discard(wanted)
 
 
-class WholeFetch:
-    """A fetch that names all it wants. `begin` makes a session of what was answered; None: no session."""
+class FullFetch:
+    """A fetch that names all its partitions. `begin` makes a session of its responses; None: no session."""
 
     __slots__ = ("_begin", "_wanted", "error", "session", "session_id")
     has_more = False
@@ -216,7 +234,7 @@ class WholeFetch:
 
 
 class IncrementalFetch:
-    """A fetch that goes on with a session."""
+    """A fetch that continues a session."""
 
     __slots__ = ("_cache", "_epoch", "_name_of", "error", "has_more", "session", "session_id")
     begins = False
@@ -227,7 +245,7 @@ class IncrementalFetch:
         self._name_of = name_of
         self.error = ErrorCode.NONE
         self.has_more = False
-        """There are partitions that `to_read` left to the next fetch."""
+        """Whether `to_read` left partitions to the next fetch."""
         self.session = session
         self.session_id = session.id
 
@@ -235,24 +253,24 @@ class IncrementalFetch:
         return len(self.session.partitions)
 
     def to_read(self) -> Iterable[WantedPartition]:
-        """Those that may have something to say, whose turn it is first."""
+        """The partitions that may have changed, in the order of the round robin."""
         wanted = sorted(self.session.dirty, key=_by_order)
         self.has_more = len(wanted) > READ_MAX
         if self.has_more:
             del wanted[READ_MAX:]
             for one in wanted:
-                self.session.to_the_end(one)
+                self.session.move_to_end(one)
         for one in wanted:
             if one.topic is None:
-                self._cache.name(one, self._name_of(one.topic_id))
+                self._cache.set_topic(one, self._name_of(one.topic_id))
         return wanted
 
     def choose(self, answers: list[A]) -> list[A]:
-        """The answers with news; none if the client has asked again meanwhile."""
+        """The responses of partitions that changed; none if the client has sent another fetch meanwhile."""
         if self.session.epoch != self._epoch:
             self.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return []
-        return [answer for answer in answers if answer.wanted.has_news(answer)]
+        return [answer for answer in answers if answer.wanted.has_changed(answer)]
 
     def commit(self, answers: Sequence[Answer], now_ms: int) -> None:
         if self.error:
@@ -260,20 +278,21 @@ class IncrementalFetch:
         session = self.session
         for answer in answers:
             if answer.size:
-                session.to_the_end(answer.wanted)
-            session.said(answer)
+                session.move_to_end(answer.wanted)
+            session.record_response(answer)
 
 
-FetchContext: TypeAlias = WholeFetch | IncrementalFetch
-"""What to read for a request (`to_read`; `len` counts all that it is about), which of the answers go out
-(`choose`), and what is remembered once they do (`commit`, with all answers; then `session_id` is set)."""
+FetchContext: TypeAlias = FullFetch | IncrementalFetch
+"""The partitions to read for a request (`to_read`; `len` counts all of them), the choice of responses to send
+(`choose`), and the update of the session once they are sent (`commit`, with all responses; it sets
+`session_id`)."""
 
 
 class FetchSessionCache:
-    """All sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots); consumers'
-    have `partitions_max` partitions together.
+    """The sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots). Consumers'
+    sessions have at most `partitions_max` partitions in total.
 
-    Kafka shards its cache for its threads' sake, and evicts within a shard; here there is one.
+    Kafka shards its cache because of its threads, and evicts within a shard; here there is one.
     """
 
     def __init__(
@@ -283,16 +302,16 @@ class FetchSessionCache:
         *,
         partitions_max: int = DEFAULT_PARTITIONS_MAX,
     ) -> None:
-        """`find` gives the replica of a partition here, for what its leader is told late."""
+        """`find` returns this broker's replica of a partition, to report the fetches of followers late."""
         self.slots = slots
         self.partitions_max = partitions_max
         self.partitions = 0
-        """Of consumers' sessions, together."""
+        """The partitions of consumers' sessions in total."""
         self.find = find
         self.on_orphan: Callable[[FetchWatcher], None] | None = None
-        """Called with the long poll of a session that is gone: no news will reach it any more."""
+        """Called with the waiting fetch of a session that was removed: no change will complete it."""
         self.watching: dict[tuple[str, int], set[WantedPartition]] = {}
-        """Who wants to hear of a partition, by topic name and index."""
+        """The sessions' partitions, by topic name and index."""
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
@@ -308,17 +327,17 @@ class FetchSessionCache:
         now_ms: int,
         wanted: Wanted | None = None,
     ) -> FetchContext | ErrorCode:
-        """What `request` is to read, or what is wrong with its session. `wanted`, if it is known, is what
+        """The context of `request`, or the error of its session. `wanted`, if given, is what
         `wanted_partitions` finds in the request."""
         by_topic_id = version >= TOPIC_IDS_FROM
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # Whatever session it names is over.
+            # It ends the session that it names.
             self._remove(self._sessions.get(request.session_id))
             if wanted is None:
                 wanted = wanted_partitions(request, by_topic_id, name_of)
             if request.session_epoch == FINAL_EPOCH:
-                return WholeFetch(wanted, None)
-            return WholeFetch(wanted, partial(self._begin, replica_id, by_topic_id))
+                return FullFetch(wanted, None)
+            return FullFetch(wanted, partial(self._begin, replica_id, by_topic_id))
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -331,7 +350,7 @@ class FetchSessionCache:
         if (
             wanted
             and not session.privileged
-            and not self._has_room(session, wanted.keys() - session.partitions.keys(), now_ms)
+            and not self._has_capacity(session, wanted.keys() - session.partitions.keys(), now_ms)
         ):
             self._remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -341,15 +360,15 @@ class FetchSessionCache:
             self.partitions += len(session.partitions) - before
         if not session.partitions:
             self._remove(session)
-            return WholeFetch(wanted, None)
+            return FullFetch(wanted, None)
         session.replica_id = replica_id
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
         session.epoch = session.epoch % _MAX_INT + 1
         return IncrementalFetch(self, session, name_of)
 
-    def mark(self, p: WatchedPartition, *, consumers: bool, wake_followers: bool) -> list[FetchWatcher]:
-        """There is news of `p`, for followers and maybe `consumers`. Returns the long polls to wake."""
+    def mark_dirty(self, p: WatchedPartition, *, consumers: bool, wake_followers: bool) -> list[FetchWatcher]:
+        """`p` has changed, for followers and maybe `consumers`. Returns the waiting fetches to complete."""
         woken: list[FetchWatcher] = []
         for wanted in self.watching.get((p.topic, p.partition), ()):
             session = wanted.session
@@ -363,18 +382,19 @@ class FetchSessionCache:
                 woken.append(session.waiting)
         return woken
 
-    def name(self, wanted: WantedPartition, topic: str | None) -> None:
-        """The topic of a partition's id is known now; None: still not."""
+    def set_topic(self, wanted: WantedPartition, topic: str | None) -> None:
+        """Set the name of a partition's topic; None: it is not known yet."""
         if topic is not None:
             wanted.topic = topic
-            if self._sessions.get(wanted.session.id) is wanted.session:  # it may be gone, and answered last
+            if self._sessions.get(wanted.session.id) is wanted.session:  # it may have been removed
                 self._watch(wanted)
 
     # --- beginning and end --------------------------------------------------------------------------
 
     def _begin(self, replica_id: int, by_topic_id: bool, answers: Sequence[Answer], now_ms: int) -> int:
-        """Make a session of what was answered to a whole fetch; its id, NO_SESSION if there is no room."""
-        if replica_id < 0 and not self._has_room(None, answers, now_ms):
+        """Make a session of the responses to a full fetch; returns its id, NO_SESSION if the cache is
+        full."""
+        if replica_id < 0 and not self._has_capacity(None, answers, now_ms):
             return NO_SESSION
         if len(self._sessions) >= self.slots and not self._evict(replica_id >= 0, len(answers), now_ms):
             return NO_SESSION
@@ -384,15 +404,16 @@ class FetchSessionCache:
         session = FetchSession(session_id, replica_id=replica_id, by_topic_id=by_topic_id, now_ms=now_ms)
         for answer in answers:
             session.add(answer.wanted)
-            session.said(answer)
+            session.record_response(answer)
             self._watch(answer.wanted)
         self._sessions[session_id] = session
         if not session.privileged:
             self.partitions += len(session.partitions)
         return session_id
 
-    def _has_room(self, session: FetchSession | None, more: Sized, now_ms: int) -> bool:
-        """Whether a consumer's session, or a new one, may have `more` partitions; stale ones make room."""
+    def _has_capacity(self, session: FetchSession | None, more: Sized, now_ms: int) -> bool:
+        """Whether a consumer's session, None for a new one, may have `more` partitions; removes stale
+        sessions."""
         held = 0 if session is None else len(session.partitions)
         if held + len(more) > self.partitions_max // SESSION_SHARE:
             return False
@@ -404,10 +425,11 @@ class FetchSessionCache:
         return True
 
     def _evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions: a stale one goes, else one of less worth.
+        """Remove a session for a new one of `size` partitions: a stale one, else one of lower priority.
+        Returns whether there is one.
 
-        Consumers' sessions, small ones first, are worth less than followers'. A follower's new session may
-        evict any consumer's; apart from that, only those go that were used for longer than EVICTION_MS.
+        Consumers' sessions have a lower priority than followers', small ones the lowest. A follower's new
+        session evicts any consumer's; other sessions are evicted only after a use for EVICTION_MS.
         """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
@@ -437,12 +459,13 @@ class FetchSessionCache:
             self.partitions -= len(session.partitions)
         for wanted in session.partitions.values():
             self._unwatch(wanted)
-            self._tell_of_idleness(session, wanted)
+            self._report_idle_follower(session, wanted)
         if session.waiting is not None and self.on_orphan is not None:
             self.on_orphan(session.waiting)
 
-    def _tell_of_idleness(self, session: FetchSession, gone: WantedPartition) -> None:
-        """What news would have told the leader: else the next records make the follower one that lags."""
+    def _report_idle_follower(self, session: FetchSession, gone: WantedPartition) -> None:
+        """Report the follower's fetches to the leader's replica, as a change would have done: else the
+        follower would lag from the next records on."""
         if session.privileged and self.find is not None and gone not in session.dirty:
             replica = None if gone.topic is None else self.find(gone.topic, gone.asked.partition)
             if replica is not None:
@@ -464,7 +487,7 @@ class FetchSessionCache:
             for index in topic.partitions:
                 gone = session.partitions.pop((head, index), None)
                 if gone is not None:
-                    self._tell_of_idleness(session, gone)
+                    self._report_idle_follower(session, gone)
                     session.dirty.discard(gone)
                     self._unwatch(gone)
 
@@ -482,7 +505,7 @@ class FetchSessionCache:
 
 
 def wanted_partitions(request: FetchRequest, by_topic_id: bool, name_of: NameOf) -> Wanted:
-    """The request's partitions; of one that comes twice, the later word counts."""
+    """The request's partitions; of a partition that is named twice, the last one."""
     wanted: Wanted = {}
     for topic in request.topics:
         topic_id = topic.topic_id

@@ -1,11 +1,12 @@
-"""Requests that would hold the loop for long: decoded, handled, answered and freed in slices.
+"""Requests that would block the event loop for long: decoded, handled, encoded and freed in slices.
 
 Called by the dispatcher with requests of more than `Route.large_bytes` (of Produce, whose bytes are records:
-with more than `ProduceRequest.elements_max` partitions), and with long answers to short requests. A request
-is cut into parts (ottla.server.dispatch.splits); guard and handler see each part as a request, one after the
-other, and their answers become one. A part has as many items as take PART_S, going by the part before it.
+with more than `ProduceRequest.elements_max` partitions), and with long responses to short requests. A request
+is split into parts (ottla.server.dispatch.splits). Authorization and handler serve the parts as requests, one
+after the other, and their responses are joined. A part has as many items as take PART_S, by the time of the
+part before.
 
-The closing of its connection ends the work on a request.
+When its connection is closed, the work on a request ends.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ABANDONED_CHECK_S: Final = 1.0
 
 
 class PartRequest(Request):
-    """Some of the items of a request; its answer is kept, not sent."""
+    """Some of the items of a request; its response is kept, not sent."""
 
     __slots__ = ("answer",)
     is_part = True
@@ -64,10 +65,10 @@ class PartRequest(Request):
         self._pending = None
 
     def defer_response(self) -> None:
-        """The connection takes no further request before the whole is answered."""
+        """The connection hands out no further request before the response to the whole request."""
 
     def detach(self) -> None:
-        """The bytes are the whole request's."""
+        """Does nothing: the frame belongs to the whole request."""
 
     def respond(self, message: Message) -> None:
         if self.amend is not None:
@@ -84,7 +85,7 @@ class PartRequest(Request):
         self._done(None)
 
     def _done(self, message: Message | None) -> None:
-        assert not self.answered, f"{self.route.api_key!r} was answered twice"
+        assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
         if not self.answer.done():
             self.answer.set_result(message)
@@ -98,7 +99,7 @@ class LargeRequests:
         self._work = SlicedWork(loop) if work is None else work
 
     async def serve(self, request: Request) -> None:
-        """Answer a request that has not been decoded. Raises what `Request.fail` takes."""
+        """Serve a request that is not decoded yet. Raises exceptions for `Request.fail`."""
         client = (request.principal, request.connection.peer_host)
         around = None
         if request.meter is not None:
@@ -135,7 +136,7 @@ class LargeRequests:
         await self._send(request, answer, task)
 
     async def respond(self, request: Request, answers: Iterator[Message], split: Split) -> None:
-        """Answer with the join of `answers`, each of which is quickly made."""
+        """Respond with the join of `answers`, each of which is computed quickly."""
         client = (request.principal, request.connection.peer_host)
         try:
             async with self._work.task(request.size, client, lambda: request.abandoned) as task:
@@ -145,7 +146,7 @@ class LargeRequests:
             pass
 
     async def send(self, request: Request, answer: Message) -> None:
-        """Answer with a message of many rows."""
+        """Respond with a message of many rows."""
         client = (request.principal, request.connection.peer_host)
         try:
             async with self._work.task(request.size, client, lambda: request.abandoned) as task:
@@ -163,7 +164,7 @@ class LargeRequests:
         while (part := await task.run(_next_part(steps))) is not None:
             began, began_cpu_s = task.spent_s, thread_time()
             more = await self._handle(request, part, task, is_part=True)
-            # A coroutine may have had others do its work, as the controller does.
+            # A coroutine may have its work done in other tasks, as in the controller.
             took_s = thread_time() - began_cpu_s if request.route.is_async else task.spent_s - began
             if took_s > PART_S:
                 items = max(PART_ITEMS_MIN, int(items * PART_S / took_s))
@@ -178,7 +179,7 @@ class LargeRequests:
     async def _handle(
         self, whole: Request, message: Message, task: SlicedTask, *, is_part: bool
     ) -> Message | None:
-        """What the API's guard and handler answer."""
+        """The response of the API's authorization and handler."""
         part = PartRequest(whole, message, self._loop.create_future())
         await task.turn()
         if whole.route.is_async:
@@ -218,7 +219,7 @@ class LargeRequests:
 
 
 class _Timed:
-    """Awaits a coroutine, and adds the loop's time that it takes to a task's."""
+    """Awaits a coroutine, and adds the event loop's time that it takes to that of a task."""
 
     def __init__(self, work: Coroutine[Any, Any, Message], task: SlicedTask) -> None:
         self._work = work
@@ -251,16 +252,16 @@ def _next_part(steps: Iterator[Message | None]) -> Generator[None, None, Message
 
 
 def _refused(request: Request, message: Message, limit: Limit) -> Generator[None, None, Message]:
-    """The answer to a request that may not be that large."""
+    """The error response to a request with too many items."""
     on_error, version, error = request.route.on_error, request.version, limit.error
     words = f"more than {WHOLE_ITEMS_MAX} items in one request"
-    lists = {split.asked: getattr(message, split.asked) for split in limit.splits}
+    lists = {split.items: getattr(message, split.items) for split in limit.splits}
     for name in lists:
         setattr(message, name, [])
     whole = on_error(message, version, error, words)
     for split in limit.splits:
         some = copy.copy(message)
-        setattr(some, split.asked, lists.pop(split.asked))
+        setattr(some, split.items, lists.pop(split.items))
         for part in parts(some, split, lambda: FIRST_PART_ITEMS):
             if part is not None:
                 join(whole, on_error(part, version, error, words), split)

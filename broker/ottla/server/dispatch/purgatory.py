@@ -1,22 +1,23 @@
-"""Where requests wait: acks=all for the high watermark, long polls for data, both for a deadline at most.
+"""Requests that wait: acks=all for the high watermark, fetches for records, both until a deadline.
 
-Plain callbacks and one timer, no task or future per request. Called by the produce and fetch handlers and
-the broker's group log (to wait), and by replication as its ReplicationListener (to wake).
+Callbacks and one timer, no task or future per request. Called by the produce and fetch handlers and the
+broker's group log (to wait), and by replication as its ReplicationListener (to complete them).
 
-- `ReplicationWait`: callbacks per partition in a queue; a partition's offsets are appended in order, so the
-  high watermark completes from the front and a wake costs what it completes.
-- `DelayedFetch` watchers are kept per partition, followers (woken by appends) apart from consumers (woken by
-  the high watermark). Those of a fetch session are not: the sessions know who waits for a partition, and are
-  told of its news even while nobody does.
-- Wake-ups are gathered and drained when the loop has served what had arrived: replication calls the listener
-  in the midst of an append, one Produce request may touch many partitions, and a Fetch that carries what
-  several requests brought costs as much as one that carries a record.
-- A producer with several requests in flight hears of all that one round of replication brought, and sends as
-  many anew. So where the last round had several acks=all requests of a partition, followers are woken for the
-  next once as many wait, and `GATHERED_S` later at most: fetches are most of what such a request costs.
-- Deadlines lie in buckets of `TICK_MS`, so a completed operation is forgotten at once (most complete long
-  before their deadline, and a heap entry each would pile up); the heap holds buckets, and only the first
-  has a timer.
+- `ReplicationWait`: a queue of callbacks per partition. Offsets of a partition are appended in order, so the
+  high watermark completes them from the front, and a check costs what it completes.
+- `FetchWatcher`s are kept per partition, followers' (completed by appends) apart from consumers' (completed
+  by the high watermark). Those of fetch sessions are not kept here: the session cache has the fetch that
+  waits for a partition, and is notified of each change even while no fetch waits.
+- Changes are collected, and processed after the loop has served the requests that had arrived: replication
+  calls the listener within an append, one Produce request may change many partitions, and a Fetch that
+  carries the records of several requests costs as much as one that carries a record.
+- A producer with several requests in flight gets the responses to all that one fetch of the followers
+  replicated, and sends as many requests again. So where the last round had several acks=all requests of a
+  partition, followers' fetches are completed once as many wait, and after `GATHERED_S` at the latest: fetches
+  are most of the cost of such a request.
+- Deadlines are in buckets of `TICK_MS`, so a completed operation is removed at once (most complete long
+  before their deadline, and an entry of the heap each would accumulate). The heap has buckets, and only the
+  first has a timer.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
-from ottla.server.dispatch.fetch_sessions import FetchSessionCache
+from ottla.server.dispatch.fetch_sessions import FetchSessionCache, FetchWatcher
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ PartitionKey = tuple[str, int]
 
 
 class WatchedPartition(Protocol):
-    """The part of replication's Partition the purgatory looks at."""
+    """The part of replication's Partition that the purgatory uses."""
 
     topic: str
     partition: int
@@ -49,25 +50,12 @@ class WatchedPartition(Protocol):
     def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
 
 
-class Delayed(Protocol):
-    """Something with a deadline."""
+class DelayedOperation(Protocol):
+    """An operation with a deadline."""
 
     bucket: int
 
     def expire(self) -> None: ...
-
-
-class FetchWatcher(Delayed, Protocol):
-    """A long poll: asked again about a partition on news from it, told when to give up."""
-
-    done: bool
-    follower: bool
-
-    @property
-    def watched(self) -> Iterable[PartitionKey]: ...
-
-    def news(self, key: PartitionKey) -> None:
-        """Something happened at `key`: complete if there is enough to answer now."""
 
 
 class ReplicationWait:
@@ -92,8 +80,8 @@ class ReplicationWait:
             try:
                 self.callback(error)
             except Exception:
-                # Others wait in the same queue.
-                log.exception("answering a produce to %s-%d failed", *self.key)
+                # The other waits of the queue go on.
+                log.exception("completing a produce to %s-%d failed", *self.key)
 
     def expire(self) -> None:
         self.complete(ErrorCode.REQUEST_TIMED_OUT)
@@ -106,12 +94,12 @@ class Purgatory:
     def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache | None = None) -> None:
         self._loop = loop
         self.sessions = FetchSessionCache() if sessions is None else sessions
-        self.sessions.on_orphan = self._orphaned
+        self.sessions.on_orphan = self._session_removed
         self._in_sessions = self.sessions.watching
         self._produces: dict[PartitionKey, deque[ReplicationWait]] = {}
         self._followers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
         self._consumers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
-        self._buckets: dict[int, dict[Delayed, None]] = {}
+        self._buckets: dict[int, dict[DelayedOperation, None]] = {}
         self._bucket_heap: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_bucket = 0
@@ -122,7 +110,7 @@ class Purgatory:
         self._round_sizes: dict[PartitionKey, int] = {}
         """How many requests waited for the last round of replication, where there was more than one."""
         self._gathering: asyncio.TimerHandle | None = None
-        # What the broker wants to hear after the waiting requests did (coordinators load and unload).
+        # Called after the waiting requests were notified: coordinators load and unload.
         self.on_leader: list[Callable[[str, int], None]] = []
         self.on_not_leader: list[Callable[[str, int], None]] = []
 
@@ -131,8 +119,8 @@ class Purgatory:
     def await_replication(
         self, key: PartitionKey, offset: int, timeout_ms: int, callback: Callable[[ErrorCode], None]
     ) -> None:
-        """Call back once the high watermark of `key` reaches `offset`, with the error in its way, or with
-        REQUEST_TIMED_OUT. The caller has checked that it is not there yet."""
+        """Call back once the high watermark of `key` reaches `offset`, with the error that prevents it, or
+        with REQUEST_TIMED_OUT. The caller has checked that the high watermark is lower."""
         wait = ReplicationWait(self, key, offset, callback)
         queue = self._produces.get(key)
         if queue is None:
@@ -141,7 +129,8 @@ class Purgatory:
         self._set_deadline(wait, timeout_ms)
 
     def watch_fetch(self, watcher: FetchWatcher, timeout_ms: int) -> None:
-        """A long poll of the partitions in `watched`; none for one that waits in a session."""
+        """A fetch waits for changes of the partitions in `watched`, which is empty if it waits in a
+        session."""
         table = self._followers if watcher.follower else self._consumers
         for key in watcher.watched:
             watchers = table.get(key)
@@ -151,7 +140,7 @@ class Purgatory:
         self._set_deadline(watcher, timeout_ms)
 
     def unwatch_fetch(self, watcher: FetchWatcher) -> None:
-        """A completed (or abandoned) long poll leaves."""
+        """Remove a fetch that is completed or abandoned."""
         table = self._followers if watcher.follower else self._consumers
         for key in watcher.watched:
             watchers = table.get(key)
@@ -173,8 +162,8 @@ class Purgatory:
             self._advanced[key] = p
             self._schedule_drain()
         if key in self._in_sessions:
-            # A follower's next answer says so, but it does not wait for that.
-            self._tell_sessions(p, wake_followers=False)
+            # The next response to a follower has it, but a follower does not wait for it.
+            self._notify_sessions(p, wake_followers=False)
 
     def log_appended(self, p: WatchedPartition) -> None:
         key = (p.topic, p.partition)
@@ -182,11 +171,11 @@ class Purgatory:
             self._appended.add(key)
             self._schedule_drain()
         if key in self._in_sessions:
-            self._tell_sessions(p, consumers=False)
+            self._notify_sessions(p, consumers=False)
 
     def changed(self, p: WatchedPartition) -> None:
         if (p.topic, p.partition) in self._in_sessions:
-            self._tell_sessions(p)
+            self._notify_sessions(p)
 
     def became_leader(self, p: WatchedPartition) -> None:
         self._leadership_changed(p)
@@ -202,8 +191,8 @@ class Purgatory:
         self.became_follower(p)
 
     def _leadership_changed(self, p: WatchedPartition) -> None:
-        """Every wait on `p` looks again: produce waits hear the error from the partition itself, or the
-        new epoch goes on with them (their records are still in the log of a leader re-elected)."""
+        """Check every wait on `p`: a produce gets the error of the partition, or waits for the high watermark
+        of the new epoch (its records are still in the log of a leader that was re-elected)."""
         key = (p.topic, p.partition)
         self._round_sizes.pop(key, None)
         if key in self._produces or key in self._consumers or key in self._followers:
@@ -212,49 +201,50 @@ class Purgatory:
             self._schedule_drain()
         self.changed(p)
 
-    def _tell_sessions(
+    def _notify_sessions(
         self, p: WatchedPartition, *, consumers: bool = True, wake_followers: bool = True
     ) -> None:
-        woken = self.sessions.mark(p, consumers=consumers, wake_followers=wake_followers)
+        woken = self.sessions.mark_dirty(p, consumers=consumers, wake_followers=wake_followers)
         if woken:
             key = (p.topic, p.partition)
             for watcher in woken:
                 self._woken[watcher, key] = None
             self._schedule_drain()
 
-    def _orphaned(self, watcher: FetchWatcher) -> None:
-        """Its client has to begin a new session, and hears so with its next request."""
+    def _session_removed(self, watcher: FetchWatcher) -> None:
+        """Respond to the fetch that waited in a removed session. Its client gets the error with the next
+        one."""
 
-        def answer_now() -> None:
+        def respond() -> None:
             if not watcher.done:
                 watcher.expire()
 
-        self._loop.call_soon(answer_now)
+        self._loop.call_soon(respond)
 
     # --- waking -------------------------------------------------------------------------------------
 
     def _schedule_drain(self) -> None:
         if not self._drain_scheduled:
             self._drain_scheduled = True
-            # Not the next turn but the one after: requests that have arrived by now are in first.
+            # Not in the next turn but in the one after it: the requests that have arrived are served first.
             self._loop.call_soon(self._loop.call_soon, self.drain)
 
     def drain(self) -> None:
-        """Wake what the events since the last drain concern."""
+        """Complete what the changes since the last call allow."""
         self._drain_scheduled = False
         advanced, self._advanced = self._advanced, {}
         appended, self._appended = self._appended, set()
         woken, self._woken = self._woken, {}
         for key, partition in advanced.items():
             self._complete_produces(key, partition)
-            self._tell(self._consumers, key)
+            self._try_complete_all(self._consumers, key)
         for key in appended:
-            self._tell(self._followers, key)
+            self._try_complete_all(self._followers, key)
         for watcher, key in woken:
             if watcher.follower and not self._round_is_full(key):
                 self._woken[watcher, key] = None
             else:
-                self._tell_one(watcher, key)
+                self._try_complete(watcher, key)
         if not self._woken:
             if self._gathering is not None:
                 self._gathering.cancel()
@@ -271,7 +261,7 @@ class Purgatory:
         return True
 
     def _gathered(self) -> None:
-        """There are fewer requests than in the round before."""
+        """GATHERED_S have passed: there are fewer requests than in the round before."""
         self._gathering = None
         for _, key in self._woken:
             self._round_sizes.pop(key, None)
@@ -294,18 +284,20 @@ class Purgatory:
         if not queue and self._produces.get(key) is queue:
             del self._produces[key]
 
-    def _tell(self, table: dict[PartitionKey, dict[FetchWatcher, None]], key: PartitionKey) -> None:
+    def _try_complete_all(
+        self, table: dict[PartitionKey, dict[FetchWatcher, None]], key: PartitionKey
+    ) -> None:
         watchers = table.get(key)
         if watchers:
             for watcher in list(watchers):
-                self._tell_one(watcher, key)
+                self._try_complete(watcher, key)
 
-    def _tell_one(self, watcher: FetchWatcher, key: PartitionKey) -> None:
+    def _try_complete(self, watcher: FetchWatcher, key: PartitionKey) -> None:
         if not watcher.done:
             try:
-                watcher.news(key)
+                watcher.try_complete(key)
             except Exception:
-                log.exception("a long poll of %s-%d failed", *key)
+                log.exception("completing a fetch of %s-%d failed", *key)
 
     def prune(self, key: PartitionKey) -> None:
         """Drop expired waits at the front (a high watermark that never moves must not keep them)."""
@@ -317,7 +309,7 @@ class Purgatory:
 
     # --- deadlines ----------------------------------------------------------------------------------
 
-    def _set_deadline(self, delayed: Delayed, timeout_ms: int) -> None:
+    def _set_deadline(self, delayed: DelayedOperation, timeout_ms: int) -> None:
         bucket = int(self._loop.time() * 1000 + timeout_ms) // TICK_MS + 1
         delayed.bucket = bucket
         members = self._buckets.get(bucket)
@@ -329,7 +321,7 @@ class Purgatory:
         if self._timer is None or bucket < self._timer_bucket:
             self._arm()
 
-    def forget(self, delayed: Delayed) -> None:
+    def forget(self, delayed: DelayedOperation) -> None:
         members = self._buckets.get(delayed.bucket)
         if members is not None:
             members.pop(delayed, None)
@@ -340,7 +332,7 @@ class Purgatory:
             self._timer = None
         heap, buckets = self._bucket_heap, self._buckets
         while heap and not buckets[heap[0]]:
-            # All in it were completed in time.
+            # All its operations were completed in time.
             del buckets[heapq.heappop(heap)]
         if heap:
             self._timer_bucket = heap[0]
@@ -349,7 +341,7 @@ class Purgatory:
     def _expire(self) -> None:
         self._timer = None
         now_bucket = int(self._loop.time() * 1000) // TICK_MS
-        # The loop may fire within its clock's resolution early: the bucket it was armed for is due.
+        # The loop may fire early by its clock's resolution: the bucket of the timer is due.
         now_bucket = max(now_bucket, self._timer_bucket)
         while self._bucket_heap and self._bucket_heap[0] <= now_bucket:
             members = self._buckets.pop(heapq.heappop(self._bucket_heap))
@@ -357,11 +349,11 @@ class Purgatory:
                 try:
                     delayed.expire()
                 except Exception:
-                    log.exception("a request that waited in vain could not be answered")
+                    log.exception("a delayed operation could not be expired")
         self._arm()
 
     def close(self) -> None:
-        """Forget everything (connections are gone already)."""
+        """Remove all operations (the connections are closed already)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,14 +1,15 @@
-"""Long work in short slices: one slice in each turn of the event loop, whatever the number of tasks.
+"""Long work in short slices: one slice in each iteration of the event loop, whatever the number of tasks.
 
 Called by ottla.server.dispatch.large_requests. Work is a generator that yields every fraction of a
-millisecond. In each turn of the loop the task that has had the least time runs for SLICE_S (least attained
-service): a short one overtakes a long one, and everything else has its turn in between.
+millisecond. In each iteration the task that has had the least time runs for SLICE_S (least attained service):
+short tasks overtake long ones, and the loop's other events are handled in between.
 
-`Admission` bounds what is in progress, in bytes of requests: decoded, one takes up to 64 times its bytes.
+`Admission` limits the work in progress, by the bytes of requests: a decoded request takes up to 64 times its
+bytes.
 
-While there is long work, the garbage collector looks at young objects only: a full collection walks all
-objects of a request that is being decoded in one go. Reference counts free those. A full collection follows
-when no work is left, at most every FULL_COLLECTION_S.
+While there is long work, full garbage collections are off: one would walk all objects of a request that is
+being decoded, which reference counts free. A full collection follows when no work is left, at most every
+FULL_COLLECTION_S.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ SLICE_S: Final = 0.005
 FULL_COLLECTION_S: Final = 10.0
 BIG_BYTES: Final = 256 << 10
 BIG_MAX: Final = 2
-"""How many requests above BIG_BYTES are worked on at a time, no two of one client."""
+"""How many requests above BIG_BYTES are in progress at a time, no two of one client."""
 SMALL_BYTES_MAX: Final = 1 << 20
-"""Of the others, the bytes of all that are worked on, without those that wait in their handlers."""
+"""The bytes of the other requests in progress, without those that wait in their handlers."""
 _NEVER: Final = 1 << 30
 
 
 class Abandoned(Exception):
-    """Nobody waits for the result any more."""
+    """The connection is closed: nothing waits for the result."""
 
 
 class SlicedTask:
@@ -53,7 +54,8 @@ class SlicedTask:
         abandoned: Callable[[], bool],
         around: tuple[Callable[[], None], Callable[[], None]] | None,
     ) -> None:
-        """`around` is called before and after each slice. Without `admission` it goes before the others."""
+        """The functions of `around` are called before and after each slice. A task without `admission` runs
+        before the others."""
         self._work = work
         self._admission = admission
         self._size = size
@@ -64,21 +66,21 @@ class SlicedTask:
         self.spent_s = 0.0 if admission is not None else float("-inf")
 
     async def enter(self) -> None:
-        """Wait until the work may begin, or go on."""
+        """Wait for admission, to begin or to continue."""
         if self._admission is not None:
             await self._admission.enter(self._size, self._client)
         self._inside = True
 
     def leave(self) -> None:
-        """The work is done, or waits for something."""
+        """The work is done or waits: admit another task."""
         if self._inside:
             self._inside = False
             if self._admission is not None:
                 self._admission.leave(self._size, self._client)
 
     async def wait(self, awaitable: Awaitable[T], *, is_part: bool) -> T:
-        """The result of what takes long, and little of the loop's time. Parts of a big request go on being
-        in progress, lest many are."""
+        """Await something that takes long, but little of the loop's time. Another task is admitted meanwhile,
+        except for parts of a big request: too many would be in progress."""
         if is_part and self._size > BIG_BYTES:
             return await awaitable
         self.leave()
@@ -93,7 +95,7 @@ class SlicedTask:
         return result
 
     async def run(self, steps: Steps[T]) -> T:
-        """What the generator returns. Raises what it raises, or Abandoned."""
+        """Run the generator in slices; returns its result. Raises its exceptions, and Abandoned."""
         result: T = await self._work.submit(self, steps)
         return result
 
@@ -132,7 +134,7 @@ class SlicedWork:
         *,
         urgent: bool = False,
     ) -> AsyncIterator[SlicedTask]:
-        """A task for a request of `size` bytes; waits until it may begin. `urgent` ones need not."""
+        """A task for a request of `size` bytes; waits for its admission, unless it is `urgent`."""
         task = SlicedTask(self, None if urgent else self._admission, size, client, abandoned, around)
         await task.enter()
         self.began()
@@ -193,14 +195,14 @@ class SlicedWork:
         return True
 
     def began(self) -> None:
-        """A task is at work."""
+        """A task begins or continues its work."""
         if not self._working:
             self._thresholds = gc.get_threshold()
             gc.set_threshold(*self._thresholds[:2], _NEVER)
         self._working += 1
 
     def ended(self) -> None:
-        """It is so no more."""
+        """A task ends its work or waits."""
         self._working -= 1
         if not self._working:
             gc.set_threshold(*self._thresholds)
@@ -211,7 +213,7 @@ class SlicedWork:
 
 
 class Admission:
-    """Lets requests begin while few are in progress, clients in turns."""
+    """Admits requests while few are in progress, clients in turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -227,7 +229,7 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(size, client)  # it was let in at the same moment
+                self.leave(size, client)  # it was admitted at the same moment
             raise
 
     def leave(self, size: int, client: Hashable) -> None:
@@ -240,7 +242,7 @@ class Admission:
 
 
 class _Lane:
-    """What is in progress, and the requests that wait, by client."""
+    """The requests in progress, and those that wait, by client."""
 
     def __init__(self, limit: int, *, one_each: bool) -> None:
         self._limit = limit
@@ -250,7 +252,7 @@ class _Lane:
         self.waiting: dict[Hashable, deque[tuple[asyncio.Future[None], int]]] = {}
 
     def admit(self) -> None:
-        """Let in the first one of each client in turn, as long as there is room."""
+        """Admit the first request of each client in turn, up to the limit."""
         for client in list(self.waiting):
             if self._in_progress >= self._limit:
                 return

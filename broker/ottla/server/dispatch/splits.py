@@ -1,11 +1,11 @@
-"""How a large request is answered in parts: which of its lists can be cut, and how the answers are joined.
+"""Rules for large requests in parts: which list of a request is split, and how the responses are joined.
 
-Called by ottla.server.dispatch.large_requests. A part is a request of the same API with some of the items,
-which the API's own guard and handler answer as any other. Items of one name stay in one part, so that a
-handler finds those that are named twice; a third of the same name says nothing more, and is left out.
+Called by ottla.server.dispatch.large_requests. A part is a request of the same API with some of the items;
+the API's authorization and handler serve it as any other request. Items of the same name stay in one part, so
+that a handler finds duplicates; a third item of the same name does not change the response, and is dropped.
 
-An API without a split changes a group or a transaction as a whole, or its answer is not by item. A request
-of those in `WHOLE` may have `WHOLE_ITEMS_MAX` items. All others without a split come from brokers.
+An API without a split changes a group or a transaction as a whole, or its response is not by item. Requests
+of the APIs in `WHOLE` may have `WHOLE_ITEMS_MAX` items. All others without a split are sent by brokers only.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from ottla.protocol.types import Message, Struct, fields_of
 WHOLE_ITEMS_MAX: Final = 10_000
 STEP_ROWS: Final = 200
 SMALL_ROW: Final = 50
-"""A row with as many rows of its own is not cut."""
+"""A row with at most so many inner rows is not split."""
 INNER_ROW: Final = 10
-"""As many numbers has one of the rows of a row after the cut."""
+"""An inner row has at most so many numbers after the split."""
 
 
 class Split(NamedTuple):
-    """`asked` is the list that is cut, `answered` that of the answers; `rows` and `answered_rows` are
-    the lists of their rows."""
+    """`items` is the list of the request that is split, `results` that of the response; `rows` and
+    `result_rows` are the lists in their elements."""
 
-    asked: str
-    answered: str
+    items: str
+    results: str
     rows: str = ""
-    answered_rows: str = ""
+    result_rows: str = ""
     key: tuple[str, ...] | None = ("name",)
-    """What names a row; (): the row itself. None: rows may be repeated, and their order counts."""
+    """The fields that name an item; (): the item itself. None: items may repeat, and their order matters."""
     row_key: str | None = None
-    """What names one of `rows`, where it matters that one is named twice."""
+    """The field that names one of `rows`, where duplicates matter."""
     inner: str = ""
-    """The list of numbers of one of `rows`."""
+    """The list of numbers in one of `rows`."""
     merged: str = ""
-    """What names a row of the answer, of which each part may have some."""
+    """The field that names a result, if the response to each part may have rows of the same result."""
 
 
 _BY_PARTITION: Final = ("topics", "topics", "partitions", "partitions")
@@ -94,18 +94,18 @@ BETWEEN_BROKERS: Final = frozenset(
         ApiKey.ALTER_PARTITION,
     )
 )
-"""These come before the requests of clients."""
+"""Requests that are served before those of clients."""
 
 
 class Limit(NamedTuple):
-    """The error of a request with more than WHOLE_ITEMS_MAX items. With `splits` it is made in parts, of one
-    list after the other."""
+    """The error for a request with more than WHOLE_ITEMS_MAX items. With `splits` the error response is made
+    in parts, of one list after the other."""
 
     error: ErrorCode
     splits: tuple[Split, ...] = ()
 
 
-# What Kafka answers to offsets that make a larger batch than the topic of offsets takes.
+# Kafka's error for offsets that make a larger batch than __consumer_offsets allows.
 _COMMIT_TOO_LARGE: Final = Limit(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, (Split(*_BY_PARTITION),))
 _TOO_LARGE: Final = Limit(ErrorCode.INVALID_REQUEST)
 
@@ -126,7 +126,7 @@ WHOLE: Final[dict[ApiKey, Limit]] = {
     ApiKey.LIST_TRANSACTIONS: _TOO_LARGE,
     ApiKey.CREATE_DELEGATION_TOKEN: _TOO_LARGE,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOO_LARGE,
-    # An entity or a user that is named twice has one result.
+    # An entity or a user that is named twice has one result, so these requests are not split.
     ApiKey.ALTER_CLIENT_QUOTAS: Limit(
         ErrorCode.INVALID_REQUEST, (Split("entries", "entries", "entity", key=None),)
     ),
@@ -140,14 +140,14 @@ WHOLE: Final[dict[ApiKey, Limit]] = {
 
 
 def limit_of(message: Message, version: int) -> Limit | None:
-    """Whether a request of this API may have WHOLE_ITEMS_MAX items only."""
+    """The limit of a request that may have only WHOLE_ITEMS_MAX items; None: it has no limit."""
     if message.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and version >= 4:
-        return None  # it comes from a broker
+        return None  # a broker sends it
     return WHOLE.get(ApiKey(message.api_key))
 
 
 def split_of(message: Message, version: int) -> Split | None:
-    """How this request is cut; None: not at all."""
+    """The split of this request; None if it has none."""
     key = ApiKey(message.api_key)
     if key == ApiKey.DELETE_TOPICS and version < 6:
         split: Split | None = _DELETE_BY_NAME
@@ -155,16 +155,16 @@ def split_of(message: Message, version: int) -> Split | None:
         split = _FETCH_OF_GROUPS
     else:
         split = SPLITS.get(key)
-    # A list that is null or empty can stand for everything there is.
-    return split if split is not None and getattr(message, split.asked) else None
+    # A list that is null or empty can mean all items.
+    return split if split is not None and getattr(message, split.items) else None
 
 
 def parts(message: Message, split: Split, size: Callable[[], int]) -> Generator[Message | None, None, None]:
-    """The parts of a request, each of about `size()` items as of then; None between two steps of the work. It
-    uses up the lists of `message`."""
-    asked: list[Any] = getattr(message, split.asked)
+    """The parts of a request, each of about `size()` items at that time; None between two steps of the work.
+    Removes the items from the lists of `message`."""
+    items_left: list[Any] = getattr(message, split.items)
     groups: list[list[Any]] = []
-    yield from _grouped(asked, split, groups)
+    yield from _grouped(items_left, split, groups)
     gathered: list[Any] = []
     weight = 0
     while groups:
@@ -200,12 +200,12 @@ def parts(message: Message, split: Split, size: Callable[[], int]) -> Generator[
 
 def _part(message: Message, split: Split, rows: list[Any]) -> Message:
     part = copy.copy(message)
-    setattr(part, split.asked, rows)
+    setattr(part, split.items, rows)
     return part
 
 
 def _grouped(rows: list[Any], split: Split, groups: list[list[Any]]) -> Generator[None, None, None]:
-    """Move `rows` to `groups`, the last one first: those of the same name together."""
+    """Move `rows` to `groups`, in reverse order; rows of the same name are in one group."""
     if split.key is None:
         while rows:
             groups.extend([rows.pop()] for _ in range(min(STEP_ROWS, len(rows))))
@@ -230,7 +230,7 @@ def _grouped(rows: list[Any], split: Split, groups: list[list[Any]]) -> Generato
 
 
 def _cut(items: list[Any], split: Split, cut: list[list[Any]]) -> Generator[None, None, None]:
-    """Move the rows of a row to `cut`, the last one first: those of the same name together."""
+    """Move the rows of an item to `cut`, in reverse order; rows of the same name are in one group."""
     if split.row_key is not None:
         yield from _grouped(items, Split("", "", key=(split.row_key,)), cut)
         return
@@ -240,7 +240,7 @@ def _cut(items: list[Any], split: Split, cut: list[list[Any]]) -> Generator[None
 
 
 def _cut_inner(rows: list[Any], name: str) -> Generator[None, None, None]:
-    """Replace each row that has many numbers by several with some of them."""
+    """Replace each row with many numbers by several rows with some of them."""
     for place in range(len(rows)):
         numbers = getattr(rows[place], name)
         if len(numbers) > INNER_ROW:
@@ -256,19 +256,19 @@ def _cut_inner(rows: list[Any], name: str) -> Generator[None, None, None]:
 
 
 def join(answer: Message, more: Message, split: Split) -> None:
-    """Add the answer to a part to that of the parts before it."""
-    rows: list[Any] = getattr(answer, split.answered)
-    new: list[Any] = getattr(more, split.answered)
+    """Append the response to a part to that of the parts before it."""
+    rows: list[Any] = getattr(answer, split.results)
+    new: list[Any] = getattr(more, split.results)
     if split.merged:
         known = {getattr(row, split.merged): row for row in rows}
         for row in new:
             if getattr(row, split.merged) in known:
-                getattr(known[getattr(row, split.merged)], split.answered_rows).extend(
-                    getattr(row, split.answered_rows)
+                getattr(known[getattr(row, split.merged)], split.result_rows).extend(
+                    getattr(row, split.result_rows)
                 )
         new = [row for row in new if getattr(row, split.merged) not in known]
-    elif rows and new and split.answered_rows and _same_name(rows[-1], new[0], split):
-        getattr(rows[-1], split.answered_rows).extend(getattr(new.pop(0), split.answered_rows))
+    elif rows and new and split.result_rows and _same_name(rows[-1], new[0], split):
+        getattr(rows[-1], split.result_rows).extend(getattr(new.pop(0), split.result_rows))
     rows += new
     for name in ("error_code", "throttle_time_ms"):
         if hasattr(answer, name):
@@ -284,7 +284,7 @@ def _same_name(one: Struct, other: Struct, split: Split) -> bool:
 
 
 def has_items(message: Struct, more_than: int) -> bool:
-    """Whether the lists of a message have more items, those of its rows included."""
+    """Whether the lists of a message have more items than that, including the lists in its rows."""
     return _items(message, more_than) > more_than
 
 
@@ -304,7 +304,7 @@ def _items(struct: Struct, enough: int) -> int:
 
 
 def release(struct: Struct) -> Generator[None, None, None]:
-    """Give up the lists of a message in steps: to free a million objects in one go takes long."""
+    """Free the lists of a message in steps: to free a million objects at once takes long."""
     for item in fields_of(type(struct)):
         if item.type.wire != "array" or item.type.element is None or item.type.element.wire != "struct":
             continue

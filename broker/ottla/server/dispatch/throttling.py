@@ -1,9 +1,9 @@
-"""What requests cost against client quotas, and the silence that follows (KIP-124, KIP-219, KIP-599).
+"""Counts requests against client quotas, and throttles clients (KIP-124, KIP-219, KIP-599).
 
-Asked when an answer is ready: by the produce and fetch handlers (bytes), by those of topics (mutations),
-and for all others by the dispatcher (the loop's time). The answer goes out at once and says how long the
-client is to wait; this broker reads nothing more from the connection until then, for clients that do not.
-Of several waits the longest counts. What brokers ask of each other is never counted.
+Called when a response is ready: by the produce and fetch handlers (bytes), by those of topics (mutations),
+and for all others by the dispatcher (the event loop's time). The response is sent at once with the throttle
+time, and the connection is muted for that time, for clients that do not wait. Of several throttle times the
+longest counts. Requests between brokers are not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.protocol.api import ApiKey
 from ottla.quotas.broker import BrokerQuotas
 from ottla.quotas.clients import PERCENT_PER_NANOSECOND, RequestQuotas
-from ottla.quotas.mutations import MutationQuota
+from ottla.quotas.mutations import ControllerMutationQuota
 from ottla.quotas.rates import Windows
 from ottla.server.dispatch.dispatcher import Meter, Request
 
@@ -32,11 +32,11 @@ EXEMPT: Final = frozenset(
         ApiKey.ALTER_PARTITION,
     )
 )
-"""Brokers' own requests, whose time no quota holds back. So is a follower's Fetch."""
+"""Requests of brokers, whose time is not counted. A follower's Fetch is exempt, too."""
 
 
 def broker_quotas(config: BrokerConfig) -> BrokerQuotas:
-    """A broker's quotas with nothing set yet."""
+    """A broker's quotas, without limits."""
 
     def windows(prefix: str) -> Windows:
         seconds = config.get_int(f"{prefix}quota.window.size.seconds")
@@ -49,7 +49,7 @@ def broker_quotas(config: BrokerConfig) -> BrokerQuotas:
 
 
 class ClientThrottle:
-    """The quotas of clients, by the user of their connection and their client-id."""
+    """The quotas of clients, by user and client-id."""
 
     def __init__(self, quotas: BrokerQuotas, clock: Callable[[], int]) -> None:
         self._produce = quotas.produce
@@ -58,8 +58,8 @@ class ClientThrottle:
         self._clock = clock
 
     def produced(self, request: Request, acks: int = -1) -> int:
-        """Count a Produce that is about to be answered; for how many ms its client is to wait. With acks=0
-        its time is not held against it."""
+        """Count a Produce before its response; returns the throttle time in ms. With acks=0 its time is not
+        counted."""
         wait_ms = 0
         if request.meter is not None and acks != 0:
             wait_ms = request.meter.answered(request)
@@ -77,16 +77,16 @@ class ClientThrottle:
         return self._fetch.enabled
 
     def max_bytes(self, request: Request) -> int:
-        """How much a Fetch may bring its client at once: more than this would never get through."""
+        """The most bytes that a Fetch may return: a larger response could never pass the quota."""
         quota = self._fetch
         if not quota.enabled:
             return NO_LIMIT
-        most = quota.most_at_once(request.principal.name, request.client_id)
+        most = quota.max_burst(request.principal.name, request.client_id)
         return NO_LIMIT if most is None else most
 
     def throttle_ms(self, request: Request, size: int) -> int:
-        """Count a consumer's Fetch whose answer has that many bytes. Positive: for how many ms the client is
-        to wait, with an empty answer, which counts no bytes."""
+        """Count a consumer's Fetch whose response has `size` bytes; returns the throttle time in ms. If it is
+        positive, the response has to be empty, and no bytes are counted."""
         wait_ms = 0 if request.meter is None else request.meter.answered(request)
         quota = self._fetch
         if not quota.enabled:
@@ -99,8 +99,8 @@ class ClientThrottle:
         return wait_ms
 
     def mutations(self, request: Request, strict_from: int | None) -> Mutations:
-        """What a request may create and delete. `strict_from` is the version of its API from which on a
-        quota that is used up is an error; None: never."""
+        """The mutation quota of a request. From version `strict_from` of its API on, an exceeded quota is an
+        error; None: never."""
         strict = strict_from is not None and request.version >= strict_from
         quota = self._mutations.of(request.principal.name, request.client_id, self._clock(), strict=strict)
         return Mutations(quota, self._clock)
@@ -109,23 +109,24 @@ class ClientThrottle:
 class Mutations:
     """A request's mutation quota, with a clock."""
 
-    def __init__(self, quota: MutationQuota, clock: Callable[[], int]) -> None:
+    def __init__(self, quota: ControllerMutationQuota, clock: Callable[[], int]) -> None:
         self._quota = quota
         self._clock = clock
 
     def record(self, partitions: int) -> None:
-        """Count partitions to be created or deleted. Raises KafkaError when they may not be now."""
+        """Count partitions to be created or deleted. Raises KafkaError if the quota is exceeded."""
         self._quota.record(partitions, self._clock())
 
     def answered(self, request: Request) -> int:
-        """Before the answer goes out: how long the client is to wait, for which its connection is muted."""
+        """Called before the response is sent; mutes the connection for the throttle time in ms, and returns
+        it."""
         wait_ms = self._quota.throttle_ms(self._clock())
         request.connection.mute(wait_ms)
         return wait_ms
 
 
-class LoopTime:
-    """request_percentage. Makes a meter for each request while anybody has such a quota."""
+class RequestTimeMeters:
+    """Makes a meter for each request, while any client has the quota request_percentage."""
 
     def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
         self.quotas = quotas
@@ -136,7 +137,7 @@ class LoopTime:
 
 
 class _Stopwatch:
-    """One request's. What the loop does for it after the answer counts, but makes nobody wait for it."""
+    """The meter of one request. The loop's time after the response is counted, but does not throttle."""
 
     __slots__ = ("_answered", "_clock", "_quotas", "_since_ns", "_spent_ns", "_wait_ms")
 

@@ -1,9 +1,9 @@
-"""What Kafka calls a cleaner thread: one that waits for a worker process, and puts in place what that made.
+"""A cleaner thread: it runs cleaning jobs in a worker process and puts the cleaned segments in place.
 
-Made by `log_cleaner`, which says what is to be cleaned.
+Made by `log_cleaner`, which chooses the logs.
 
-Invariant: a log that is closed, moving, or truncated below the end of what is being cleaned, gets no segment
-in place of another.
+Invariant: no segment is replaced in a log that is closed, being moved, or truncated below the end of the
+cleaned range.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from typing import Final, NamedTuple, TypeVar
 from ottla.protocol.errors import KafkaError
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
-from ottla.storage.cleaner.policy import Dirt
-from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.cleaner.rewrite import remove_cleaned
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.cleaner import remove_cleaned
+from ottla.storage.cleaner.messages import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
+from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import LogSegment
 
 Result = TypeVar("Result")
 
-_LOOK_EVERY_S: Final = 1.0
-"""How often it is asked whether a job that is under way is still wanted."""
+_POLL_S: Final = 1.0
+"""How often a running job is checked for an abort."""
 
 
-class Task(NamedTuple):
-    """One log's cleaning."""
+class CleaningTask(NamedTuple):
+    """The cleaning of one log."""
 
     key: TopicPartition
     log: Log
-    dirt: Dirt
+    dirt: LogToClean
 
     @property
     def is_wanted(self) -> bool:
@@ -48,14 +47,14 @@ class Task(NamedTuple):
 
 
 class CleanerThread:
-    """See the module. `is_moving` tells of a partition whether its log is on its way to another directory."""
+    """See the module. `is_moving` returns whether a partition's log is being moved to another directory."""
 
-    def __init__(self, throttle: Throttle, is_moving: Callable[[TopicPartition], bool]) -> None:
+    def __init__(self, throttle: Throttler, is_moving: Callable[[TopicPartition], bool]) -> None:
         self.ended = asyncio.Event()
         self.is_dead = False
-        """It failed for a reason that lies in no log."""
+        """It failed for a reason other than a log."""
         self.last: Done | None = None
-        """What it cleaned last."""
+        """The last result."""
         self.process = CleanerProcess(throttle)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
         self._is_moving = is_moving
@@ -63,26 +62,26 @@ class CleanerThread:
     async def call(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    def end(self) -> None:
-        """Give up what is under way."""
+    def shut_down(self) -> None:
+        """Abort the running job and end the thread."""
         self.ended.set()
-        self.process.end()
+        self.process.shut_down()
 
     async def close(self) -> None:
         await self.call(self.process.stop)
         self._executor.shutdown(wait=False)
 
-    def clean(self, task: Task, limits: Limits, now_ms: int) -> Done | Failed | Aborted:
-        """Clean one log, whatever comes of it. Blocking."""
+    def clean(self, task: CleaningTask, limits: WorkerLimits, now_ms: int) -> Done | Failed | Aborted:
+        """Clean one log; never raises. Blocking."""
         outcome: Done | Failed | Aborted
         try:
-            job, segments = prepare(task.log, task.dirt, limits, now_ms)
+            job, segments = plan_job(task.log, task.dirt, limits, now_ms)
         except Exception as problem:
             return _failure(problem)
         if not segments or not task.is_wanted:
             return Aborted()
         try:
-            outcome = self._converse(task, job, segments)
+            outcome = self._run_job(task, job, segments)
         except ProcessDied as problem:
             if self.ended.is_set():
                 outcome = Aborted()
@@ -92,24 +91,26 @@ class CleanerThread:
             self.process.stop()
             outcome = _failure(problem)
         if isinstance(outcome, Done):
-            task.log.was_cleaned(outcome.end_offset)
+            task.log.mark_cleaned(outcome.end_offset)
         else:
             _remove_leftovers(job)
         return outcome
 
-    def _converse(self, task: Task, job: Job, segments: list[Segment]) -> Done | Failed | Aborted:
-        """Have the job done, and each segment that it makes put in place. Raises ProcessDied."""
+    def _run_job(self, task: CleaningTask, job: Job, segments: list[LogSegment]) -> Done | Failed | Aborted:
+        """Run the job and put each cleaned segment in place. Raises ProcessDied."""
         self.process.send(job)
-        given_up = False
+        aborted = False
         while True:
-            answer = self.process.answer(_LOOK_EVERY_S)
+            answer = self.process.receive(_POLL_S)
             if isinstance(answer, Done | Failed | Aborted):
                 return answer
-            if isinstance(answer, Cleaned) and not given_up:
-                given_up = self._is_moving(task.key) or not _swap(task, job.directory, segments, answer)
-                self.process.send(Abort() if given_up else Continue())
-            elif not given_up and not task.is_wanted:
-                given_up = True
+            if isinstance(answer, Cleaned) and not aborted:
+                aborted = self._is_moving(task.key) or not _replace_segments(
+                    task, job.directory, segments, answer
+                )
+                self.process.send(Abort() if aborted else Continue())
+            elif not aborted and not task.is_wanted:
+                aborted = True
                 self.process.send(Abort())
 
 
@@ -117,8 +118,10 @@ def _failure(problem: Exception) -> Failed:
     return Failed(str(problem) or repr(problem), problem.errno if isinstance(problem, OSError) else None)
 
 
-def _swap(task: Task, directory: str, segments: list[Segment], cleaned: Cleaned) -> bool:
-    """Put a `.cleaned` segment in place; False if the log is another by now."""
+def _replace_segments(
+    task: CleaningTask, directory: str, segments: list[LogSegment], cleaned: Cleaned
+) -> bool:
+    """Replace segments by a `.cleaned` one; False if the log was closed or moved meanwhile."""
     if not task.is_wanted or str(task.log.directory) != directory:
         return False
     old = [segment for segment in segments if segment.base_offset in set(cleaned.bases)]

@@ -1,16 +1,17 @@
-"""Replicas in sync that have lost their logs: such a broker must not lead, nor count as in sync.
+"""Detects in-sync replicas that have lost their logs: such a broker must not lead, nor count as in sync.
 
 Used by the handler of LeaderAndIsr. A partition that is not new, with this broker in its ISR beside others,
 has a log here, unless the log is lost (a disk was replaced, a directory removed) or a controller crashed
-before it sent the first LeaderAndIsr. The other members of the ISR know: if any of them has records, the log
-is lost. A leader with an empty log would have them truncate theirs, and a follower with an empty log may be
-elected.
+before it sent the first LeaderAndIsr. The other members of the ISR have the answer: if any of them has
+records, the log is lost. A leader with an empty log would make them truncate theirs, and a follower with an
+empty log could be elected.
 
-A lost replica is refused with KAFKA_STORAGE_ERROR, as one on a failed disk, so that the controller takes it
-out of the ISR and has another member lead. Then the controller is notified (as in KIP-112) to send the
+A lost replica gets the error KAFKA_STORAGE_ERROR, like one on a failed disk, so that the controller removes
+it from the ISR and elects another member. Then the controller is notified (as in KIP-112) to send the
 broker's replicas again, and the replica starts as a follower outside the ISR.
 
-With the ISR reduced to this broker alone it starts with an empty log, as in Kafka: there is nothing better.
+If this broker is the only member of the ISR, the replica starts with an empty log, as in Kafka: no other
+replica has the records.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ RETRY_S_MAX: Final = 60.0
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
 
-class LostLogs:
+class LostLogDetector:
     """See the module."""
 
     def __init__(
@@ -48,7 +49,7 @@ class LostLogs:
         inter_broker: InterBrokerClient,
         notify_controller: Callable[[], None],
     ) -> None:
-        """`notify_controller` has the controller send all of this broker's replicas again."""
+        """`notify_controller` makes the controller send all of this broker's replicas again."""
         self._replicas = replicas
         self._cache = cache
         self._inter_broker = inter_broker
@@ -57,24 +58,26 @@ class LostLogs:
         self._retrying: asyncio.Task[None] | None = None
 
     async def find(self, missing: Collection[PartitionState]) -> set[PartitionKey]:
-        """Which of these replicas, in sync and without a log here, have lost it: another member of the ISR
-        has records, or does not say."""
+        """Which of these in-sync replicas without a log have lost it: another member of the ISR has records,
+        or does not respond."""
         by_member: dict[int, list[PartitionKey]] = {}
         for state in missing:
             for member in state.isr:
                 if member != self._replicas.broker_id:
                     by_member.setdefault(member, []).append(state.key)
-        doubted = await asyncio.gather(*(self._not_empty(*item) for item in by_member.items()))
-        lost = set().union(*doubted)
+        nonempty = await asyncio.gather(*(self._possibly_nonempty(*item) for item in by_member.items()))
+        lost = set().union(*nonempty)
         for topic, partition in sorted(lost):
             log.error(
-                "%s-%d is in sync and not new, and has no log here, while other in-sync replicas may have "
-                "records: refusing it until the controller has taken it out of the ISR", topic, partition,
-            )  # fmt: skip
+                "In-sync replica %s-%d is not new and has no log; other in-sync replicas may "
+                "have records: rejecting it until the controller has removed it from the ISR",
+                topic,
+                partition,
+            )
         return lost
 
-    async def _not_empty(self, member: int, keys: list[PartitionKey]) -> set[PartitionKey]:
-        """Those of the partitions that are not known to be empty, or not there, on another broker."""
+    async def _possibly_nonempty(self, member: int, keys: list[PartitionKey]) -> set[PartitionKey]:
+        """The partitions that have records on another broker, or may have because it does not respond."""
         topic = DescribeLogDirsRequest.DescribableLogDirTopic
         request = DescribeLogDirsRequest(
             topics=[
@@ -88,7 +91,7 @@ class LostLogs:
                     member, request, Purpose.DESCRIBE_LOG_DIRS
                 )
         except _FAILURES as error:
-            log.warning("broker %d does not say whether it has records: %r", member, error)
+            log.warning("Cannot ask broker %d for its log sizes: %r", member, error)
             return set(keys)
         results = response.results
         if response.error_code or not results or any(result.error_code for result in results):
@@ -101,8 +104,8 @@ class LostLogs:
             if row.partition_size > 0
         }.intersection(keys)
 
-    def refused(self, keys: Iterable[PartitionKey]) -> None:
-        """The controller was told that these cannot serve: have it send them again. Needs a running loop."""
+    def notify_later(self, keys: Iterable[PartitionKey]) -> None:
+        """Make the controller send these rejected replicas again, with backoff. Needs a running loop."""
         self._refused.update(keys)
         if self._refused and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.get_running_loop().create_task(self._retry())
@@ -118,7 +121,7 @@ class LostLogs:
             delay_s = min(2 * delay_s, RETRY_S_MAX)
 
     def _is_wanted(self, key: PartitionKey) -> bool:
-        """Whether the replica is still to be here, and is not."""
+        """Whether the replica is assigned to this broker and does not exist yet."""
         known = self._cache.partition(*key)
         return (
             self._replicas.find(*key) is None

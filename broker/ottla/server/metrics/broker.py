@@ -1,6 +1,6 @@
-"""Families about this broker: its topics' traffic, its requests, its replicas, logs and connections.
+"""Metrics of this broker: traffic by topic, requests, replicas, logs and connections.
 
-Called for each scrape, and lazily: samples are made while they are written.
+Called at each scrape. Samples are generated lazily, while they are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.server.metrics.exposition import Family, Sample, counter, gauge
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import SocketServer
 from ottla.storage.log import Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 BROKER_STATES = {"starting": 1, "recovering": 2, "ready": 3, "stopping": 6}
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -26,7 +26,7 @@ QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 @dataclass(frozen=True)
 class Sources:
-    """The rooms that are looked into."""
+    """The components that metrics are read from."""
 
     phase: Callable[[], str]
     replicas: ReplicaManager
@@ -39,19 +39,19 @@ class Sources:
     topics: TopicCounters
 
 
-def families(rooms: Sources) -> Iterator[Family]:
+def families(sources: Sources) -> Iterator[Family]:
     yield gauge(
         "kafka_server_kafkaserver_brokerstate",
         "1 starting, 2 recovering, 3 running, 6 shutting down.",
-        BROKER_STATES[rooms.phase()],
+        BROKER_STATES[sources.phase()],
     )
-    yield from _traffic(rooms)
-    yield from _requests(rooms)
-    yield from _replicas(rooms)
-    yield from _partitions(rooms.replicas)
-    yield from _logs(rooms.logs)
-    yield from _sockets(rooms)
-    yield from _cleaner(rooms.cleaner)
+    yield from _traffic(sources)
+    yield from _requests(sources)
+    yield from _replicas(sources)
+    yield from _partitions(sources.replicas)
+    yield from _logs(sources.logs)
+    yield from _sockets(sources)
+    yield from _cleaner(sources.cleaner)
     yield from _process()
 
 
@@ -68,10 +68,10 @@ _TRAFFIC: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _traffic(rooms: Sources) -> Iterator[Family]:
-    topics = rooms.topics
-    here = {partition.topic for partition in rooms.replicas.partitions()}
-    topics.forget(here.__contains__)
+def _traffic(sources: Sources) -> Iterator[Family]:
+    topics = sources.topics
+    hosted = {partition.topic for partition in sources.replicas.partitions()}
+    topics.forget(hosted.__contains__)
     counts = list(topics.items())
     total = topics.total()
     for name, attribute, help_text in _TRAFFIC:
@@ -90,7 +90,7 @@ def _traffic(rooms: Sources) -> Iterator[Family]:
 
 
 def _by_topic(counts: list[tuple[str, TopicCount]], total: TopicCount, attribute: str) -> Iterator[Sample]:
-    """Of all topics together, under no topic's name, and of each."""
+    """The total of all topics, without a topic name, and the value of each topic."""
     yield ("",), getattr(total, attribute)
     for topic, count in counts:
         yield (topic,), getattr(count, attribute)
@@ -99,8 +99,8 @@ def _by_topic(counts: list[tuple[str, TopicCount]], total: TopicCount, attribute
 # --- requests ----------------------------------------------------------------------------------------
 
 
-def _requests(rooms: Sources) -> Iterator[Family]:
-    routes = rooms.dispatcher.routes()
+def _requests(sources: Sources) -> Iterator[Family]:
+    routes = sources.dispatcher.routes()
     yield Family(
         "kafka_network_requestmetrics_requests",
         "counter",
@@ -140,7 +140,7 @@ def _requests(rooms: Sources) -> Iterator[Family]:
         "gauge",
         "Requests that wait.",
         ("delayedOperation",),
-        ((("All",), rooms.purgatory.waiting()),),
+        ((("All",), sources.purgatory.waiting()),),
     )
 
 
@@ -152,10 +152,10 @@ def _api_name(key: str) -> str:
 # --- replicas and logs -------------------------------------------------------------------------------
 
 
-def _replicas(rooms: Sources) -> Iterator[Family]:
+def _replicas(sources: Sources) -> Iterator[Family]:
     prefix = "kafka_server_replicamanager_"
     leaders = under_replicated = under_min = at_min = count = 0
-    for partition in rooms.replicas.partitions():
+    for partition in sources.replicas.partitions():
         count += 1
         if not partition.is_leader:
             continue
@@ -172,9 +172,9 @@ def _replicas(rooms: Sources) -> Iterator[Family]:
     yield gauge(f"{prefix}underminisrpartitioncount", "Led partitions below min.insync.replicas.", under_min)
     yield gauge(f"{prefix}atminisrpartitioncount", "Led partitions right at min.insync.replicas.", at_min)
     yield gauge(
-        f"{prefix}offlinereplicacount", "Replicas whose directory has failed.", rooms.replicas.offline_count
+        f"{prefix}offlinereplicacount", "Replicas whose directory has failed.", sources.replicas.offline_count
     )
-    changes = rooms.replicas.isr_changes
+    changes = sources.replicas.isr_changes
     yield counter(f"{prefix}isrshrinks", "Changes that took a replica out of the ISR.", changes.shrinks)
     yield counter(f"{prefix}isrexpands", "Changes that let a replica into the ISR.", changes.expands)
     yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were refused.", changes.refused)
@@ -201,12 +201,12 @@ def _partitions(replicas: ReplicaManager) -> Iterator[Family]:
             "gauge",
             f"Of a partition that this broker leads: {help_text}",
             ("topic", "partition"),
-            led(replicas, of),
+            per_led_partition(replicas, of),
         )
 
 
-def led(replicas: ReplicaManager, of: Callable[[Partition], float]) -> Iterator[Sample]:
-    """A number of each partition that this broker leads, by topic and partition."""
+def per_led_partition(replicas: ReplicaManager, of: Callable[[Partition], float]) -> Iterator[Sample]:
+    """A value of each partition that this broker leads, by topic and partition."""
     for partition in list(replicas.partitions()):
         if partition.is_leader:
             yield (partition.topic, str(partition.partition)), of(partition)
@@ -216,7 +216,7 @@ _LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (
     ("size", "Bytes of a partition's log.", lambda log: log.size),
     ("logendoffset", "The offset that the next record gets.", lambda log: log.log_end_offset),
     ("logstartoffset", "The first offset that is there.", lambda log: log.log_start_offset),
-    ("numlogsegments", "Segments of a partition's log.", lambda log: log.segment_count),
+    ("numlogsegments", "Segments of a partition's log.", lambda log: len(log.segments)),
 )
 
 
@@ -245,17 +245,17 @@ def _logs(logs: LogManager) -> Iterator[Family]:
 def _cleaner(cleaner: LogCleaner) -> Iterator[Family]:
     for name, value in cleaner.metrics().items():
         manager = name.startswith(("uncleanable", "max-dirty", "time-since"))
-        room = "logcleanermanager" if manager else "logcleaner"
+        bean = "logcleanermanager" if manager else "logcleaner"
         yield gauge(
-            f"kafka_log_{room}_{name.replace('-', '_').lower()}", "Kafka's log cleaner's metric.", value
+            f"kafka_log_{bean}_{name.replace('-', '_').lower()}", "Metric of Kafka's log cleaner.", value
         )
 
 
 # --- sockets and the process -------------------------------------------------------------------------
 
 
-def _sockets(rooms: Sources) -> Iterator[Family]:
-    server = rooms.server
+def _sockets(sources: Sources) -> Iterator[Family]:
+    server = sources.server
     by_listener = dict.fromkeys(server.accepted, 0)
     for connection in list(server.connections):
         by_listener[connection.listener] = by_listener.get(connection.listener, 0) + 1
@@ -273,7 +273,7 @@ def _sockets(rooms: Sources) -> Iterator[Family]:
         ("listener", "networkProcessor"),
         [((name, "0"), count) for name, count in server.accepted.items()],
     )
-    idle = rooms.usage.idle_ratio
+    idle = sources.usage.idle_ratio
     yield gauge(
         "kafka_network_socketserver_networkprocessoravgidle_percent",
         "The share of the last minute in which the event loop had nothing to do, 0 to 1.",
@@ -292,7 +292,7 @@ def _sockets(rooms: Sources) -> Iterator[Family]:
 
 
 def _process() -> Iterator[Family]:
-    """The disk's traffic; the rest is prometheus_client's own."""
+    """Disk traffic; the other metrics of the process are prometheus_client's."""
     io = _proc_numbers("/proc/self/io")
     for name in ("read", "write"):
         if f"{name}_bytes" in io:

@@ -1,7 +1,7 @@
-"""Families that the controller tells of the cluster, and kafka_exporter's of topics and brokers.
+"""Metrics of the cluster: the controller's, and kafka_exporter's of topics and brokers.
 
-Every partition's are told by its leader, and those of the whole cluster by the controller: a dashboard's
-sums over all brokers count each once, as with one exporter.
+The leader reports the metrics of a partition, and the controller those of the cluster: sums over all brokers
+count each once, as with a single exporter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ottla.controller.controller import Controller
 from ottla.metadata.cache import MetadataCache
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.metrics.broker import led
+from ottla.server.metrics.broker import per_led_partition
 from ottla.server.metrics.exposition import Family, counter, gauge
 
 _LABELS = ("topic", "partition")
@@ -40,7 +40,11 @@ def _controller(controller: Controller, state: ControllerContext | None) -> Iter
     yield gauge(f"{prefix}activecontrollercount", "1 on the controller.", state is not None)
     for name, help_text, value in (
         ("offlinepartitionscount", "Partitions without a leader.", offline),
-        ("preferredreplicaimbalancecount", "Partitions not led by their preferred replica.", imbalanced),
+        (
+            "preferredreplicaimbalancecount",
+            "Partitions not per_led_partition by their preferred replica.",
+            imbalanced,
+        ),
         ("globalpartitioncount", "Partitions.", len(partitions)),
         ("globaltopiccount", "Topics.", 0 if state is None else len(state.topics)),
         ("activebrokercount", "Brokers that are alive.", 0 if state is None else len(state.brokers)),
@@ -78,7 +82,7 @@ def _whole_cluster(cache: MetadataCache) -> Iterator[Family]:
     )
 
 
-_OF_LED: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
+_LED_PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
     ("current_offset", "The offset behind the last committed record.", lambda p: p.high_watermark),
     ("oldest_offset", "The first offset that is there.", lambda p: p.log.log_start_offset),
     ("in_sync_replica", "Replicas in sync.", lambda p: len(p.isr)),
@@ -98,11 +102,11 @@ _OF_LED: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
 
 
 def _partitions(replicas: ReplicaManager) -> Iterator[Family]:
-    for name, help_text, of in _OF_LED:
+    for name, help_text, of in _LED_PARTITION:
         yield Family(
             f"kafka_topic_partition_{name}",
             "gauge",
-            f"{help_text} Told by the leader.",
+            f"{help_text} Reported by the leader.",
             _LABELS,
-            led(replicas, of),
+            per_led_partition(replicas, of),
         )

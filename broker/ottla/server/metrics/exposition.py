@@ -1,8 +1,8 @@
 """Families of samples, and their text, written in slices.
 
-Families are made by the modules beside this one and written for the HTTP port. The text is
-prometheus_client's; the slices are ours: a broker of ten thousand partitions has a hundred thousand
-samples, and the loop has others to serve meanwhile.
+The other modules of this package make families; the HTTP server serves their text. prometheus_client
+generates the text. Slices keep the event loop responsive: a broker of ten thousand partitions has a hundred
+thousand samples.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
 SLICE_SAMPLES: Final = 100
-"""What is written at a time: well under a millisecond."""
+"""Samples per slice: well under a millisecond."""
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of the family's labels, and the number."""
 
 
 class Family(NamedTuple):
-    """`kind` counter: the name is without its `_total`."""
+    """A metric and its samples. The name of a counter is without `_total`."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -41,8 +41,8 @@ def counter(name: str, help: str, value: float) -> Family:
     return Family(name, "counter", help, (), (((), value),))
 
 
-class _One:
-    """What generate_latest takes for a registry."""
+class _SingleMetricRegistry:
+    """A registry of one metric, for generate_latest."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -52,7 +52,7 @@ class _One:
 
 
 async def write(families: Iterable[Family]) -> bytes:
-    """The text of all of them. Others have their turn of the loop in between."""
+    """The text of all families; yields to the event loop between slices."""
     parts: list[bytes] = []
     for family in families:
         samples = iter(family.samples)
@@ -70,7 +70,7 @@ def _text(family: Family, samples: list[Sample]) -> bytes:
     name = f"{family.name}_total" if family.kind == "counter" else family.name
     for values, number in samples:
         metric.add_sample(name, dict(zip(family.labels, values, strict=True)), number)
-    return generate_latest(_One(metric))
+    return generate_latest(_SingleMetricRegistry(metric))
 
 
 def _without_head(text: bytes) -> bytes:

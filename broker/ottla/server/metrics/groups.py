@@ -1,9 +1,9 @@
-"""kafka_exporter's families of consumer groups, lag included; each group's are told by its coordinator.
+"""kafka_exporter's metrics of consumer groups, including lag; each group's coordinator reports them.
 
-How far a group lags needs the end of partitions that others may lead: those are asked before the text is
-written, all partitions of a leader in one request, and not again for `FRESH_S`. Of a leader that does not
-answer there is no lag to tell, which is better than a wrong one. Groups in ZooKeeper have the families that
-kafka_exporter has for them; the controller reports them.
+The lag needs end offsets of partitions that other brokers may lead. They are fetched before the text is
+written, with one request per leader, at most every `REFRESH_S`. Without a response of a leader the lag of its
+partitions is missing, which is better than a wrong one. Groups in ZooKeeper have kafka_exporter's metrics for
+them; the controller reports them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ottla.wire.connection import BrokerConnection
 
 log = logging.getLogger(__name__)
 
-FRESH_S: Final = 5.0
-ZOOKEEPER_FRESH_S: Final = 30.0
-"""For which the groups in ZooKeeper are not read again."""
+REFRESH_S: Final = 5.0
+ZOOKEEPER_REFRESH_S: Final = 30.0
+"""The groups in ZooKeeper are read at most every so many seconds."""
 GROUPS_PER_SLICE: Final = 1000
-ASK_TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
 LATEST: Final = -1
 _LIST_OFFSETS_VERSION: Final = 5
 
@@ -40,6 +40,8 @@ Connect = Callable[[str, int], Awaitable[BrokerConnection]]
 
 
 class GroupMetrics:
+    """See the module. Call `refresh` before `families`."""
+
     def __init__(
         self,
         coordinator: GroupCoordinator,
@@ -54,16 +56,16 @@ class GroupMetrics:
         self._connect = connect
         self._read_zookeeper_groups = zookeeper_groups
         self._zookeeper_groups: list[ZooKeeperGroup] = []
-        self._zookeeper_read_s = -ZOOKEEPER_FRESH_S
-        self._remote: dict[Key, int] = {}
-        self._asked_s = -FRESH_S
+        self._zookeeper_read_s = -ZOOKEEPER_REFRESH_S
+        self._remote_end_offsets: dict[Key, int] = {}
+        self._refreshed_s = -REFRESH_S
 
-    async def prepare(self) -> None:
-        """Ask others for the ends of their partitions, if it is time."""
+    async def refresh(self) -> None:
+        """Fetch the end offsets of partitions of other leaders, if they are older than REFRESH_S."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._asked_s < FRESH_S:
+        if now_s - self._refreshed_s < REFRESH_S:
             return
-        self._asked_s = now_s
+        self._refreshed_s = now_s
         await self._read_zookeeper(now_s)
         by_leader: defaultdict[int, set[Key]] = defaultdict(set)
         keys: set[Key] = set()
@@ -71,36 +73,38 @@ class GroupMetrics:
             keys.update(group.offsets.committed)
             if at % GROUPS_PER_SLICE == 0:
                 await asyncio.sleep(0)
-        for old in self._zookeeper_groups:
-            keys.update(old.offsets)
+        for group_in_zookeeper in self._zookeeper_groups:
+            keys.update(group_in_zookeeper.offsets)
         for key in keys:
-            if self._own_end(key) is None:
+            if self._local_end_offset(key) is None:
                 known = self._cache.partition(*key)
                 if known is not None:
                     by_leader[known.leader].add(key)
-        answers = await asyncio.gather(*[self._ask(leader, keys) for leader, keys in by_leader.items()])
-        self._remote = {key: end for answer in answers for key, end in answer.items()}
+        answers = await asyncio.gather(
+            *[self._fetch_end_offsets(leader, keys) for leader, keys in by_leader.items()]
+        )
+        self._remote_end_offsets = {key: end for answer in answers for key, end in answer.items()}
 
     async def _read_zookeeper(self, now_s: float) -> None:
-        if now_s - self._zookeeper_read_s < ZOOKEEPER_FRESH_S:
+        if now_s - self._zookeeper_read_s < ZOOKEEPER_REFRESH_S:
             return
         self._zookeeper_read_s = now_s
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 self._zookeeper_groups = await self._read_zookeeper_groups()
         except (StoreError, TimeoutError) as problem:
             self._zookeeper_groups = []
-            log.debug("the groups in ZooKeeper cannot be read: %s", problem)
+            log.debug("Cannot read the groups in ZooKeeper: %s", problem)
 
-    def _own_end(self, key: Key) -> int | None:
+    def _local_end_offset(self, key: Key) -> int | None:
         partition = self._replicas.find(*key)
         return partition.high_watermark if partition is not None and partition.is_leader else None
 
-    def _end(self, key: Key) -> int | None:
-        own = self._own_end(key)
-        return self._remote.get(key) if own is None else own
+    def _end_offset(self, key: Key) -> int | None:
+        own = self._local_end_offset(key)
+        return self._remote_end_offsets.get(key) if own is None else own
 
-    async def _ask(self, leader: int, keys: Iterable[Key]) -> dict[Key, int]:
+    async def _fetch_end_offsets(self, leader: int, keys: Iterable[Key]) -> dict[Key, int]:
         endpoint = self._cache.broker(leader)
         if endpoint is None:
             return {}
@@ -117,7 +121,7 @@ class GroupMetrics:
             ],
         )
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 connection = await self._connect(endpoint.host, endpoint.port)
                 try:
                     answer: ListOffsetsResponse = await connection.request(
@@ -126,7 +130,7 @@ class GroupMetrics:
                 finally:
                     connection.close()
         except (OSError, TimeoutError) as problem:
-            log.debug("broker %d does not tell how far its partitions are: %s", leader, problem)
+            log.debug("Cannot fetch end offsets from broker %d: %s", leader, problem)
             return {}
         return {
             (topic.name, partition.partition_index): partition.offset
@@ -149,7 +153,7 @@ class GroupMetrics:
         yield Family(
             "kafka_consumergroup_current_offset",
             "gauge",
-            "What a group has committed.",
+            "Committed offset of a group.",
             partition,
             (
                 ((group.group_id, topic, str(index)), found.offset)
@@ -160,7 +164,7 @@ class GroupMetrics:
         yield Family(
             "kafka_consumergroup_lag",
             "gauge",
-            "How far a group's commit is behind the partition's end.",
+            "Lag of a group's committed offset behind the high watermark.",
             partition,
             (
                 ((group.group_id, topic, str(index)), lag)
@@ -172,22 +176,23 @@ class GroupMetrics:
         yield Family(
             "kafka_consumergroup_current_offset_sum",
             "gauge",
-            "What a group has committed, over all partitions of a topic.",
+            "Sum of a group's committed offsets over all partitions of a topic.",
             by_topic,
             (sample for group in groups for sample in _sums(group, _committed(group))),
         )
         yield Family(
             "kafka_consumergroup_lag_sum",
             "gauge",
-            "How far a group is behind, over all partitions of a topic.",
+            "Sum of a group's lag over all partitions of a topic.",
             by_topic,
             (sample for group in groups for sample in _sums(group, self._lags(group))),
         )
 
-        yield from self._of_zookeeper()
+        yield from self._zookeeper_families()
 
-    def _of_zookeeper(self) -> Iterator[Family]:
-        """A group may be there under the same name in both, so these have families of their own."""
+    def _zookeeper_families(self) -> Iterator[Family]:
+        """These groups have families of their own, because a group of the same name may exist in Kafka,
+        too."""
         groups = self._zookeeper_groups
         partition = ("consumergroup", "topic", "partition")
         yield Family(
@@ -200,7 +205,7 @@ class GroupMetrics:
         yield Family(
             "kafka_consumergroupzookeeper_current_offset_zookeeper",
             "gauge",
-            "What a group has committed in ZooKeeper.",
+            "Committed offset of a group in ZooKeeper.",
             partition,
             (
                 ((group.group_id, topic, str(index)), offset)
@@ -211,21 +216,21 @@ class GroupMetrics:
         yield Family(
             "kafka_consumergroupzookeeper_lag_zookeeper",
             "gauge",
-            "How far a group's commit in ZooKeeper is behind the partition's end.",
+            "Lag of a group's offset in ZooKeeper behind the high watermark.",
             partition,
             (
                 ((group.group_id, topic, str(index)), max(0, end - offset))
                 for group in groups
                 for (topic, index), offset in group.offsets.items()
-                if (end := self._end((topic, index))) is not None
+                if (end := self._end_offset((topic, index))) is not None
             ),
         )
 
     def _lags(self, group: Group) -> Iterator[tuple[Key, int]]:
         for key, offset in _committed(group):
-            end = self._end(key)
+            end = self._end_offset(key)
             if end is not None:
-                # The commit may be news that the end we were told is older than.
+                # The commit may be newer than the end offset.
                 yield key, max(0, end - offset)
 
 

@@ -1,7 +1,7 @@
-"""How busy the event loop is: the time of its thread on a processor, over a minute.
+"""The CPU usage of the event loop's thread over the last minute.
 
-Kafka's dashboards show the share of time that its network and handler threads wait; a broker of ours has one
-thread for both. Sampled once a second by the broker's tick.
+Kafka's dashboards show the idle share of its network and request handler threads; here one thread is both.
+The broker's tick samples it once a second.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ WINDOW_SAMPLES = 61
 
 
 class LoopUsage:
+    """See the module."""
+
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW_SAMPLES)
 
     def sample(self, now_s: float, cpu_s: float) -> None:
-        """`cpu_s` is the thread's time so far."""
+        """`cpu_s` is the thread's total CPU time."""
         self._samples.append((now_s, cpu_s))
 
     @property
     def idle_ratio(self) -> float:
-        """0 to 1; 1 before there is anything to tell."""
+        """0 to 1; 1 before the second sample."""
         if len(self._samples) < 2:
             return 1.0
         (first_s, first_cpu_s), (last_s, last_cpu_s) = self._samples[0], self._samples[-1]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ottla.security.principals import Principal
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 Part = bytes | bytearray | memoryview | FileSlice
 

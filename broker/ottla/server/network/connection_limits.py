@@ -16,9 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.config import BrokerConfig
-from ottla.quotas.connections import ConnectionRates
+from ottla.metadata.listeners import parse_address_limits
+from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ class ConnectionLimits:
     def __init__(
         self,
         config: BrokerConfig,
-        rates: ConnectionRates | None = None,
+        rates: ConnectionQuotas | None = None,
         clock: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self._config = config
-        self._rates = rates or ConnectionRates(Windows())
+        self._rates = rates or ConnectionQuotas(Windows())
         self._clock = clock
         alone = len(config.listeners) == 1
         self._protected = None if alone else config.inter_broker_listener
@@ -72,7 +72,7 @@ class ConnectionLimits:
     def refused_for(self, address: str, listener: str) -> int:
         """Positive: the address exceeds its rate, and the connection is to be closed after so many ms."""
         of_broker = not self.is_protected(listener)
-        return self._rates.from_address(address, listener, self._clock(), of_broker=of_broker)
+        return self._rates.record_address(address, listener, self._clock(), of_broker=of_broker)
 
     def admit(self, address: str, listener: str) -> bool:
         """Count a connection; False, and not counted, when its address is at its limit."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
 from ottla.server.network.connection import FrameHandler
 from ottla.server.network.connection_limits import ConnectionLimits
@@ -52,7 +52,7 @@ class SocketServer:
         receive_buffer_bytes: int = -1,
         backlog: int = 50,
         queued_max_bytes: int = -1,
-        cold_reads: ColdReads | None = None,
+        page_cache_reader: PageCacheReader | None = None,
         limits: ConnectionLimits | None = None,
         secure: Mapping[str, SecureListener] | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class SocketServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
         self.buffers = BufferPool()
-        self.cold_reads = cold_reads or ColdReads(loop)
+        self.page_cache_reader = page_cache_reader or PageCacheReader(loop)
         self._compacted = 0.0
         self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}
@@ -232,7 +232,7 @@ class SocketServer:
             max_request_bytes=self._max_request_bytes,
             buffers=self.buffers,
             memory=self.memory,
-            cold_reads=self.cold_reads,
+            page_cache_reader=self.page_cache_reader,
             on_frame=self._on_frame,
             on_closed=self._closed,
         )

@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.listener_security import ListenerSecurity
 from ottla.metadata.listeners import Listener
 from ottla.metadata.scram_credentials import ScramCredentials
-from ottla.metadata.security import ListenerSecurity
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate

@@ -17,7 +17,7 @@ Rules:
 - A muted connection (`mute`, KIP-219) sends its responses, but is not read, and hands out no request.
 - `on_frame` is called with a view of the receive buffer that is valid until the response.
 - Ranges of files are sent from the page cache only: where one is not there, the connection waits until a
-  thread has read it (`ColdReads`).
+  thread has read it (`PageCacheReader`).
 - A connection is closed once; responses to a closed connection are dropped.
 
 Called by ottla.server.network.listener (creation) and ottla.server.dispatch.dispatcher (responses).
@@ -36,11 +36,11 @@ from collections.abc import Callable, Sequence
 
 from ottla.protocol.api import ApiKey
 from ottla.security.principals import ANONYMOUS
-from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool, RequestMemory
 from ottla.server.network.connection import FrameHandler, Part, PendingResponse
 from ottla.server.network.framing import AHEAD, FrameBuffer, InvalidFrameSize
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,6 @@ class SocketConnection(ABC):
 
     __slots__ = (
         "_buffer",
-        "_cold_reads",
         "_ended",
         "_fd",
         "_gathering",
@@ -75,6 +74,7 @@ class SocketConnection(ABC):
         "_on_closed",
         "_on_frame",
         "_out",
+        "_page_cache_reader",
         "_pending",
         "_reading",
         "_sock",
@@ -100,7 +100,7 @@ class SocketConnection(ABC):
         max_request_bytes: int,
         buffers: BufferPool,
         memory: RequestMemory | None,
-        cold_reads: ColdReads,
+        page_cache_reader: PageCacheReader,
         on_frame: FrameHandler,
         on_closed: Callable[[SocketConnection], None],
     ) -> None:
@@ -115,7 +115,7 @@ class SocketConnection(ABC):
         self._loop = loop
         self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
         self._memory = memory
-        self._cold_reads = cold_reads
+        self._page_cache_reader = page_cache_reader
         self._warm = 0  # bytes of the file range at the head of _out that are in the page cache
         self._on_frame = on_frame
         self._on_closed = on_closed
@@ -368,7 +368,7 @@ class SocketConnection(ABC):
         """Return whether the next bytes of the file range at the head of the queue are in the page cache. If
         not, a thread reads them and `_page_cache_filled` is called."""
         length = min(part.length, SENDFILE_TURN_BYTES)
-        if self._cold_reads.may_send(part, length, self._page_cache_filled):
+        if self._page_cache_reader.ensure_resident(part, length, self._page_cache_filled):
             self._warm = length
             return True
         if self._writing:

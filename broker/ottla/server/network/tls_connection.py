@@ -22,7 +22,7 @@ from concurrent.futures import Executor
 from typing import Any, cast
 
 from ottla.server.network.socket_connection import SocketConnection
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
-"""Log compaction (cleanup.policy=compact): of every key's records only the last is kept.
+"""Log compaction (cleanup.policy=compact): keeps the last record of every key (Kafka's LogCleaner).
 
-`policy` chooses a log and how far it may be cleaned, `worker` rewrites its segments in a process of its own
-(`rewrite`, `filtering`, `transactions` and `offset_map` are what it works with, `job` what it is told and
-tells), `swap` puts what it wrote in the place of what it read. `server.log_cleaner` runs it all, and keeps
-the broker's event loop out of it.
+`planning` selects a log and the range to clean. `worker` rewrites its segments in a process of its own, with
+`cleaner`, `batch_filter`, `transaction_metadata` and `offset_map`; `messages` are its input and output.
+`LocalLog.replace_segments` replaces the segments by the rewritten ones. `ottla.server.logs.log_cleaner` runs
+it all, outside of the broker's event loop.
 
-Invariants: the active segment is never cleaned, nor what is not committed or not decided; offsets never
+Invariants: the active segment is never cleaned, nor are uncommitted or undecided records; offsets never
 change; after a crash between any two file operations, opening the log finds the old segments or the new ones.
 """

@@ -1,9 +1,9 @@
-"""The last offset of each key, in bounded memory: 24 bytes an entry, whatever the keys' length.
+"""The last offset of each key in bounded memory: 24 bytes an entry (Kafka's SkimpyOffsetMap).
 
-Used by `rewrite` in the worker process. As Kafka's SkimpyOffsetMap it is one block of memory, an open hash
-table of the keys' MD5 (16 bytes, taken for the key itself) and the offset (8 bytes). Nothing is ever removed.
+Used by `cleaner` in the worker process. It is one block of memory, an open hash table with the keys' MD5 (16
+bytes, which represents the key) and the offset (8 bytes). Entries are never removed.
 
-Invariant: at most `slots` entries, so that a search for a free one ends.
+Invariant: at most `slots` entries, so that a search for a free slot ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NONE = -1
 
 _WINDOW: Callable[..., tuple[int]] = struct.Struct(">I").unpack_from
 _WINDOWS = HASH_BYTES - 3
-"""Positions in a hash where four bytes begin: so many slots are tried before those that lie in a row."""
+"""The number of 4-byte windows in a hash: each gives a slot to probe before linear probing begins."""
 _PUT_OFFSET = struct.Struct(">q").pack_into
 _GET_OFFSET: Callable[..., tuple[int]] = struct.Struct(">q").unpack_from
 
 
 class OffsetMap:
-    """See the module. `latest_offset` is that up to which records were seen; -1 for none."""
+    """See the module. `latest_offset` is the last offset that was added; -1 for none."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.slots = memory_bytes // ENTRY_BYTES
@@ -41,13 +41,13 @@ class OffsetMap:
         return self.size / self.slots
 
     def clear(self) -> None:
-        """Forget all. Memory comes zeroed from the system, and is taken only as it is written to."""
+        """Remove all entries. The system provides zeroed memory, and allocates it when it is written."""
         self._table = bytearray(self.slots * ENTRY_BYTES)
         self.size = 0
         self.latest_offset = NONE
 
     def put(self, key: Buffer, offset: int) -> None:
-        """The last record with `key` is at `offset`, which must be later than what was put before."""
+        """Set the offset of `key`; offsets must ascend."""
         digest = md5(key, usedforsecurity=False).digest()
         table = self._table
         position = _WINDOW(digest)[0] % self.slots * ENTRY_BYTES
@@ -58,12 +58,12 @@ class OffsetMap:
                     raise ValueError(f"all {self.slots} entries are taken")
                 self.size += 1
                 table[position : position + HASH_BYTES] = digest
-        # One more than the offset, so that no entry is all zeros, which is what a free one is.
+        # The stored value is the offset plus one: zero marks a free slot.
         _PUT_OFFSET(table, position + HASH_BYTES, offset + 1)
         self.latest_offset = offset
 
     def get(self, key: Buffer) -> int:
-        """The offset last put for `key`; -1 when there is none."""
+        """The offset of `key`; -1 if there is none."""
         digest = md5(key, usedforsecurity=False).digest()
         table = self._table
         position = _WINDOW(digest)[0] % self.slots * ENTRY_BYTES
@@ -74,8 +74,8 @@ class OffsetMap:
         return _GET_OFFSET(table, position + HASH_BYTES)[0] - 1
 
     def _find(self, digest: bytes) -> int:
-        """Where `digest` is, or the free slot where it would go. In a full table, its first slot if it is
-        nowhere."""
+        """The position of `digest`, or of the free slot for it. In a full table without it, its first
+        slot."""
         table = self._table
         slots = self.slots
         slot = 0

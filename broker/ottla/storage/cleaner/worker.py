@@ -1,10 +1,8 @@
-"""The process that cleans logs, started by `server.cleaner_process`.
+"""The process that cleans logs, started by the broker (`ottla.server.logs.cleaner_process`).
 
-It takes one job after another from its standard input and answers on its standard output (`job`). It holds no
-state between jobs, and changes nothing but `.cleaned` files and the counts of the throttle that all workers
-share: it may be killed at any time. It ends with its input, and with the broker, however that ends.
-
-It is nicer to others than the broker is: where both share a core, the broker goes first.
+It reads jobs from standard input and answers on standard output (`messages`). It keeps no state between jobs,
+and changes only `.cleaned` files and the counters of the shared throttler: it may be killed at any time. It
+ends with its input, and with the broker, however that ends. It runs with a lower priority than the broker.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage.cleaner import rewrite
-from ottla.storage.cleaner.job import (
+from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.messages import (
     Abort,
     Aborted,
     Answer,
@@ -35,24 +33,24 @@ from ottla.storage.cleaner.job import (
     encode,
 )
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.throttler import Throttler
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 _PAUSE_S_MAX = 1.0
-"""After so long a pause it is asked again whether it is over: the rate may be another."""
+"""The throttler is consulted again after at most this pause: the rate may have changed."""
 
 
-class _Ended(Exception):
-    """The broker has closed our input."""
+class _InputClosed(Exception):
+    """The broker has closed the input."""
 
 
-class _GivenUp(Exception):
-    """The broker wants no more of this job."""
+class _JobAborted(Exception):
+    """The broker has aborted the job."""
 
 
-class Orders:
-    """The lines that come in, waited for or not."""
+class OrderReader:
+    """Reads the broker's orders, with or without waiting."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -62,7 +60,8 @@ class Orders:
         self._lines: deque[bytes] = deque()
 
     def next(self, timeout_s: float | None) -> Order | None:
-        """The next order, if it comes within so many seconds; None waits for ever. Raises _Ended."""
+        """The next order; None if none arrives within `timeout_s` (None waits without limit). Raises
+        _InputClosed."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._lines:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -70,7 +69,7 @@ class Orders:
                 return None
             data = os.read(self._fd, 1 << 16)
             if not data:
-                raise _Ended
+                raise _InputClosed
             *lines, self._rest = (self._rest + data).split(b"\n")
             self._lines.extend(lines)
         order: Order = decode(self._lines.popleft())
@@ -78,39 +77,39 @@ class Orders:
 
 
 class Worker:
-    """Does jobs; `answer` sends what there is to tell."""
+    """Executes jobs; `answer` sends the results."""
 
-    def __init__(self, orders: Orders, answer: Callable[[Answer], None], throttle: Throttle) -> None:
+    def __init__(self, orders: OrderReader, answer: Callable[[Answer], None], throttle: Throttler) -> None:
         self._orders = orders
         self._answer = answer
         self._throttle = throttle
 
     def run(self) -> None:
-        """Until the input ends."""
-        with contextlib.suppress(_Ended):
+        """Execute jobs until the input ends."""
+        with contextlib.suppress(_InputClosed):
             while True:
                 order = self._orders.next(None)
                 if isinstance(order, Job):
-                    self._answer(self._outcome(order))
+                    self._answer(self._execute(order))
 
-    def _outcome(self, job: Job) -> Answer:
+    def _execute(self, job: Job) -> Answer:
         try:
-            return self._do(job)
-        except (_GivenUp, FileNotFoundError):
+            return self._clean(job)
+        except (_JobAborted, FileNotFoundError):
             return Aborted()
         except OSError as problem:
             return Failed(f"{job.directory}: {problem}", problem.errno)
-        except (rewrite.Uncleanable, KafkaError) as problem:
+        except (cleaner.LogCleaningError, KafkaError) as problem:
             return Failed(f"{job.directory}: {problem}")
         except (AssertionError, ValueError, IndexError, MemoryError) as problem:
             return Failed(f"{job.directory}: {problem!r}")
 
-    def _do(self, job: Job) -> Done:
+    def _clean(self, job: Job) -> Done:
         began = time.monotonic()
         offsets = OffsetMap(map_bytes(job))
-        indexed = rewrite.build_map(job, offsets, self._moved)
+        indexed = cleaner.build_map(job, offsets, self._moved)
         mapped = time.monotonic()
-        counts = rewrite.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
+        counts = cleaner.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
         return Done(
             indexed.end_offset,
             counts,
@@ -121,37 +120,38 @@ class Worker:
         )
 
     def _finished(self, bases: list[int], size: int) -> None:
-        """Wait until the broker has put the segment in place."""
+        """Report a cleaned segment, and wait until the broker has replaced its sources."""
         self._answer(Cleaned(bases, size))
-        while not isinstance(self._heed(None), Continue):
+        while not isinstance(self._next_order(None), Continue):
             pass
 
     def _moved(self, size: int) -> None:
-        self._heed(0.0)
+        self._next_order(0.0)
         delay_s = self._throttle.delay_s(size, time.monotonic())
         while delay_s > 0:
-            self._heed(min(delay_s, _PAUSE_S_MAX))
+            self._next_order(min(delay_s, _PAUSE_S_MAX))
             delay_s = self._throttle.delay_s(0, time.monotonic())
 
-    def _heed(self, timeout_s: float | None) -> Order | None:
-        """Take an order, if one comes in time. Raises _GivenUp when it is to give up."""
+    def _next_order(self, timeout_s: float | None) -> Order | None:
+        """The next order, if one arrives within `timeout_s`. Raises _JobAborted for an Abort."""
         order = self._orders.next(timeout_s)
         if isinstance(order, Abort):
-            raise _GivenUp
+            raise _JobAborted
         return order
 
 
 def map_bytes(job: Job) -> int:
-    """What the map may take, and no more than it can need: entries lie all over it, and so each page of it is
-    soon in memory."""
+    """The size of the map: as configured, but not larger than needed, as its entries soon touch each of its
+    pages."""
     if job.load_factor <= 0:
         return job.map_bytes
     records_max = job.upper_bound - job.first_dirty
     return min(job.map_bytes, ENTRY_BYTES * (int(records_max / job.load_factor) + 2))
 
 
-def _die_with(parent: int) -> None:
-    """Have the system end us when `parent` is gone: nobody is to write to logs that a new broker opens."""
+def _die_with_parent(parent: int) -> None:
+    """Let the system kill this process when `parent` dies: it must not write to logs that a new broker
+    opens."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -159,12 +159,12 @@ def _die_with(parent: int) -> None:
 
 
 def main() -> None:
-    _die_with(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends us in order
+    _die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in order
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     output = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not be taken for an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of print() must not be taken for an answer
 
     def answer(message: Answer) -> None:
         data = encode(message)
@@ -172,7 +172,7 @@ def main() -> None:
             data = data[os.write(output, data) :]
 
     with contextlib.suppress(BrokenPipeError):
-        Worker(Orders(sys.stdin.fileno()), answer, Throttle(int(sys.argv[2]))).run()
+        Worker(OrderReader(sys.stdin.fileno()), answer, Throttler(int(sys.argv[2]))).run()
 
 
 if __name__ == "__main__":

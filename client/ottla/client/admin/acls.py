@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.client.admin.base import Family, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, refuse
+from ottla.client.admin_types import Results
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.security.acls import (
     AclBinding,
@@ -22,89 +22,90 @@ from ottla.security.acls import (
 _EVERYTHING = AclFilter()
 
 
-class Acls(Family):
-    async def describe_acls(self, wanted: AclFilter = _EVERYTHING) -> list[AclBinding]:
-        """The ACLs that the filter matches. Raises KafkaError: SECURITY_DISABLED without an authorizer."""
-        pattern, entry = wanted
-        response = await self._any(
-            m.DescribeAclsRequest(
-                resource_type_filter=pattern.resource_type,
-                resource_name_filter=pattern.name,
-                pattern_type_filter=pattern.pattern_type,
-                principal_filter=entry.principal,
-                host_filter=entry.host,
-                operation=entry.operation,
-                permission_type=entry.permission,
-            )
+async def describe_acls(network: AdminNetwork, wanted: AclFilter = _EVERYTHING) -> list[AclBinding]:
+    """The ACLs that the filter matches. Raises KafkaError: SECURITY_DISABLED without an authorizer."""
+    pattern, entry = wanted
+    response = await network.any_broker(
+        m.DescribeAclsRequest(
+            resource_type_filter=pattern.resource_type,
+            resource_name_filter=pattern.name,
+            pattern_type_filter=pattern.pattern_type,
+            principal_filter=entry.principal,
+            host_filter=entry.host,
+            operation=entry.operation,
+            permission_type=entry.permission,
         )
-        refuse(response.error_code, response.error_message)
-        return [
-            AclBinding(
-                ResourcePattern(
-                    ResourceType.of(resource.resource_type),
-                    resource.resource_name,
-                    PatternType.of(resource.pattern_type),
-                ),
-                _entry(acl),
-            )
-            for resource in response.resources
-            for acl in resource.acls
-        ]
+    )
+    refuse(response.error_code, response.error_message)
+    return [
+        AclBinding(
+            ResourcePattern(
+                ResourceType.of(resource.resource_type),
+                resource.resource_name,
+                PatternType.of(resource.pattern_type),
+            ),
+            _entry(acl),
+        )
+        for resource in response.resources
+        for acl in resource.acls
+    ]
 
-    async def create_acls(self, bindings: Iterable[AclBinding]) -> Results[AclBinding, None]:
-        """Add ACLs; those that are there already stay."""
-        wanted = list(dict.fromkeys(bindings))
-        if not wanted:
-            return Results({})
-        creation = m.CreateAclsRequest.AclCreation
-        response = await self._any(
-            m.CreateAclsRequest(
-                creations=[
-                    creation(
-                        resource_type=pattern.resource_type,
-                        resource_name=pattern.name,
-                        resource_pattern_type=pattern.pattern_type,
-                        principal=entry.principal,
-                        host=entry.host,
-                        operation=entry.operation,
-                        permission_type=entry.permission,
-                    )
-                    for pattern, entry in wanted
-                ]
-            )
-        )
-        rows = zip(wanted, response.results, strict=True)
-        return Results({each: outcome(row.error_code, row.error_message, _named(each)) for each, row in rows})
 
-    async def delete_acls(
-        self, filters: Iterable[AclFilter]
-    ) -> Results[AclFilter, Results[AclBinding, None]]:
-        """Remove all ACLs that match any of the filters; by filter what was removed, and what could
-        not be."""
-        wanted = list(dict.fromkeys(filters))
-        if not wanted:
-            return Results({})
-        one = m.DeleteAclsRequest.DeleteAclsFilter
-        response = await self._any(
-            m.DeleteAclsRequest(
-                filters=[
-                    one(
-                        resource_type_filter=pattern.resource_type,
-                        resource_name_filter=pattern.name,
-                        pattern_type_filter=pattern.pattern_type,
-                        principal_filter=entry.principal,
-                        host_filter=entry.host,
-                        operation=entry.operation,
-                        permission_type=entry.permission,
-                    )
-                    for pattern, entry in wanted
-                ]
-            )
+async def create_acls(network: AdminNetwork, bindings: Iterable[AclBinding]) -> Results[AclBinding, None]:
+    """Add ACLs; those that are there already stay."""
+    wanted = list(dict.fromkeys(bindings))
+    if not wanted:
+        return Results({})
+    creation = m.CreateAclsRequest.AclCreation
+    response = await network.any_broker(
+        m.CreateAclsRequest(
+            creations=[
+                creation(
+                    resource_type=pattern.resource_type,
+                    resource_name=pattern.name,
+                    resource_pattern_type=pattern.pattern_type,
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission,
+                )
+                for pattern, entry in wanted
+            ]
         )
-        rows = zip(wanted, response.filter_results, strict=True)
-        return Results(
-            {each: outcome(row.error_code, row.error_message, "") or _removed(row) for each, row in rows}
+    )
+    rows = zip(wanted, response.results, strict=True)
+    return Results({each: outcome(row.error_code, row.error_message, _named(each)) for each, row in rows})
+
+
+async def delete_acls(
+    network: AdminNetwork, filters: Iterable[AclFilter]
+) -> Results[AclFilter, Results[AclBinding, None]]:
+    """Remove all ACLs that match any of the filters; by filter what was removed, and what could
+    not be."""
+    wanted = list(dict.fromkeys(filters))
+    if not wanted:
+        return Results({})
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    response = await network.any_broker(
+        m.DeleteAclsRequest(
+            filters=[
+                one(
+                    resource_type_filter=pattern.resource_type,
+                    resource_name_filter=pattern.name,
+                    pattern_type_filter=pattern.pattern_type,
+                    principal_filter=entry.principal,
+                    host_filter=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission,
+                )
+                for pattern, entry in wanted
+            ]
         )
+    )
+    rows = zip(wanted, response.filter_results, strict=True)
+    return Results(
+        {each: outcome(row.error_code, row.error_message, "") or _removed(row) for each, row in rows}
+    )
 
 
 def _removed(row: m.DeleteAclsResponse.DeleteAclsFilterResult) -> Results[AclBinding, None]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, operations, outcome, refuse
 from ottla.client.admin.fan_out import CONTROLLER
+from ottla.client.admin.network import AdminNetwork, operations, outcome, refuse
 from ottla.client.admin_types import (
     ApiVersions,
     ClusterDescription,
@@ -15,9 +15,9 @@ from ottla.client.admin_types import (
     FeatureLevels,
     FeatureUpdate,
     Node,
+    Results,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.wire.connection import UnsupportedApi
@@ -25,117 +25,124 @@ from ottla.wire.connection import UnsupportedApi
 _UNKNOWN_EPOCH: Final = -1
 
 
-class ClusterCalls(Family):
-    async def describe_cluster(self, *, authorized_operations: bool = False) -> ClusterDescription:
-        """The live brokers and the controller. Raises ClusterUnreachable, KafkaError."""
-        if not authorized_operations:
-            return await self._cluster()
-        response = await self._any(m.DescribeClusterRequest(include_cluster_authorized_operations=True))
-        refuse(response.error_code, response.error_message)
-        return ClusterDescription(
-            response.cluster_id,
-            response.controller_id,
-            tuple(Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers),
-            operations(response.cluster_authorized_operations),
-        )
+async def describe_cluster(
+    network: AdminNetwork, *, authorized_operations: bool = False
+) -> ClusterDescription:
+    """The live brokers and the controller. Raises ClusterUnreachable, KafkaError."""
+    if not authorized_operations:
+        return await network.describe_cluster()
+    response = await network.any_broker(m.DescribeClusterRequest(include_cluster_authorized_operations=True))
+    refuse(response.error_code, response.error_message)
+    return ClusterDescription(
+        response.cluster_id,
+        response.controller_id,
+        tuple(Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers),
+        operations(response.cluster_authorized_operations),
+    )
 
-    async def describe_features(self) -> ClusterFeatures:
-        """What the cluster has settled on, and what the broker that answers can do."""
-        response = await self._any(_asked_versions())
+
+async def describe_features(network: AdminNetwork) -> ClusterFeatures:
+    """What the cluster has settled on, and what the broker that answers can do."""
+    response = await network.any_broker(_asked_versions())
+    refuse(response.error_code)
+    epoch = response.finalized_features_epoch
+    return ClusterFeatures(
+        {
+            row.name: FeatureLevels(row.min_version_level, row.max_version_level)
+            for row in response.finalized_features
+        },
+        None if epoch == _UNKNOWN_EPOCH else epoch,
+        {row.name: FeatureLevels(row.min_version, row.max_version) for row in response.supported_features},
+    )
+
+
+async def describe_api_versions(
+    network: AdminNetwork, brokers: Iterable[int] | None = None
+) -> Results[int, tuple[ApiVersions, ...]]:
+    """The versions of each API that these brokers serve, or all that live."""
+
+    async def ask(node: Node) -> tuple[ApiVersions, ...]:
+        response = await network.send_to(node, _asked_versions())
         refuse(response.error_code)
-        epoch = response.finalized_features_epoch
-        return ClusterFeatures(
-            {
-                row.name: FeatureLevels(row.min_version_level, row.max_version_level)
-                for row in response.finalized_features
-            },
-            None if epoch == _UNKNOWN_EPOCH else epoch,
-            {
-                row.name: FeatureLevels(row.min_version, row.max_version)
-                for row in response.supported_features
-            },
+        return tuple(
+            [
+                ApiVersions(
+                    row.api_key,
+                    _name(row.api_key),
+                    row.min_version,
+                    row.max_version,
+                    await _version_used(network, node, row.api_key),
+                )
+                for row in sorted(response.api_keys, key=lambda row: int(row.api_key))
+            ]
         )
 
-    async def describe_api_versions(
-        self, brokers: Iterable[int] | None = None
-    ) -> Results[int, tuple[ApiVersions, ...]]:
-        """The versions of each API that these brokers serve, or all that live."""
+    return await network.at_brokers(brokers, ask)
 
-        async def ask(node: Node) -> tuple[ApiVersions, ...]:
-            response = await self._brokers.to(node, _asked_versions())
-            refuse(response.error_code)
-            return tuple(
-                [
-                    ApiVersions(
-                        row.api_key,
-                        _name(row.api_key),
-                        row.min_version,
-                        row.max_version,
-                        await self._version_used(node, row.api_key),
+
+async def _version_used(network: AdminNetwork, node: Node, api_key: int) -> int | None:
+    try:
+        return await network.version_of(node, api_key)
+    except UnsupportedApi:
+        return None
+
+
+async def update_features(
+    network: AdminNetwork, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
+) -> Results[str, None]:
+    """Raise or lower what the cluster has settled on."""
+    request = m.UpdateFeaturesRequest
+
+    async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
+        response = await network.send_to(
+            node,
+            request(
+                timeout_ms=network.timeout_ms,
+                validate_only=validate_only,
+                feature_updates=[
+                    request.FeatureUpdateKey(
+                        feature=name,
+                        max_version_level=updates[name].level,
+                        upgrade_type=updates[name].upgrade_type,
                     )
-                    for row in sorted(response.api_keys, key=lambda row: int(row.api_key))
-                ]
-            )
+                    for name in share
+                ],
+            ),
+        )
+        refuse(response.error_code, response.error_message)
+        return {
+            row.feature: outcome(row.error_code, row.error_message, row.feature) for row in response.results
+        }
 
-        return await self._at_brokers(brokers, ask)
+    return await network.at_controller(updates, ask, CONTROLLER)
 
-    async def _version_used(self, node: Node, api_key: int) -> int | None:
-        try:
-            return await self._brokers.version_of(node, api_key)
-        except UnsupportedApi:
-            return None
 
-    async def update_features(
-        self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
-    ) -> Results[str, None]:
-        """Raise or lower what the cluster has settled on."""
-        request = m.UpdateFeaturesRequest
+# --- KRaft's own: this generation of Kafka is coordinated by ZooKeeper ---
 
-        async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
-            response = await self._brokers.to(
-                node,
-                request(
-                    timeout_ms=self._brokers.timeout_ms,
-                    validate_only=validate_only,
-                    feature_updates=[
-                        request.FeatureUpdateKey(
-                            feature=name,
-                            max_version_level=updates[name].level,
-                            upgrade_type=updates[name].upgrade_type,
-                        )
-                        for name in share
-                    ],
-                ),
-            )
-            refuse(response.error_code, response.error_message)
-            return {
-                row.feature: outcome(row.error_code, row.error_message, row.feature)
-                for row in response.results
-            }
 
-        return await self._at_controller(updates, ask, CONTROLLER)
+async def describe_metadata_quorum(network: AdminNetwork) -> NoReturn:
+    """Raises UnsupportedVersionError, as Kafka's own AdminClient does with a cluster on ZooKeeper."""
+    _only_kraft("DescribeQuorum")
 
-    # --- KRaft's own: this generation of Kafka is coordinated by ZooKeeper ---
 
-    async def describe_metadata_quorum(self) -> NoReturn:
-        """Raises UnsupportedVersionError, as Kafka's own AdminClient does with a cluster on ZooKeeper."""
-        _only_kraft("DescribeQuorum")
+async def unregister_broker(network: AdminNetwork, broker_id: int) -> NoReturn:
+    """Raises UnsupportedVersionError: a broker's registration in ZooKeeper ends with its session."""
+    _only_kraft("UnregisterBroker")
 
-    async def unregister_broker(self, broker_id: int) -> NoReturn:
-        """Raises UnsupportedVersionError: a broker's registration in ZooKeeper ends with its session."""
-        _only_kraft("UnregisterBroker")
 
-    async def list_client_metrics_resources(self) -> NoReturn:
-        """Raises UnsupportedVersionError."""
-        _only_kraft("ListClientMetricsResources")
+async def list_client_metrics_resources(network: AdminNetwork) -> NoReturn:
+    """Raises UnsupportedVersionError."""
+    _only_kraft("ListClientMetricsResources")
 
-    async def add_raft_voter(self, *_: Any) -> NoReturn:
-        """Raises UnsupportedVersionError."""
-        _only_kraft("AddRaftVoter")
 
-    async def remove_raft_voter(self, *_: Any) -> NoReturn:
-        """Raises UnsupportedVersionError."""
-        _only_kraft("RemoveRaftVoter")
+async def add_raft_voter(network: AdminNetwork, *_: Any) -> NoReturn:
+    """Raises UnsupportedVersionError."""
+    _only_kraft("AddRaftVoter")
+
+
+async def remove_raft_voter(network: AdminNetwork, *_: Any) -> NoReturn:
+    """Raises UnsupportedVersionError."""
+    _only_kraft("RemoveRaftVoter")
 
 
 def _asked_versions() -> m.ApiVersionsRequest:

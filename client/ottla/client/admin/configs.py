@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, outcome
 from ottla.client.admin.fan_out import BROKER
+from ottla.client.admin.network import AdminNetwork, outcome
 from ottla.client.admin_types import (
     ConfigChange,
     ConfigEntry,
@@ -17,144 +18,159 @@ from ottla.client.admin_types import (
     ConfigSynonym,
     ConfigType,
     Node,
+    Results,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 _ALL_BROKERS: Final = ""
 
 
-class Configs(Family):
-    async def describe_configs(
-        self,
-        resources: Iterable[ConfigResource],
-        *,
-        names: Collection[str] | None = None,
-        synonyms: bool = False,
-        documentation: bool = False,
-    ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-        """The settings of resources, those that are not their own included; all, or those of these names."""
-        request = m.DescribeConfigsRequest
-        keys = None if names is None else list(names)
+async def describe_configs(
+    network: AdminNetwork,
+    resources: Iterable[ConfigResource],
+    *,
+    names: Collection[str] | None = None,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+    """The settings of resources, those that are not their own included; all, or those of these names."""
+    request = m.DescribeConfigsRequest
+    keys = None if names is None else list(names)
 
-        async def ask(
-            node: Node, share: list[ConfigResource]
-        ) -> dict[ConfigResource, dict[str, ConfigEntry] | ClientError]:
-            rows = [
-                request.DescribeConfigsResource(
-                    resource_type=each.type, resource_name=each.name, configuration_keys=keys
-                )
-                for each in share
-            ]
-            response = await self._brokers.to(
-                node,
-                request(resources=rows, include_synonyms=synonyms, include_documentation=documentation),
+    async def ask(
+        node: Node, share: list[ConfigResource]
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | ClientError]:
+        rows = [
+            request.DescribeConfigsResource(
+                resource_type=each.type, resource_name=each.name, configuration_keys=keys
             )
-            return {
-                resource: outcome(row.error_code, row.error_message, resource)
-                or {c.name: _entry(c) for c in row.configs}
-                for row in response.results
-                for resource in [ConfigResource(ConfigType(row.resource_type), row.resource_name)]
-            }
+            for each in share
+        ]
+        response = await network.send_to(
+            node,
+            request(resources=rows, include_synonyms=synonyms, include_documentation=documentation),
+        )
+        return {
+            resource: outcome(row.error_code, row.error_message, resource)
+            or {c.name: _entry(c) for c in row.configs}
+            for row in response.results
+            for resource in [ConfigResource(ConfigType(row.resource_type), row.resource_name)]
+        }
 
-        return await self._items(resources, self._where, ask, BROKER)
+    return await network.by_node(resources, partial(_where, network), ask, BROKER)
 
-    async def incremental_alter_configs(
-        self, changes: Mapping[ConfigResource, Iterable[ConfigChange]], *, validate_only: bool = False
-    ) -> Results[ConfigResource, None]:
-        """Change single settings; the others stay."""
-        request = m.IncrementalAlterConfigsRequest
 
-        async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
-            rows = [
-                request.AlterConfigsResource(
-                    resource_type=each.type,
-                    resource_name=each.name,
-                    configs=[
-                        request.AlterableConfig(name=name, value=value, config_operation=operation)
-                        for name, value, operation in changes[each]
-                    ],
-                )
-                for each in share
-            ]
-            return _altered(
-                await self._brokers.to(node, request(resources=rows, validate_only=validate_only))
+async def incremental_alter_configs(
+    network: AdminNetwork,
+    changes: Mapping[ConfigResource, Iterable[ConfigChange]],
+    *,
+    validate_only: bool = False,
+) -> Results[ConfigResource, None]:
+    """Change single settings; the others stay."""
+    request = m.IncrementalAlterConfigsRequest
+
+    async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
+        rows = [
+            request.AlterConfigsResource(
+                resource_type=each.type,
+                resource_name=each.name,
+                configs=[
+                    request.AlterableConfig(name=name, value=value, config_operation=operation)
+                    for name, value, operation in changes[each]
+                ],
             )
+            for each in share
+        ]
+        return _altered(await network.send_to(node, request(resources=rows, validate_only=validate_only)))
 
-        return await self._items(changes, self._where, ask, BROKER)
+    return await network.by_node(changes, partial(_where, network), ask, BROKER)
 
-    async def alter_configs(
-        self, configs: Mapping[ConfigResource, Mapping[str, str]], *, validate_only: bool = False
-    ) -> Results[ConfigResource, None]:
-        """Set these, and take all others of the resource's own back: the way before KIP-339, for old
-        brokers."""
-        request = m.AlterConfigsRequest
 
-        async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
-            rows = [
-                request.AlterConfigsResource(
-                    resource_type=each.type,
-                    resource_name=each.name,
-                    configs=[request.AlterableConfig(name=k, value=v) for k, v in configs[each].items()],
-                )
-                for each in share
-            ]
-            return _altered(
-                await self._brokers.to(node, request(resources=rows, validate_only=validate_only))
+async def alter_configs(
+    network: AdminNetwork, configs: Mapping[ConfigResource, Mapping[str, str]], *, validate_only: bool = False
+) -> Results[ConfigResource, None]:
+    """Set these, and take all others of the resource's own back: the way before KIP-339, for old
+    brokers."""
+    request = m.AlterConfigsRequest
+
+    async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
+        rows = [
+            request.AlterConfigsResource(
+                resource_type=each.type,
+                resource_name=each.name,
+                configs=[request.AlterableConfig(name=k, value=v) for k, v in configs[each].items()],
             )
+            for each in share
+        ]
+        return _altered(await network.send_to(node, request(resources=rows, validate_only=validate_only)))
 
-        return await self._items(configs, self._where, ask, BROKER)
+    return await network.by_node(configs, partial(_where, network), ask, BROKER)
 
-    async def _where(self, keys: Collection[ConfigResource]) -> Mapping[ConfigResource, Node | ClientError]:
-        """A broker's own settings are its own affair; the rest goes to any broker."""
-        nodes = (await self._cluster()).brokers
-        by_id = {str(node.id): node for node in nodes}
-        anyone = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
-        found: dict[ConfigResource, Node | ClientError] = {}
-        for key in keys:
-            if key.type is ConfigType.TOPIC or key == ConfigResource(ConfigType.BROKER, _ALL_BROKERS):
-                found[key] = anyone
-            else:
-                missing = errors.BrokerNotAvailableError(f"broker {key.name} is not in the cluster")
-                found[key] = by_id.get(key.name, missing)
-        return found
 
-    # --- one or two kinds at a time ---
+async def _where(
+    network: AdminNetwork, keys: Collection[ConfigResource]
+) -> Mapping[ConfigResource, Node | ClientError]:
+    """A broker's own settings are its own affair; the rest goes to any broker."""
+    nodes = (await network.describe_cluster()).brokers
+    by_id = {str(node.id): node for node in nodes}
+    anyone = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
+    found: dict[ConfigResource, Node | ClientError] = {}
+    for key in keys:
+        if key.type is ConfigType.TOPIC or key == ConfigResource(ConfigType.BROKER, _ALL_BROKERS):
+            found[key] = anyone
+        else:
+            missing = errors.BrokerNotAvailableError(f"broker {key.name} is not in the cluster")
+            found[key] = by_id.get(key.name, missing)
+    return found
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> Results[str, dict[str, ConfigEntry]]:
-        """The settings of topics, those that are not the topic's own included (see `ConfigEntry.source`)."""
-        found = await self.describe_configs([ConfigResource(ConfigType.TOPIC, name) for name in topics])
-        return Results({key.name: value for key, value in found.outcomes().items()})
 
-    async def describe_broker_configs(self, broker_id: int | None) -> dict[str, ConfigEntry]:
-        """A broker's settings; None: what is set for all brokers together. Raises KafkaError."""
-        resource = _broker(broker_id)
-        return (await self.describe_configs([resource]))[resource]
+# --- one or two kinds at a time ---
 
-    async def alter_topic_config(
-        self, topic: str, *, set_values: Mapping[str, str] | None = None, delete: Iterable[str] = ()
-    ) -> None:
-        """Change single settings of a topic; those in `delete` go back to the default. Raises KafkaError."""
-        await self._alter(ConfigResource(ConfigType.TOPIC, topic), set_values or {}, delete)
 
-    async def alter_broker_config(
-        self,
-        broker_id: int | None,
-        *,
-        set_values: Mapping[str, str] | None = None,
-        delete: Iterable[str] = (),
-    ) -> None:
-        """Change dynamic settings of a broker, or with None of all that have no value of their own. Raises
-        KafkaError."""
-        await self._alter(_broker(broker_id), set_values or {}, delete)
+async def describe_topic_configs(
+    network: AdminNetwork, topics: Iterable[str]
+) -> Results[str, dict[str, ConfigEntry]]:
+    """The settings of topics, those that are not the topic's own included (see `ConfigEntry.source`)."""
+    found = await describe_configs(network, [ConfigResource(ConfigType.TOPIC, name) for name in topics])
+    return Results({key.name: value for key, value in found.outcomes().items()})
 
-    async def _alter(
-        self, resource: ConfigResource, set_values: Mapping[str, str], delete: Iterable[str]
-    ) -> None:
-        changes = [ConfigChange(name, value) for name, value in set_values.items()]
-        changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in delete]
-        (await self.incremental_alter_configs({resource: changes})).raise_first()
+
+async def describe_broker_configs(network: AdminNetwork, broker_id: int | None) -> dict[str, ConfigEntry]:
+    """A broker's settings; None: what is set for all brokers together. Raises KafkaError."""
+    resource = _broker(broker_id)
+    return (await describe_configs(network, [resource]))[resource]
+
+
+async def alter_topic_config(
+    network: AdminNetwork,
+    topic: str,
+    *,
+    set_values: Mapping[str, str] | None = None,
+    delete: Iterable[str] = (),
+) -> None:
+    """Change single settings of a topic; those in `delete` go back to the default. Raises KafkaError."""
+    await _alter(network, ConfigResource(ConfigType.TOPIC, topic), set_values or {}, delete)
+
+
+async def alter_broker_config(
+    network: AdminNetwork,
+    broker_id: int | None,
+    *,
+    set_values: Mapping[str, str] | None = None,
+    delete: Iterable[str] = (),
+) -> None:
+    """Change dynamic settings of a broker, or with None of all that have no value of their own. Raises
+    KafkaError."""
+    await _alter(network, _broker(broker_id), set_values or {}, delete)
+
+
+async def _alter(
+    network: AdminNetwork, resource: ConfigResource, set_values: Mapping[str, str], delete: Iterable[str]
+) -> None:
+    changes = [ConfigChange(name, value) for name, value in set_values.items()]
+    changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in delete]
+    (await incremental_alter_configs(network, {resource: changes})).raise_first()
 
 
 def _broker(broker_id: int | None) -> ConfigResource:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from ottla.client import errors
+from ottla.client.admin_types import Results
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.types import Node
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.wire.connection import UnsupportedApi
 
@@ -48,7 +48,7 @@ BROKER: Final = _CONNECTION | {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CO
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long, and with which pauses."""
 
     timeout_s: float
@@ -59,7 +59,7 @@ class Patience:
 
 
 async def fan_out(
-    keys: Iterable[K], find: Find[K], ask: Ask[K, V], again: Collection[ErrorCode], patience: Patience
+    keys: Iterable[K], find: Find[K], ask: Ask[K, V], again: Collection[ErrorCode], policy: RetryPolicy
 ) -> Results[K, V]:
     """`again`: the errors after which an item is tried again. Raises ClientError when no broker answers that
     could tell whom to ask."""
@@ -68,7 +68,7 @@ async def fan_out(
     pending: dict[K, ClientError] = dict.fromkeys(
         wanted, errors.RequestTimedOutError("no broker has answered")
     )
-    deadline = asyncio.get_running_loop().time() + patience.timeout_s
+    deadline = asyncio.get_running_loop().time() + policy.timeout_s
     attempt = 0
     try:
         async with asyncio.timeout_at(deadline):
@@ -79,15 +79,20 @@ async def fan_out(
                     else:
                         outcomes[key] = outcome
                         pending.pop(key, None)
-                if pending and attempt >= patience.retries:
+                if pending and attempt >= policy.retries:
                     break
                 if pending:
                     await asyncio.sleep(
-                        backoff_s(attempt, patience.backoff_ms, patience.backoff_max_ms, patience.uniform)
+                        backoff_s(
+                            attempt,
+                            policy.backoff_ms,
+                            policy.backoff_max_ms,
+                            policy.uniform,
+                        )
                     )
                     attempt += 1
     except TimeoutError:
-        pending = {key: _late(patience.timeout_s, last) for key, last in pending.items()}
+        pending = {key: _late(policy.timeout_s, last) for key, last in pending.items()}
     outcomes.update(pending)
     return Results({key: outcomes[key] for key in wanted})
 

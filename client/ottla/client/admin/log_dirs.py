@@ -4,94 +4,98 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, by_topic, outcome, refuse
 from ottla.client.admin.fan_out import BROKER
+from ottla.client.admin.network import AdminNetwork, by_topic, outcome, refuse
 from ottla.client.admin_types import (
     LogDirDescription,
     Node,
     ReplicaInfo,
     ReplicaLogDirs,
+    Results,
     TopicPartition,
     TopicPartitionReplica,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 
-class LogDirs(Family):
-    async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None
-    ) -> Results[int, tuple[LogDirDescription, ...]]:
-        """The log directories of these brokers, or of all that live, with the replicas in them."""
+async def describe_log_dirs(
+    network: AdminNetwork, brokers: Iterable[int] | None = None
+) -> Results[int, tuple[LogDirDescription, ...]]:
+    """The log directories of these brokers, or of all that live, with the replicas in them."""
 
-        async def ask(node: Node) -> tuple[LogDirDescription, ...]:
-            return await self._log_dirs(node, None)
+    async def ask(node: Node) -> tuple[LogDirDescription, ...]:
+        return await _log_dirs(network, node, None)
 
-        return await self._at_brokers(brokers, ask)
+    return await network.at_brokers(brokers, ask)
 
-    async def describe_replica_log_dirs(
-        self, replicas: Iterable[tuple[str, int, int]]
-    ) -> Results[TopicPartitionReplica, ReplicaLogDirs]:
-        """Where replicas lie, and where to they are on their way."""
 
-        async def ask(
-            node: Node, share: list[TopicPartitionReplica]
-        ) -> dict[TopicPartitionReplica, ReplicaLogDirs | ClientError]:
-            found = await self._log_dirs(node, by_topic(TopicPartition(r.topic, r.partition) for r in share))
-            return {replica: _lies(found, replica) for replica in share}
+async def describe_replica_log_dirs(
+    network: AdminNetwork, replicas: Iterable[tuple[str, int, int]]
+) -> Results[TopicPartitionReplica, ReplicaLogDirs]:
+    """Where replicas lie, and where to they are on their way."""
 
-        wanted = [TopicPartitionReplica(*each) for each in replicas]
-        return await self._items(wanted, self._holders, ask, BROKER)
+    async def ask(
+        node: Node, share: list[TopicPartitionReplica]
+    ) -> dict[TopicPartitionReplica, ReplicaLogDirs | ClientError]:
+        found = await _log_dirs(network, node, by_topic(TopicPartition(r.topic, r.partition) for r in share))
+        return {replica: _lies(found, replica) for replica in share}
 
-    async def alter_replica_log_dirs(
-        self, targets: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str]
-    ) -> Results[TopicPartitionReplica, None]:
-        """Move replicas to other folders of their brokers, or say where those to come shall be made: such a
-        one fails with REPLICA_NOT_AVAILABLE, and lands there when it is made, as in Kafka."""
-        request = m.AlterReplicaLogDirsRequest
-        wanted = {TopicPartitionReplica(*each): path for each, path in targets.items()}
+    wanted = [TopicPartitionReplica(*each) for each in replicas]
+    return await network.by_node(wanted, partial(_holders, network), ask, BROKER)
 
-        async def ask(
-            node: Node, share: list[TopicPartitionReplica]
-        ) -> dict[TopicPartitionReplica, ClientError | None]:
-            paths: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-            for replica in share:
-                paths[wanted[replica]].append(TopicPartition(replica.topic, replica.partition))
-            row = request.AlterReplicaLogDirTopic
-            dirs = [
-                request.AlterReplicaLogDir(
-                    path=path, topics=[row(name=t, partitions=p) for t, p in by_topic(moved).items()]
-                )
-                for path, moved in paths.items()
-            ]
-            response = await self._brokers.to(node, request(dirs=dirs))
-            return {
-                replica: outcome(p.error_code, None, replica)
-                for t in response.results
-                for p in t.partitions
-                for replica in [TopicPartitionReplica(t.topic_name, p.partition_index, node.id)]
-            }
 
-        return await self._items(wanted, self._holders, ask, BROKER)
+async def alter_replica_log_dirs(
+    network: AdminNetwork, targets: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str]
+) -> Results[TopicPartitionReplica, None]:
+    """Move replicas to other folders of their brokers, or say where those to come shall be made: such a
+    one fails with REPLICA_NOT_AVAILABLE, and lands there when it is made, as in Kafka."""
+    request = m.AlterReplicaLogDirsRequest
+    wanted = {TopicPartitionReplica(*each): path for each, path in targets.items()}
 
-    async def _holders(
-        self, keys: Collection[TopicPartitionReplica]
-    ) -> Mapping[TopicPartitionReplica, Node | ClientError]:
-        nodes = await self._nodes({key.broker for key in keys})
-        return {key: nodes[key.broker] for key in keys}
+    async def ask(
+        node: Node, share: list[TopicPartitionReplica]
+    ) -> dict[TopicPartitionReplica, ClientError | None]:
+        paths: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for replica in share:
+            paths[wanted[replica]].append(TopicPartition(replica.topic, replica.partition))
+        row = request.AlterReplicaLogDirTopic
+        dirs = [
+            request.AlterReplicaLogDir(
+                path=path, topics=[row(name=t, partitions=p) for t, p in by_topic(moved).items()]
+            )
+            for path, moved in paths.items()
+        ]
+        response = await network.send_to(node, request(dirs=dirs))
+        return {
+            replica: outcome(p.error_code, None, replica)
+            for t in response.results
+            for p in t.partitions
+            for replica in [TopicPartitionReplica(t.topic_name, p.partition_index, node.id)]
+        }
 
-    async def _log_dirs(
-        self, node: Node, topics: Mapping[str, list[int]] | None
-    ) -> tuple[LogDirDescription, ...]:
-        row = m.DescribeLogDirsRequest.DescribableLogDirTopic
-        wanted = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
-        response = await self._brokers.to(node, m.DescribeLogDirsRequest(topics=wanted))
-        refuse(response.error_code)
-        return tuple(_log_dir(each) for each in response.results)
+    return await network.by_node(wanted, partial(_holders, network), ask, BROKER)
+
+
+async def _holders(
+    network: AdminNetwork, keys: Collection[TopicPartitionReplica]
+) -> Mapping[TopicPartitionReplica, Node | ClientError]:
+    nodes = await network.nodes({key.broker for key in keys})
+    return {key: nodes[key.broker] for key in keys}
+
+
+async def _log_dirs(
+    network: AdminNetwork, node: Node, topics: Mapping[str, list[int]] | None
+) -> tuple[LogDirDescription, ...]:
+    row = m.DescribeLogDirsRequest.DescribableLogDirTopic
+    wanted = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
+    response = await network.send_to(node, m.DescribeLogDirsRequest(topics=wanted))
+    refuse(response.error_code)
+    return tuple(_log_dir(each) for each in response.results)
 
 
 def _log_dir(directory: Any) -> LogDirDescription:

@@ -7,12 +7,19 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, by_partition, each_partition, outcome
 from ottla.client.admin.fan_out import LEADER
-from ottla.client.admin_types import ByPartition, ListedOffset, Node, OffsetSpec, Partitions, TopicPartition
+from ottla.client.admin.network import AdminNetwork, by_partition, each_partition, outcome
+from ottla.client.admin_types import (
+    ByPartition,
+    ListedOffset,
+    Node,
+    OffsetSpec,
+    Partitions,
+    Results,
+    TopicPartition,
+)
 from ottla.client.core.consumer_config import ISOLATION_LEVELS
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -26,88 +33,100 @@ _OFFSETS_AGAIN: Final = LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKN
 _DELETE_AGAIN: Final = LEADER | {ErrorCode.REQUEST_TIMED_OUT}
 
 
-class Logs(Family):
-    async def list_offsets(
-        self,
-        specs: ByPartition[OffsetSpec | int],
-        *,
-        isolation_level: str = "read_uncommitted",
-    ) -> Results[TopicPartition, ListedOffset]:
-        """The offset of each partition that its `OffsetSpec`, or a time in ms, stands for; with
-        read_committed the latest is before the first open transaction."""
-        return await self._offsets(by_partition(specs), ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
+async def list_offsets(
+    network: AdminNetwork,
+    specs: ByPartition[OffsetSpec | int],
+    *,
+    isolation_level: str = "read_uncommitted",
+) -> Results[TopicPartition, ListedOffset]:
+    """The offset of each partition that its `OffsetSpec`, or a time in ms, stands for; with
+    read_committed the latest is before the first open transaction."""
+    return await _offsets(network, by_partition(specs), ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
 
-    async def _offsets(
-        self, specs: Mapping[TopicPartition, OffsetSpec | int], isolation: int, again: Collection[ErrorCode]
-    ) -> Results[TopicPartition, ListedOffset]:
-        request = m.ListOffsetsRequest
 
-        async def ask(
-            node: Node, share: list[TopicPartition]
-        ) -> dict[TopicPartition, ListedOffset | ClientError]:
-            rows: defaultdict[str, list[Any]] = defaultdict(list)
-            for tp in share:
-                row = request.ListOffsetsPartition(partition_index=tp.partition, timestamp=int(specs[tp]))
-                rows[tp.topic].append(row)
-            needed = max(_VERSION_OF.get(OffsetSpec(specs[tp]), 0) if specs[tp] < 0 else 0 for tp in share)
-            if needed:
-                await self._needs(node, request.api_key, needed)
-            topics = [request.ListOffsetsTopic(name=t, partitions=p) for t, p in rows.items()]
-            response = await self._brokers.to(
-                node, request(replica_id=-1, isolation_level=isolation, topics=topics)
-            )
-            return {
-                tp: outcome(p.error_code, None, tp) or ListedOffset(p.offset, p.timestamp, p.leader_epoch)
-                for t in response.topics
-                for p in t.partitions
-                for tp in [TopicPartition(t.name, p.partition_index)]
-            }
+async def _offsets(
+    network: AdminNetwork,
+    specs: Mapping[TopicPartition, OffsetSpec | int],
+    isolation: int,
+    again: Collection[ErrorCode],
+) -> Results[TopicPartition, ListedOffset]:
+    request = m.ListOffsetsRequest
 
-        return await self._items(specs, self._leaders, ask, again)
+    async def ask(
+        node: Node, share: list[TopicPartition]
+    ) -> dict[TopicPartition, ListedOffset | ClientError]:
+        rows: defaultdict[str, list[Any]] = defaultdict(list)
+        for tp in share:
+            row = request.ListOffsetsPartition(partition_index=tp.partition, timestamp=int(specs[tp]))
+            rows[tp.topic].append(row)
+        needed = max(_VERSION_OF.get(OffsetSpec(specs[tp]), 0) if specs[tp] < 0 else 0 for tp in share)
+        if needed:
+            await _needs(network, node, request.api_key, needed)
+        topics = [request.ListOffsetsTopic(name=t, partitions=p) for t, p in rows.items()]
+        response = await network.send_to(
+            node, request(replica_id=-1, isolation_level=isolation, topics=topics)
+        )
+        return {
+            tp: outcome(p.error_code, None, tp) or ListedOffset(p.offset, p.timestamp, p.leader_epoch)
+            for t in response.topics
+            for p in t.partitions
+            for tp in [TopicPartition(t.name, p.partition_index)]
+        }
 
-    async def _needs(self, node: Node, api_key: int, version: int) -> None:
-        served = await self._brokers.version_of(node, api_key)
-        if served < version:
-            raise errors.UnsupportedVersionError(f"broker {node.id} cannot tell this offset")
+    return await network.by_node(specs, network.leaders, ask, again)
 
-    async def delete_records(self, before: ByPartition[int]) -> Results[TopicPartition, int]:
-        """Delete what is before an offset (-1: all there is); the offsets at which logs begin now."""
-        request = m.DeleteRecordsRequest
-        wanted = by_partition(before)
 
-        async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, int | ClientError]:
-            rows: defaultdict[str, list[Any]] = defaultdict(list)
-            for tp in share:
-                row = request.DeleteRecordsPartition(partition_index=tp.partition, offset=wanted[tp])
-                rows[tp.topic].append(row)
-            topics = [request.DeleteRecordsTopic(name=t, partitions=p) for t, p in rows.items()]
-            response = await self._brokers.to(
-                node, request(timeout_ms=self._brokers.timeout_ms, topics=topics)
-            )
-            return {
-                tp: p.low_watermark if error is None else error
-                for t in response.topics
-                for p in t.partitions
-                for tp in [TopicPartition(t.name, p.partition_index)]
-                for error in [outcome(p.error_code, None, tp)]
-            }
+async def _needs(network: AdminNetwork, node: Node, api_key: int, version: int) -> None:
+    served = await network.version_of(node, api_key)
+    if served < version:
+        raise errors.UnsupportedVersionError(f"broker {node.id} cannot tell this offset")
 
-        return await self._items(wanted, self._leaders, ask, _DELETE_AGAIN)
 
-    # --- offsets of one kind, at once: what has no leader now is left out ---
+async def delete_records(network: AdminNetwork, before: ByPartition[int]) -> Results[TopicPartition, int]:
+    """Delete what is before an offset (-1: all there is); the offsets at which logs begin now."""
+    request = m.DeleteRecordsRequest
+    wanted = by_partition(before)
 
-    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The high watermarks; a partition without a leader is left out."""
-        return await self._at_once(partitions, OffsetSpec.LATEST)
+    async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, int | ClientError]:
+        rows: defaultdict[str, list[Any]] = defaultdict(list)
+        for tp in share:
+            row = request.DeleteRecordsPartition(partition_index=tp.partition, offset=wanted[tp])
+            rows[tp.topic].append(row)
+        topics = [request.DeleteRecordsTopic(name=t, partitions=p) for t, p in rows.items()]
+        response = await network.send_to(node, request(timeout_ms=network.timeout_ms, topics=topics))
+        return {
+            tp: p.low_watermark if error is None else error
+            for t in response.topics
+            for p in t.partitions
+            for tp in [TopicPartition(t.name, p.partition_index)]
+            for error in [outcome(p.error_code, None, tp)]
+        }
 
-    async def start_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Where logs begin; a partition without a leader is left out."""
-        return await self._at_once(partitions, OffsetSpec.EARLIEST)
+    return await network.by_node(wanted, network.leaders, ask, _DELETE_AGAIN)
 
-    async def offsets_for_time(self, partitions: Partitions, timestamp_ms: int) -> dict[TopicPartition, int]:
-        """The first offset with that timestamp or a later one; a partition without one is left out."""
-        return await self._at_once(partitions, timestamp_ms)
 
-    async def _at_once(self, partitions: Partitions, spec: OffsetSpec | int) -> dict[TopicPartition, int]:
-        found = await self._offsets(dict.fromkeys(each_partition(partitions), spec), isolation=0, again=())
-        return {tp: listed.offset for tp, listed in found.items() if listed.offset >= 0}
+# --- offsets of one kind, at once: what has no leader now is left out ---
+
+
+async def end_offsets(network: AdminNetwork, partitions: Partitions) -> dict[TopicPartition, int]:
+    """The high watermarks; a partition without a leader is left out."""
+    return await _at_once(network, partitions, OffsetSpec.LATEST)
+
+
+async def start_offsets(network: AdminNetwork, partitions: Partitions) -> dict[TopicPartition, int]:
+    """Where logs begin; a partition without a leader is left out."""
+    return await _at_once(network, partitions, OffsetSpec.EARLIEST)
+
+
+async def offsets_for_time(
+    network: AdminNetwork, partitions: Partitions, timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """The first offset with that timestamp or a later one; a partition without one is left out."""
+    return await _at_once(network, partitions, timestamp_ms)
+
+
+async def _at_once(
+    network: AdminNetwork, partitions: Partitions, spec: OffsetSpec | int
+) -> dict[TopicPartition, int]:
+    found = await _offsets(network, dict.fromkeys(each_partition(partitions), spec), isolation=0, again=())
+    return {tp: listed.offset for tp, listed in found.items() if listed.offset >= 0}

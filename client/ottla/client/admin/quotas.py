@@ -5,66 +5,65 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.client.admin.base import Family, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, refuse
 from ottla.client.admin_member_types import ANY, QuotaEntity
-from ottla.client.results import Results
+from ottla.client.admin_types import Results
 from ottla.protocol import messages as m
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _NOTHING: Final[Mapping[str, object]] = {}
 
 
-class Quotas(Family):
-    async def describe_client_quotas(
-        self, match: Mapping[str, object] = _NOTHING, *, strict: bool = False
-    ) -> dict[QuotaEntity, dict[str, float]]:
-        """Quotas by entity, of those that match: by type `user`, `client-id` or `ip` a name, None for the
-        default, or `ANY`. All without a match. `strict`: of no other type besides. Raises KafkaError."""
-        component = m.DescribeClientQuotasRequest.ComponentData
-        rows = []
-        for kind, name in match.items():
-            code = _ANY if name is ANY else _DEFAULT if name is None else _EXACT
-            rows.append(
-                component(entity_type=kind, match_type=code, match=str(name) if code == _EXACT else None)
-            )
-        response = await self._any(m.DescribeClientQuotasRequest(components=rows, strict=strict))
-        refuse(response.error_code, response.error_message)
-        return {
-            QuotaEntity({part.entity_type: part.entity_name for part in entry.entity}): {
-                value.key: value.value for value in entry.values
-            }
-            for entry in response.entries or ()
+async def describe_client_quotas(
+    network: AdminNetwork, match: Mapping[str, object] = _NOTHING, *, strict: bool = False
+) -> dict[QuotaEntity, dict[str, float]]:
+    """Quotas by entity, of those that match: by type `user`, `client-id` or `ip` a name, None for the
+    default, or `ANY`. All without a match. `strict`: of no other type besides. Raises KafkaError."""
+    component = m.DescribeClientQuotasRequest.ComponentData
+    rows = []
+    for kind, name in match.items():
+        code = _ANY if name is ANY else _DEFAULT if name is None else _EXACT
+        rows.append(component(entity_type=kind, match_type=code, match=str(name) if code == _EXACT else None))
+    response = await network.any_broker(m.DescribeClientQuotasRequest(components=rows, strict=strict))
+    refuse(response.error_code, response.error_message)
+    return {
+        QuotaEntity({part.entity_type: part.entity_name for part in entry.entity}): {
+            value.key: value.value for value in entry.values
         }
+        for entry in response.entries or ()
+    }
 
-    async def alter_client_quotas(
-        self,
-        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
-        *,
-        validate_only: bool = False,
-    ) -> Results[QuotaEntity, None]:
-        """Set quotas of entities; None removes one. The others stay."""
-        request = m.AlterClientQuotasRequest
-        entries = [
-            request.EntryData(
-                entity=[request.EntityData(entity_type=k, entity_name=n) for k, n in entity.items()],
-                ops=[
-                    request.OpData(key=key, value=value or 0.0, remove=value is None)
-                    for key, value in values.items()
-                ],
-            )
-            for entity, values in changes.items()
-        ]
-        if not entries:
-            return Results({})
-        response = await self._any(request(entries=entries, validate_only=validate_only))
-        found = {}
-        for row in response.entries:
-            entity = QuotaEntity({part.entity_type: part.entity_name for part in row.entity})
-            found[entity] = outcome(row.error_code, row.error_message, dict(entity))
-        return Results(found)
 
-    async def alter_client_quota(
-        self, entity: Mapping[str, str | None], values: Mapping[str, float | None]
-    ) -> None:
-        """Of one entity; raises KafkaError."""
-        (await self.alter_client_quotas({QuotaEntity(entity): values})).raise_first()
+async def alter_client_quotas(
+    network: AdminNetwork,
+    changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+    *,
+    validate_only: bool = False,
+) -> Results[QuotaEntity, None]:
+    """Set quotas of entities; None removes one. The others stay."""
+    request = m.AlterClientQuotasRequest
+    entries = [
+        request.EntryData(
+            entity=[request.EntityData(entity_type=k, entity_name=n) for k, n in entity.items()],
+            ops=[
+                request.OpData(key=key, value=value or 0.0, remove=value is None)
+                for key, value in values.items()
+            ],
+        )
+        for entity, values in changes.items()
+    ]
+    if not entries:
+        return Results({})
+    response = await network.any_broker(request(entries=entries, validate_only=validate_only))
+    found = {}
+    for row in response.entries:
+        entity = QuotaEntity({part.entity_type: part.entity_name for part in row.entity})
+        found[entity] = outcome(row.error_code, row.error_message, dict(entity))
+    return Results(found)
+
+
+async def alter_client_quota(
+    network: AdminNetwork, entity: Mapping[str, str | None], values: Mapping[str, float | None]
+) -> None:
+    """Of one entity; raises KafkaError."""
+    (await alter_client_quotas(network, {QuotaEntity(entity): values})).raise_first()

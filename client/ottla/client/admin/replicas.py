@@ -7,105 +7,105 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, by_partition, by_topic, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, by_partition, by_topic, outcome, refuse
 from ottla.client.admin_types import (
     ByPartition,
     ElectionType,
     Node,
     Partitions,
     Reassignment,
+    Results,
     TopicPartition,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 _NO_NEED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvailableError)
 
 
-class Replicas(Family):
-    async def alter_partition_reassignments(
-        self, targets: ByPartition[Sequence[int] | None]
-    ) -> Results[TopicPartition, None]:
-        """Start moves to these replicas, preferred leader first; or, with None, cancel those under way."""
-        request = m.AlterPartitionReassignmentsRequest
-        placed = by_partition(targets)
+async def alter_partition_reassignments(
+    network: AdminNetwork, targets: ByPartition[Sequence[int] | None]
+) -> Results[TopicPartition, None]:
+    """Start moves to these replicas, preferred leader first; or, with None, cancel those under way."""
+    request = m.AlterPartitionReassignmentsRequest
+    placed = by_partition(targets)
 
-        async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
-            rows: defaultdict[str, list[Any]] = defaultdict(list)
-            for tp in share:
-                wanted = placed[tp]
-                replicas = None if wanted is None else list(wanted)
-                row = request.ReassignablePartition(partition_index=tp.partition, replicas=replicas)
-                rows[tp.topic].append(row)
-            response = await self._brokers.to(
-                node,
-                request(
-                    timeout_ms=self._brokers.timeout_ms,
-                    topics=[request.ReassignableTopic(name=t, partitions=p) for t, p in rows.items()],
-                ),
-            )
-            refuse(response.error_code, response.error_message)
-            return {
-                tp: outcome(p.error_code, p.error_message, tp)
-                for t in response.responses
-                for p in t.partitions
-                for tp in [TopicPartition(t.name, p.partition_index)]
-            }
-
-        return await self._at_controller(placed, ask)
-
-    async def list_partition_reassignments(
-        self, partitions: Partitions | None = None
-    ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way, of these partitions or of all. Raises KafkaError."""
-        request = m.ListPartitionReassignmentsRequest
-        row = request.ListPartitionReassignmentsTopics
-        wanted = None
-        if partitions is not None:
-            wanted = [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
-
-        def read(response: Any) -> dict[TopicPartition, Reassignment]:
-            refuse(response.error_code, response.error_message)
-            return {
-                TopicPartition(t.name, p.partition_index): Reassignment(
-                    tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
-                )
-                for t in response.topics
-                for p in t.partitions
-            }
-
-        asked = request(topics=wanted, timeout_ms=self._brokers.timeout_ms)
-        return await self._asked_controller(asked, read)
-
-    async def elect_leaders(
-        self, election_type: ElectionType, partitions: Partitions | None = None
-    ) -> Results[TopicPartition, None]:
-        """Have leaders elected, of these partitions or of all that need one; ELECTION_NOT_NEEDED is an error
-        of those that were named."""
-        request = m.ElectLeadersRequest
-        wanted = None
-        if partitions is not None:
-            rows = by_topic(partitions).items()
-            wanted = [request.TopicPartitions(topic=t, partitions=p) for t, p in rows]
-
-        def read(response: Any) -> dict[TopicPartition, ClientError | None]:
-            refuse(response.error_code)
-            return {
-                tp: outcome(p.error_code, p.error_message, tp)
-                for t in response.replica_election_results
-                for p in t.partition_result
-                for tp in [TopicPartition(t.topic, p.partition_id)]
-            }
-
-        asked = request(
-            election_type=election_type, topic_partitions=wanted, timeout_ms=self._brokers.timeout_ms
+    async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
+        rows: defaultdict[str, list[Any]] = defaultdict(list)
+        for tp in share:
+            wanted = placed[tp]
+            replicas = None if wanted is None else list(wanted)
+            row = request.ReassignablePartition(partition_index=tp.partition, replicas=replicas)
+            rows[tp.topic].append(row)
+        response = await network.send_to(
+            node,
+            request(
+                timeout_ms=network.timeout_ms,
+                topics=[request.ReassignableTopic(name=t, partitions=p) for t, p in rows.items()],
+            ),
         )
-        return Results(await self._asked_controller(asked, read))
+        refuse(response.error_code, response.error_message)
+        return {
+            tp: outcome(p.error_code, p.error_message, tp)
+            for t in response.responses
+            for p in t.partitions
+            for tp in [TopicPartition(t.name, p.partition_index)]
+        }
 
-    async def elect_preferred_leaders(self, partitions: Partitions | None = None) -> None:
-        """Give leadership to the first replica of each partition where it is in sync; all when None. Raises
-        KafkaError for what failed otherwise."""
-        for error in (await self.elect_leaders(ElectionType.PREFERRED, partitions)).errors.values():
-            if not isinstance(error, _NO_NEED):
-                raise error
+    return await network.at_controller(placed, ask)
+
+
+async def list_partition_reassignments(
+    network: AdminNetwork, partitions: Partitions | None = None
+) -> dict[TopicPartition, Reassignment]:
+    """The moves under way, of these partitions or of all. Raises KafkaError."""
+    request = m.ListPartitionReassignmentsRequest
+    row = request.ListPartitionReassignmentsTopics
+    wanted = None
+    if partitions is not None:
+        wanted = [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
+
+    def read(response: Any) -> dict[TopicPartition, Reassignment]:
+        refuse(response.error_code, response.error_message)
+        return {
+            TopicPartition(t.name, p.partition_index): Reassignment(
+                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+            )
+            for t in response.topics
+            for p in t.partitions
+        }
+
+    asked = request(topics=wanted, timeout_ms=network.timeout_ms)
+    return await network.ask_controller(asked, read)
+
+
+async def elect_leaders(
+    network: AdminNetwork, election_type: ElectionType, partitions: Partitions | None = None
+) -> Results[TopicPartition, None]:
+    """Have leaders elected, of these partitions or of all that need one; ELECTION_NOT_NEEDED is an error
+    of those that were named."""
+    request = m.ElectLeadersRequest
+    wanted = None
+    if partitions is not None:
+        rows = by_topic(partitions).items()
+        wanted = [request.TopicPartitions(topic=t, partitions=p) for t, p in rows]
+
+    def read(response: Any) -> dict[TopicPartition, ClientError | None]:
+        refuse(response.error_code)
+        return {
+            tp: outcome(p.error_code, p.error_message, tp)
+            for t in response.replica_election_results
+            for p in t.partition_result
+            for tp in [TopicPartition(t.topic, p.partition_id)]
+        }
+
+    asked = request(election_type=election_type, topic_partitions=wanted, timeout_ms=network.timeout_ms)
+    return Results(await network.ask_controller(asked, read))
+
+
+async def elect_preferred_leaders(network: AdminNetwork, partitions: Partitions | None = None) -> None:
+    """Give leadership to the first replica of each partition where it is in sync; all when None. Raises
+    KafkaError for what failed otherwise."""
+    for error in (await elect_leaders(network, ElectionType.PREFERRED, partitions)).errors.values():
+        if not isinstance(error, _NO_NEED):
+            raise error

@@ -5,69 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.client.admin.base import Family, refuse
+from ottla.client.admin.network import AdminNetwork, refuse
 from ottla.client.admin_member_types import DelegationToken
 from ottla.protocol import messages as m
 
 
-class Tokens(Family):
-    async def create_delegation_token(
-        self, *, owner: str | None = None, renewers: Iterable[str] = (), max_lifetime_ms: int = -1
-    ) -> DelegationToken:
-        """A token for oneself, or for another one. Principals are `User:alice`; -1 leaves the lifetime to
-        the broker. Raises KafkaError."""
-        request = m.CreateDelegationTokenRequest
-        kind, name = (None, None) if owner is None else _principal(owner)
-        given = list(renewers)
-        rows = [
-            request.CreatableRenewers(principal_type=kind, principal_name=name)
-            for kind, name in map(_principal, given)
-        ]
-        response = await self._any(
-            request(
-                owner_principal_type=kind,
-                owner_principal_name=name,
-                renewers=rows,
-                max_lifetime_ms=max_lifetime_ms,
-            )
+async def create_delegation_token(
+    network: AdminNetwork,
+    *,
+    owner: str | None = None,
+    renewers: Iterable[str] = (),
+    max_lifetime_ms: int = -1,
+) -> DelegationToken:
+    """A token for oneself, or for another one. Principals are `User:alice`; -1 leaves the lifetime to
+    the broker. Raises KafkaError."""
+    request = m.CreateDelegationTokenRequest
+    kind, name = (None, None) if owner is None else _principal(owner)
+    given = list(renewers)
+    rows = [
+        request.CreatableRenewers(principal_type=kind, principal_name=name)
+        for kind, name in map(_principal, given)
+    ]
+    response = await network.any_broker(
+        request(
+            owner_principal_type=kind,
+            owner_principal_name=name,
+            renewers=rows,
+            max_lifetime_ms=max_lifetime_ms,
         )
-        refuse(response.error_code)
-        return DelegationToken(
-            response.token_id,
-            f"{response.principal_type}:{response.principal_name}",
-            f"{response.token_requester_principal_type}:{response.token_requester_principal_name}",
-            tuple(given),
-            response.issue_timestamp_ms,
-            response.expiry_timestamp_ms,
-            response.max_timestamp_ms,
-            bytes(response.hmac),
-        )
+    )
+    refuse(response.error_code)
+    return DelegationToken(
+        response.token_id,
+        f"{response.principal_type}:{response.principal_name}",
+        f"{response.token_requester_principal_type}:{response.token_requester_principal_name}",
+        tuple(given),
+        response.issue_timestamp_ms,
+        response.expiry_timestamp_ms,
+        response.max_timestamp_ms,
+        bytes(response.hmac),
+    )
 
-    async def renew_delegation_token(self, hmac: bytes, *, period_ms: int = -1) -> int:
-        """Put a token's end off; when that is now, in ms. Raises KafkaError."""
-        response = await self._any(m.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms))
-        refuse(response.error_code)
-        return int(response.expiry_timestamp_ms)
 
-    async def expire_delegation_token(self, hmac: bytes, *, period_ms: int = -1) -> int:
-        """Bring a token's end forward, with -1 to now; when that is, in ms. Raises KafkaError."""
-        request = m.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
-        response = await self._any(request)
-        refuse(response.error_code)
-        return int(response.expiry_timestamp_ms)
+async def renew_delegation_token(network: AdminNetwork, hmac: bytes, *, period_ms: int = -1) -> int:
+    """Put a token's end off; when that is now, in ms. Raises KafkaError."""
+    response = await network.any_broker(m.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms))
+    refuse(response.error_code)
+    return int(response.expiry_timestamp_ms)
 
-    async def describe_delegation_tokens(
-        self, owners: Iterable[str] | None = None
-    ) -> tuple[DelegationToken, ...]:
-        """The tokens of these owners, or all that the caller may see. Raises KafkaError."""
-        request = m.DescribeDelegationTokenRequest
-        row = request.DescribeDelegationTokenOwner
-        wanted = None
-        if owners is not None:
-            wanted = [row(principal_type=k, principal_name=n) for k, n in map(_principal, owners)]
-        response = await self._any(request(owners=wanted))
-        refuse(response.error_code)
-        return tuple(map(_token, response.tokens))
+
+async def expire_delegation_token(network: AdminNetwork, hmac: bytes, *, period_ms: int = -1) -> int:
+    """Bring a token's end forward, with -1 to now; when that is, in ms. Raises KafkaError."""
+    request = m.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
+    response = await network.any_broker(request)
+    refuse(response.error_code)
+    return int(response.expiry_timestamp_ms)
+
+
+async def describe_delegation_tokens(
+    network: AdminNetwork, owners: Iterable[str] | None = None
+) -> tuple[DelegationToken, ...]:
+    """The tokens of these owners, or all that the caller may see. Raises KafkaError."""
+    request = m.DescribeDelegationTokenRequest
+    row = request.DescribeDelegationTokenOwner
+    wanted = None
+    if owners is not None:
+        wanted = [row(principal_type=k, principal_name=n) for k, n in map(_principal, owners)]
+    response = await network.any_broker(request(owners=wanted))
+    refuse(response.error_code)
+    return tuple(map(_token, response.tokens))
 
 
 def _principal(text: str) -> tuple[str, str]:

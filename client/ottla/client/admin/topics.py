@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from ottla.client.admin.base import Family, operations, outcome
 from ottla.client.admin.fan_out import CONTROLLER
+from ottla.client.admin.network import AdminNetwork, operations, outcome
 from ottla.client.admin_types import (
     ConfigEntry,
     CreatedTopic,
@@ -15,11 +15,11 @@ from ottla.client.admin_types import (
     NewTopic,
     Node,
     PartitionDescription,
+    Results,
     TopicDescription,
     TopicListing,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -29,120 +29,125 @@ _QUOTA: Final = CONTROLLER | {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 Name = TypeVar("Name", str, UUID)
 
 
-class Topics(Family):
-    async def list_topics(self, *, internal: bool = False) -> dict[str, TopicListing]:
-        """All topics that the caller may see; Kafka's own only where asked for."""
-        response = await self._any(m.MetadataRequest(topics=None, allow_auto_topic_creation=False))
+async def list_topics(network: AdminNetwork, *, internal: bool = False) -> dict[str, TopicListing]:
+    """All topics that the caller may see; Kafka's own only where asked for."""
+    response = await network.any_broker(m.MetadataRequest(topics=None, allow_auto_topic_creation=False))
+    return {
+        t.name: TopicListing(t.name, t.topic_id, t.is_internal)
+        for t in response.topics
+        if internal or not t.is_internal
+    }
+
+
+async def describe_topics(
+    network: AdminNetwork, names: Iterable[Name] | None = None, *, authorized_operations: bool = False
+) -> Results[Name, TopicDescription]:
+    """Topics by name, or by id (KIP-516); all of them, Kafka's own too, when None are given."""
+    row = m.MetadataRequest.MetadataRequestTopic
+    wanted: list[Any] | None = None
+    if names is not None:
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return Results({})
+    by_id = bool(wanted) and isinstance(wanted[0], UUID) if wanted is not None else False
+    response = await network.any_broker(
+        m.MetadataRequest(
+            topics=None
+            if wanted is None
+            else [row(name=None, topic_id=each) if by_id else row(name=each) for each in wanted],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=authorized_operations,
+        )
+    )
+    found = {}
+    for topic in response.topics:
+        key = topic.topic_id if by_id else topic.name
+        found[key] = outcome(topic.error_code, None, key) or _described(topic)
+    return Results(found)
+
+
+async def create_topics(
+    network: AdminNetwork, topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> Results[str, CreatedTopic]:
+    """`validate_only`: look at whether they could be, and what they would be like."""
+    wanted = {topic.name: topic for topic in topics}
+
+    async def ask(node: Node, names: list[str]) -> dict[str, CreatedTopic | ClientError]:
+        request = m.CreateTopicsRequest(
+            topics=[_creatable(wanted[name]) for name in names],
+            timeout_ms=network.timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await network.send_to(node, request)
         return {
-            t.name: TopicListing(t.name, t.topic_id, t.is_internal)
-            for t in response.topics
-            if internal or not t.is_internal
+            row.name: outcome(row.error_code, row.error_message, row.name) or _created(row)
+            for row in response.topics
         }
 
-    async def describe_topics(
-        self, names: Iterable[Name] | None = None, *, authorized_operations: bool = False
-    ) -> Results[Name, TopicDescription]:
-        """Topics by name, or by id (KIP-516); all of them, Kafka's own too, when None are given."""
-        row = m.MetadataRequest.MetadataRequestTopic
-        wanted: list[Any] | None = None
-        if names is not None:
-            wanted = list(dict.fromkeys(names))
-            if not wanted:
-                return Results({})
-        by_id = bool(wanted) and isinstance(wanted[0], UUID) if wanted is not None else False
-        response = await self._any(
-            m.MetadataRequest(
-                topics=None
-                if wanted is None
-                else [row(name=None, topic_id=each) if by_id else row(name=each) for each in wanted],
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=authorized_operations,
-            )
+    return await network.at_controller(wanted, ask, _QUOTA)
+
+
+async def create_topic(
+    network: AdminNetwork,
+    name: str,
+    *,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    config: Mapping[str, str] | None = None,
+    assignment: Mapping[int, Sequence[int]] | None = None,
+) -> CreatedTopic:
+    """One topic; see `NewTopic`. Raises KafkaError."""
+    topic = NewTopic(name, partitions, replication_factor, config or {}, assignment)
+    return (await create_topics(network, [topic]))[name]
+
+
+async def delete_topics(network: AdminNetwork, names: Iterable[Name]) -> Results[Name, None]:
+    """Topics by name, or by id."""
+    request, state = m.DeleteTopicsRequest, m.DeleteTopicsRequest.DeleteTopicState
+
+    async def ask(node: Node, keys: list[Name]) -> dict[Name, ClientError | None]:
+        by_id = isinstance(keys[0], UUID)
+        states = [state(topic_id=key) if isinstance(key, UUID) else state(name=key) for key in keys]
+        # Versions before the one with ids have a list of names instead.
+        old: list[str] = [] if by_id else list(map(str, keys))
+        response = await network.send_to(
+            node, request(topics=states, topic_names=old, timeout_ms=network.timeout_ms)
         )
-        found = {}
-        for topic in response.topics:
-            key = topic.topic_id if by_id else topic.name
-            found[key] = outcome(topic.error_code, None, key) or _described(topic)
-        return Results(found)
+        rows = [(row.topic_id if by_id else row.name, row) for row in response.responses]
+        return {key: outcome(row.error_code, row.error_message, key) for key, row in rows}
 
-    async def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> Results[str, CreatedTopic]:
-        """`validate_only`: look at whether they could be, and what they would be like."""
-        wanted = {topic.name: topic for topic in topics}
+    return await network.at_controller(names, ask, _QUOTA)
 
-        async def ask(node: Node, names: list[str]) -> dict[str, CreatedTopic | ClientError]:
-            request = m.CreateTopicsRequest(
-                topics=[_creatable(wanted[name]) for name in names],
-                timeout_ms=self._brokers.timeout_ms,
-                validate_only=validate_only,
-            )
-            response = await self._brokers.to(node, request)
-            return {
-                row.name: outcome(row.error_code, row.error_message, row.name) or _created(row)
-                for row in response.topics
-            }
 
-        return await self._at_controller(wanted, ask, _QUOTA)
+async def delete_topic(network: AdminNetwork, name: str) -> None:
+    """Raises KafkaError."""
+    (await delete_topics(network, [name])).raise_first()
 
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        config: Mapping[str, str] | None = None,
-        assignment: Mapping[int, Sequence[int]] | None = None,
-    ) -> CreatedTopic:
-        """One topic; see `NewTopic`. Raises KafkaError."""
-        topic = NewTopic(name, partitions, replication_factor, config or {}, assignment)
-        return (await self.create_topics([topic]))[name]
 
-    async def delete_topics(self, names: Iterable[Name]) -> Results[Name, None]:
-        """Topics by name, or by id."""
-        request, state = m.DeleteTopicsRequest, m.DeleteTopicsRequest.DeleteTopicState
+async def create_partitions(
+    network: AdminNetwork, counts: Mapping[str, int | NewPartitions], *, validate_only: bool = False
+) -> Results[str, None]:
+    """Grow topics to so many partitions in all."""
+    grown = m.CreatePartitionsRequest
 
-        async def ask(node: Node, keys: list[Name]) -> dict[Name, ClientError | None]:
-            by_id = isinstance(keys[0], UUID)
-            states = [state(topic_id=key) if isinstance(key, UUID) else state(name=key) for key in keys]
-            # Versions before the one with ids have a list of names instead.
-            old: list[str] = [] if by_id else list(map(str, keys))
-            response = await self._brokers.to(
-                node, request(topics=states, topic_names=old, timeout_ms=self._brokers.timeout_ms)
-            )
-            rows = [(row.topic_id if by_id else row.name, row) for row in response.responses]
-            return {key: outcome(row.error_code, row.error_message, key) for key, row in rows}
+    def row(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
+        given = counts[name]
+        new = NewPartitions(given) if isinstance(given, int) else given
+        placed = None
+        if new.assignments is not None:
+            placed = [grown.CreatePartitionsAssignment(broker_ids=list(each)) for each in new.assignments]
+        return grown.CreatePartitionsTopic(name=name, count=new.count, assignments=placed)
 
-        return await self._at_controller(names, ask, _QUOTA)
+    async def ask(node: Node, names: list[str]) -> dict[str, ClientError | None]:
+        request = grown(
+            topics=[row(name) for name in names],
+            timeout_ms=network.timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await network.send_to(node, request)
+        return {r.name: outcome(r.error_code, r.error_message, r.name) for r in response.results}
 
-    async def delete_topic(self, name: str) -> None:
-        """Raises KafkaError."""
-        (await self.delete_topics([name])).raise_first()
-
-    async def create_partitions(
-        self, counts: Mapping[str, int | NewPartitions], *, validate_only: bool = False
-    ) -> Results[str, None]:
-        """Grow topics to so many partitions in all."""
-        grown = m.CreatePartitionsRequest
-
-        def row(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
-            given = counts[name]
-            new = NewPartitions(given) if isinstance(given, int) else given
-            placed = None
-            if new.assignments is not None:
-                placed = [grown.CreatePartitionsAssignment(broker_ids=list(each)) for each in new.assignments]
-            return grown.CreatePartitionsTopic(name=name, count=new.count, assignments=placed)
-
-        async def ask(node: Node, names: list[str]) -> dict[str, ClientError | None]:
-            request = grown(
-                topics=[row(name) for name in names],
-                timeout_ms=self._brokers.timeout_ms,
-                validate_only=validate_only,
-            )
-            response = await self._brokers.to(node, request)
-            return {r.name: outcome(r.error_code, r.error_message, r.name) for r in response.results}
-
-        return await self._at_controller(counts, ask, _QUOTA)
+    return await network.at_controller(counts, ask, _QUOTA)
 
 
 def _creatable(topic: NewTopic) -> m.CreateTopicsRequest.CreatableTopic:

@@ -7,93 +7,94 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, refuse
 from ottla.client.admin_member_types import ScramDeletion, ScramUpsertion
-from ottla.client.admin_types import Node
+from ottla.client.admin_types import Node, Results
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.security.scram import ITERATIONS_MIN, TYPES, new_nonce, salted_password
 
 _CODES = {mechanism: code for code, mechanism in TYPES.items()}
 
 
-class Users(Family):
-    async def describe_user_scram_credentials(
-        self, users: Iterable[str] | None = None
-    ) -> Results[str, dict[str, int]]:
-        """Mechanisms and their iterations, of these users or of all that have credentials. Raises KafkaError
-        for all of them."""
-        row = m.DescribeUserScramCredentialsRequest.UserName
-        wanted = None if users is None else [row(name=name) for name in users]
-        response = await self._any(m.DescribeUserScramCredentialsRequest(users=wanted))
-        refuse(response.error_code, response.error_message)
-        return Results(
-            {
-                result.user: outcome(result.error_code, result.error_message, result.user)
-                or {
-                    TYPES[info.mechanism]: info.iterations
-                    for info in result.credential_infos
-                    if info.mechanism in TYPES
-                }
-                for result in response.results
+async def describe_user_scram_credentials(
+    network: AdminNetwork, users: Iterable[str] | None = None
+) -> Results[str, dict[str, int]]:
+    """Mechanisms and their iterations, of these users or of all that have credentials. Raises KafkaError
+    for all of them."""
+    row = m.DescribeUserScramCredentialsRequest.UserName
+    wanted = None if users is None else [row(name=name) for name in users]
+    response = await network.any_broker(m.DescribeUserScramCredentialsRequest(users=wanted))
+    refuse(response.error_code, response.error_message)
+    return Results(
+        {
+            result.user: outcome(result.error_code, result.error_message, result.user)
+            or {
+                TYPES[info.mechanism]: info.iterations
+                for info in result.credential_infos
+                if info.mechanism in TYPES
             }
-        )
+            for result in response.results
+        }
+    )
 
-    async def alter_user_scram_credentials(
-        self, alterations: Iterable[ScramUpsertion | ScramDeletion]
-    ) -> Results[str, None]:
-        """Make, replace and delete credentials; by user. Nothing of a user's is done where one fails."""
-        wanted = list(alterations)
-        request = m.AlterUserScramCredentialsRequest
-        rows: Mapping[str, list[Any]] = {each.user: [] for each in wanted}
-        unknown: dict[str, ClientError] = {}
-        for each in wanted:
-            code = _CODES.get(each.mechanism)
-            if code is None:
-                unknown[each.user] = errors.UnsupportedSaslMechanismError(
-                    f"{each.mechanism}: must be one of {', '.join(_CODES)}"
-                )
-            elif isinstance(each, ScramDeletion):
-                rows[each.user].append(request.ScramCredentialDeletion(name=each.user, mechanism=code))
-            else:
-                salt = new_nonce().encode()
-                salted = await asyncio.to_thread(
-                    salted_password, each.mechanism, each.password, salt, each.iterations
-                )
-                rows[each.user].append(
-                    request.ScramCredentialUpsertion(
-                        name=each.user,
-                        mechanism=code,
-                        iterations=each.iterations,
-                        salt=salt,
-                        salted_password=salted,
-                    )
-                )
 
-        async def ask(node: Node, users: list[str]) -> dict[str, ClientError | None]:
-            share = [row for user in users for row in rows[user]]
-            deletion = request.ScramCredentialDeletion
-            response = await self._brokers.to(
-                node,
-                request(
-                    deletions=[row for row in share if isinstance(row, deletion)],
-                    upsertions=[row for row in share if not isinstance(row, deletion)],
-                ),
+async def alter_user_scram_credentials(
+    network: AdminNetwork, alterations: Iterable[ScramUpsertion | ScramDeletion]
+) -> Results[str, None]:
+    """Make, replace and delete credentials; by user. Nothing of a user's is done where one fails."""
+    wanted = list(alterations)
+    request = m.AlterUserScramCredentialsRequest
+    rows: Mapping[str, list[Any]] = {each.user: [] for each in wanted}
+    unknown: dict[str, ClientError] = {}
+    for each in wanted:
+        code = _CODES.get(each.mechanism)
+        if code is None:
+            unknown[each.user] = errors.UnsupportedSaslMechanismError(
+                f"{each.mechanism}: must be one of {', '.join(_CODES)}"
             )
-            return {r.user: outcome(r.error_code, r.error_message, r.user) for r in response.results}
+        elif isinstance(each, ScramDeletion):
+            rows[each.user].append(request.ScramCredentialDeletion(name=each.user, mechanism=code))
+        else:
+            salt = new_nonce().encode()
+            salted = await asyncio.to_thread(
+                salted_password, each.mechanism, each.password, salt, each.iterations
+            )
+            rows[each.user].append(
+                request.ScramCredentialUpsertion(
+                    name=each.user,
+                    mechanism=code,
+                    iterations=each.iterations,
+                    salt=salt,
+                    salted_password=salted,
+                )
+            )
 
-        found = await self._at_controller([user for user in rows if user not in unknown], ask)
-        return Results({**found.outcomes(), **unknown})
+    async def ask(node: Node, users: list[str]) -> dict[str, ClientError | None]:
+        share = [row for user in users for row in rows[user]]
+        deletion = request.ScramCredentialDeletion
+        response = await network.send_to(
+            node,
+            request(
+                deletions=[row for row in share if isinstance(row, deletion)],
+                upsertions=[row for row in share if not isinstance(row, deletion)],
+            ),
+        )
+        return {r.user: outcome(r.error_code, r.error_message, r.user) for r in response.results}
 
-    async def set_scram_credential(
-        self, user: str, mechanism: str, password: str, iterations: int = ITERATIONS_MIN
-    ) -> None:
-        """Make or replace one credential. Raises KafkaError."""
-        upsertion = ScramUpsertion(user, mechanism, password, iterations)
-        (await self.alter_user_scram_credentials([upsertion])).raise_first()
+    found = await network.at_controller([user for user in rows if user not in unknown], ask)
+    return Results({**found.outcomes(), **unknown})
 
-    async def delete_scram_credentials(self, user: str, mechanisms: Sequence[str]) -> None:
-        """Raises KafkaError: RESOURCE_NOT_FOUND when one of them is not there; then none is deleted."""
-        deletions = [ScramDeletion(user, mechanism) for mechanism in mechanisms]
-        (await self.alter_user_scram_credentials(deletions)).raise_first()
+
+async def set_scram_credential(
+    network: AdminNetwork, user: str, mechanism: str, password: str, iterations: int = ITERATIONS_MIN
+) -> None:
+    """Make or replace one credential. Raises KafkaError."""
+    upsertion = ScramUpsertion(user, mechanism, password, iterations)
+    (await alter_user_scram_credentials(network, [upsertion])).raise_first()
+
+
+async def delete_scram_credentials(network: AdminNetwork, user: str, mechanisms: Sequence[str]) -> None:
+    """Raises KafkaError: RESOURCE_NOT_FOUND when one of them is not there; then none is deleted."""
+    deletions = [ScramDeletion(user, mechanism) for mechanism in mechanisms]
+    (await alter_user_scram_credentials(network, deletions)).raise_first()

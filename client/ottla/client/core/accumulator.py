@@ -1,13 +1,14 @@
-"""The records that were sent and not acknowledged: batches by partition, within a bound of memory.
+"""Records that were sent and not acknowledged: batches by partition, within buffer.memory.
 
-Called by the producer (`append`) and the sender. Each partition has a queue of batches, of which the last
-may be open; each topic has one of records that may go anywhere as long as its partitions are not known.
-Invariants:
+The producer appends records, the sender takes, puts back, splits and finishes batches. Each partition has a
+queue of batches, of which the last may be open; each topic has a queue of records that wait until its
+partitions are known. Invariants:
 
 * records of a partition are in the order in which they were appended, keyed or not;
-* `used_bytes` is the sum over the records that have no outcome yet, and never above buffer.memory; no record
-  is taken for a topic that holds buffer.memory.per.topic, but the first one;
-* every record gets one outcome, through `settle`.
+* a batch is in its partition's queue, or in flight, or has its one outcome;
+* `used_bytes` is the sum over the records that have no outcome yet (also by topic), and never above
+  buffer.memory; a topic that holds buffer.memory.per.topic takes no further record;
+* every record gets one outcome, through the `settle` callback.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.client.core.backoff import Uniform
-from ottla.client.core.batch_queues import BatchQueues
 from ottla.client.core.batches import (
     BATCH_OVERHEAD,
     LARGE_OVERHEAD,
@@ -32,17 +32,77 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
 from ottla.client.core.plugins import made
-from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic, Waiting
+from ottla.client.core.sequences import Sequence as ProducerSequence
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
     ClientError,
     ConfigError,
+    DeliveryTimeoutError,
     MessageTooLargeError,
     RequestTimedOutError,
     for_code,
     typed,
 )
 from ottla.protocol.errors import ErrorCode
+
+
+class Outcome(NamedTuple):
+    """What became of a batch; of records that never got a partition, whose partition is -1, too."""
+
+    batch: Batch
+    base_offset: int
+    log_append_time_ms: int
+    """-1 where the records' own timestamps hold."""
+    error: BaseException | None
+    record_errors: dict[int, BaseException] | None = None
+    """Those records that were at fault, where the broker says so (KIP-467)."""
+
+
+Settle: TypeAlias = Callable[[Outcome], None]
+
+
+class PartitionQueue:
+    """The batches of one partition, first to be sent first."""
+
+    __slots__ = ("batches", "in_flight", "open", "sequence", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.batches: deque[Batch] = deque()
+        self.open: Batch | None = None
+        """The last of `batches`, while it takes records."""
+        self.in_flight = 0
+        """Batches on the wire."""
+        self.sequence = ProducerSequence()
+
+
+class Waiting(NamedTuple):
+    """A record whose partition cannot be told yet."""
+
+    number: int
+    since: float
+    size: int
+    partition: int | None
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    sink: Any
+
+
+class Topic:
+    __slots__ = ("name", "partitions", "queues", "sticky", "used_bytes", "waiting")
+
+    def __init__(self, name: str, sticky: Sticky) -> None:
+        self.name = name
+        self.partitions = 0
+        """0 while that is not known."""
+        self.queues: list[PartitionQueue] = []
+        self.sticky = sticky
+        self.used_bytes = 0
+        """Of its records without an outcome."""
+        self.waiting: deque[Waiting] = deque()
+
 
 log = logging.getLogger("ottla.client")
 
@@ -59,12 +119,24 @@ TOPIC_FULL: Final = 5
 """Not appended: the topic holds as much as buffer.memory.per.topic allows. There is room for other topics."""
 
 
-class Accumulator(BatchQueues):
+class Accumulator:
     """Times are seconds."""
 
     def __init__(self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, settle: Settle) -> None:
         """Raises ConfigError for a partitioner that is none."""
-        super().__init__(config, settle)
+        self._settle = settle
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self.used_bytes = 0
+        self._topics: dict[str, Topic] = {}
+        self.short_of_room = False
+        """Somebody waits for memory: batches go out without lingering."""
+        self.flushing = 0
+        """How many want everything sent without lingering."""
+        self.incomplete: dict[Batch, None] = {}
+        """Batches without an outcome, oldest first."""
+        self.active: dict[PartitionQueue, None] = {}
+        """Queues that hold batches; who was served goes to the end."""
         self._cluster = cluster
         self._uniform = uniform
         self._batch_size = config.batch_size
@@ -94,6 +166,92 @@ class Accumulator(BatchQueues):
         self._numbers = 0
         self._designating = 0
         """The number of a waiting record that is given its partition just now."""
+
+    def ready_at(self, queue: PartitionQueue) -> float:
+        """When its first batch may be sent."""
+        first = queue.batches[0]
+        if first.attempts:
+            return first.backoff_until
+        if first is not queue.open or self.flushing or self.short_of_room:
+            return -math.inf
+        return first.created_at + self._linger_s
+
+    def take(self, queue: PartitionQueue) -> Batch:
+        """Its first batch, which takes no records any more."""
+        batch = queue.batches.popleft()
+        if queue.open is batch:
+            queue.open = None
+        del self.active[queue]
+        if queue.batches:
+            self.active[queue] = None
+        return batch
+
+    def put_back(self, queue: PartitionQueue, *batches: Batch) -> None:
+        """To be sent again, before what was not sent yet, in the order of their numbers."""
+        for batch in batches:
+            numbered = queue.sequence.in_flight
+            at = 0
+            if batch in numbered:
+                earlier = set(numbered[: numbered.index(batch)])
+                while at < len(queue.batches) and queue.batches[at] in earlier:
+                    at += 1
+            else:
+                while at < len(queue.batches) and queue.batches[at].number < batch.number:
+                    at += 1
+            queue.batches.insert(at, batch)
+        self.active[queue] = None
+
+    def divide(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Put two halves in the place of a batch that is too large."""
+        parts = batch.split()
+        if batch.stamped:
+            queue.sequence.replace(batch, parts)
+        self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
+        before, self.incomplete = self.incomplete, {}
+        for other in before:
+            self.incomplete.update(dict.fromkeys(parts if other is batch else [other]))
+        for part in parts:
+            self._free(part.tp.topic, BATCH_OVERHEAD - part.size)
+        self.put_back(queue, *parts)
+
+    def finish(self, outcome: Outcome) -> None:
+        """A batch has its outcome; it is in no queue any more, or this takes it out."""
+        batch = outcome.batch
+        assert not batch.done, f"{batch!r} has its outcome already"
+        batch.done = True
+        del self.incomplete[batch]
+        self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
+        self.short_of_room = False
+        self._settle(outcome)
+
+    def _free(self, topic: str, size: int) -> None:
+        """So many bytes of a topic's records have an outcome."""
+        self.used_bytes -= size
+        self._topics[topic].used_bytes -= size
+
+    def withdraw(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Take a batch out of its queue."""
+        queue.batches.remove(batch)
+        if queue.open is batch:
+            queue.open = None
+        if not queue.batches:
+            self.active.pop(queue, None)
+
+    def expired(self, now: float) -> list[Batch]:
+        """Batches whose delivery.timeout.ms has passed, on the wire or not."""
+        latest = now - self._delivery_timeout_s
+        found = []
+        for batch in self.incomplete:
+            if batch.created_at > latest:
+                break
+            found.append(batch)
+        return found
+
+    def expiry_error(self, batch: Batch) -> DeliveryTimeoutError:
+        return DeliveryTimeoutError(
+            f"{batch.count} records for {batch.tp}: no acknowledgement in {self._delivery_timeout_s:g} s, "
+            f"after {batch.attempts} attempts"
+        )
 
     # --- appending ---
 

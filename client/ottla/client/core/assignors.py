@@ -11,9 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, ClassVar, Final
 
-from ottla.client.core.assignment import Assignment, Assignments, Assignor, PartitionRacks, Subscription
+from ottla.client.core.assignment import (
+    Assignment,
+    Assignments,
+    Assignor,
+    PartitionRacks,
+    Subscription,
+    worth_aligning,
+)
 from ottla.client.core.plugins import made
-from ottla.client.core.racks import worth_aligning
 from ottla.client.core.settings import ConfigError, Settings
 from ottla.client.core.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.client.core.types import GroupMetadata, TopicPartition

@@ -1,9 +1,9 @@
 """Which partitions existed when a consumer subscribed to their topics, and which have appeared since.
 
-Kept by `Rebalancing`, fed by `Positions` in each turn of the driver, asked where a partition has no committed
-offset (`auto.offset.reset.new.partitions`; the cases are those of KIP-842). Invariant: the first answer of a
-broker after the subscription decides, however late the consumer polls; what is not known yet has not
-appeared.
+Kept by `Rebalancing`, fed by `Positions` in each turn of the network loop, asked where a partition has no
+committed offset (`auto.offset.reset.new.partitions`; the cases are those of KIP-842). Invariant: the first
+answer of a broker after the subscription decides, however late the consumer polls; what is not known yet has
+not appeared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a group's coordinator is.
 
-Polled by the driver with the other cores; `membership` and `offsets` ask it for the node, and tell it when
-that has proved wrong. Invariant: one FindCoordinator is on its way at most, and failures are spaced out.
+Polled by the network loop with the other cores; `membership` and `offsets` ask it for the node, and tell it
+when that has proved wrong. Invariant: one FindCoordinator is on its way at most, and failures are spaced out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A group that stores no offsets, and is gone with its last member (group.ephemeral).
 
-Polled by the driver behind `membership`; `Consumer` calls `vanish` when it leaves such a group. Whoever
+Polled by the network loop behind `membership`; `Consumer` calls `vanish` when it leaves such a group. Whoever
 leaves has the group deleted: the coordinator refuses that as long as others are members, so that the last one
 does it. A member that dies leaves a group without offsets behind, which the coordinator cleans up by itself.
 Invariant: a group that has offsets stored, by whomever, is left alone: somebody else reads on from them.

@@ -1,6 +1,6 @@
 """Fetches ahead of the reader: sessions (KIP-227), near replicas (KIP-392), bounded memory.
 
-Polled by the driver; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants:
+Polled by the network loop; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants:
 
 * One request is on its way to a node at most, and no node waits for another.
 * A request reserves no memory. Its max_bytes is fetch.max.bytes less what is buffered of the partitions that
@@ -86,7 +86,7 @@ class Fetcher:
         self._failures: dict[int, int] = {}
         self._turns = itertools.count(1)
 
-    # --- the driver's side ---
+    # --- the network loop's side ---
 
     def poll(self, now: float) -> list[Outgoing]:
         by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)

@@ -1,8 +1,8 @@
 """Commits a group's offsets, and reads them back.
 
-Polled by the driver; `Consumer` calls `commit` and `fetch` and is told what came of them. Invariants: each
-call is answered once; commits of one consumer travel in the order in which they were asked for, and none is
-sent on behalf of a generation that is not the member's own any more.
+Polled by the network loop; `Consumer` calls `commit` and `fetch` and is told what came of them. Invariants:
+each call is answered once; commits of one consumer travel in the order in which they were asked for, and none
+is sent on behalf of a generation that is not the member's own any more.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class OffsetManager:
     def idle(self) -> bool:
         return not self._queue and not self._on_their_way
 
-    # --- the driver's side ---
+    # --- the network loop's side ---
 
     def poll(self, now: float) -> list[Outgoing]:
         if not self._queue:

@@ -1,9 +1,10 @@
 """Where to begin: offsets at timestamps and ends of logs (KIP-79), and whether a position still holds
 (KIP-320).
 
-Polled by the driver: it looks after the partitions in the phases RESET and VALIDATION by itself, and after
-look-ups that the consumer asks for (`offsets_for_times`, `end_offsets`, …). Invariants: an answer counts only
-for a partition that still waits for it; what failed is asked again after a pause, of whoever leads then.
+Polled by the network loop: it looks after the partitions in the phases RESET and VALIDATION by itself, and
+after look-ups that the consumer asks for (`offsets_for_times`, `end_offsets`, …). Invariants: an answer
+counts only for a partition that still waits for it; what failed is asked again after a pause, of whoever
+leads then.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Positions:
 
         return give_up
 
-    # --- the driver's side ---
+    # --- the network loop's side ---
 
     def poll(self, now: float) -> list[Outgoing]:
         self._baseline.look()

@@ -21,8 +21,7 @@ from ottla.client.core.assignors import as_assignment, assignors_of
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.member_state import Joined
-from ottla.client.core.membership import GroupMember
+from ottla.client.core.membership import GroupMember, Joined
 from ottla.client.core.sticky import CooperativeStickyAssignor
 from ottla.client.core.types import GroupMetadata, TopicPartition
 from ottla.protocol.topic_names import INTERNAL_TOPICS

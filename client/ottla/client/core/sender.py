@@ -1,7 +1,8 @@
 """Which Produce requests go to which broker now, and what becomes of their batches.
 
-A core of the driver (`poll`, `answered`, `next_time`), over the accumulator and the producer's state. One
-batch of each partition a request, max.in.flight.requests.per.connection requests to each broker. Invariants:
+A core of the network loop (`poll`, `answered`, `next_time`), over the accumulator and the producer's state.
+One batch of each partition a request, max.in.flight.requests.per.connection requests to each broker.
+Invariants:
 
 * with idempotence, and with one request in flight, records of a partition are written in the order in which
   they were sent, whatever fails and is sent again;
@@ -17,13 +18,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.client.core.accumulator import Accumulator
+from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.producer_stats import ProducerStats
-from ottla.client.core.queues import Outcome, PartitionQueue
 from ottla.client.core.sequences import Sequence
 from ottla.client.core.transactions import Transactions
 from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition

@@ -18,11 +18,11 @@ from ottla.client.core.assignment import (
     Assignment,
     Assignments,
     PartitionRacks,
+    Racks,
     Subscription,
     by_topic,
 )
 from ottla.client.core.java_order import in_java_order
-from ottla.client.core.racks import Racks
 from ottla.client.core.sticky_constrained import ConstrainedAssignment
 from ottla.client.core.sticky_general import GeneralAssignment
 from ottla.client.core.types import GroupMetadata, TopicPartition

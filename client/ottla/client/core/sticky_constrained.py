@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from ottla.client.core.assignment import Assignments, PartitionRacks
-from ottla.client.core.racks import Racks
+from ottla.client.core.assignment import Assignments, PartitionRacks, Racks
 from ottla.client.core.types import TopicPartition
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import TypeAlias
 
-from ottla.client.core.assignment import Assignments, PartitionRacks, Subscription
+from ottla.client.core.assignment import Assignments, PartitionRacks, Racks, Subscription
 from ottla.client.core.java_order import JavaSet
-from ottla.client.core.racks import Racks
 from ottla.client.core.types import TopicPartition
 
 _Share: TypeAlias = dict[TopicPartition, None]

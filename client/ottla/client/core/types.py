@@ -114,7 +114,7 @@ class Outgoing(NamedTuple):
 
 
 class Core(Protocol):
-    """What the shell drives (`ottla.client.driver`)."""
+    """What the shell drives (`ottla.client.network_loop`)."""
 
     def poll(self, now: float) -> list[Outgoing]:
         """The requests to send now."""

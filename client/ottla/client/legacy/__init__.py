@@ -35,11 +35,16 @@ if TYPE_CHECKING:
         ProducerClosedError,
         QueueFullError,
     )
-    from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage, ProducerData
+    from ottla.client.legacy.handlers import (
+        CallbackHandler,
+        ConsumerRebalanceListener,
+        EventHandler,
+        KeyedMessage,
+        ProducerData,
+    )
     from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageAndOffset, MessageSet
     from ottla.client.legacy.partitioners import ByteArrayPartitioner, DefaultPartitioner, Partitioner
     from ottla.client.legacy.producer import Producer
-    from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
     from ottla.client.legacy.simple_consumer import SimpleConsumer
     from ottla.client.legacy.simple_requests import (
         EARLIEST_TIME,
@@ -73,11 +78,16 @@ _NAMES: Final = {
         "ProducerClosedError",
         "QueueFullError",
     ),
-    "handlers": ("CallbackHandler", "EventHandler", "KeyedMessage", "ProducerData"),
+    "handlers": (
+        "CallbackHandler",
+        "ConsumerRebalanceListener",
+        "EventHandler",
+        "KeyedMessage",
+        "ProducerData",
+    ),
     "message_sets": ("ByteBufferMessageSet", "Message", "MessageAndOffset", "MessageSet"),
     "partitioners": ("ByteArrayPartitioner", "DefaultPartitioner", "Partitioner"),
     "producer": ("Producer",),
-    "rebalance_listener": ("ConsumerRebalanceListener",),
     "simple_consumer": ("SimpleConsumer",),
     "simple_requests": (
         "EARLIEST_TIME",

@@ -28,7 +28,7 @@ from ottla.client.legacy.encoders import Decoder, DefaultDecoder
 from ottla.client.legacy.errors import MessageStreamsExistError
 from ottla.client.legacy.group_coordination import GroupCoordination
 from ottla.client.legacy.group_nodes import STATIC, Subscription
-from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
+from ottla.client.legacy.handlers import ConsumerRebalanceListener
 from ottla.client.legacy.streams import KafkaStream
 from ottla.client.legacy.topic_filters import TopicFilter
 

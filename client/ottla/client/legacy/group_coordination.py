@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.legacy import rebalance_listener, sharing
+from ottla.client.legacy import range_assignor
 from ottla.client.legacy.configs import ConsumerConfig
 from ottla.client.legacy.feed import Feed
 from ottla.client.legacy.group_nodes import Subscription
-from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
+from ottla.client.legacy.handlers import ConsumerRebalanceListener, call_listener
 from ottla.client.legacy.streams import KafkaStream
 from ottla.protocol.grouping import indexes_by_topic
 
@@ -80,7 +80,7 @@ class GroupCoordination:
         assert self._feed is not None
         for topic, indexes in indexes_by_topic(partitions).items():
             threads = self._subscription.threads(self._consumer, topic)
-            for partition, thread in sharing.ranges(indexes, threads).items():
+            for partition, thread in range_assignor.ranges(indexes, threads).items():
                 tp = TopicPartition(topic, partition)
                 self._feed.take_on(tp, self._stream_of(topic, thread.number), None)
 
@@ -97,7 +97,7 @@ class GroupCoordination:
                 log.warning("%s: a commit before a rebalance failed: %s", self._consumer, problem)
         if self.listener is not None:
             # In another thread, where it may block, as commit_offsets does.
-            await asyncio.to_thread(rebalance_listener.call, self.listener, partitions)
+            await asyncio.to_thread(call_listener, self.listener, partitions)
         feed.forget_here()
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.legacy.sharing import ThreadId
+from ottla.client.legacy.range_assignor import ThreadId
 from ottla.client.legacy.topic_filters import Blacklist, TopicFilter, Whitelist
 
 BROKERS: Final = "/brokers/ids"

@@ -1,14 +1,18 @@
-"""What the older producer sends, and the hooks of its way out (`EventHandler`, `CallbackHandler`).
+"""What users of the older clients pass in: messages, hooks of the producer, a rebalance listener.
 
-Implemented by users, called by `producer` and `send_thread`.
+Users implement `EventHandler`, `CallbackHandler` and `ConsumerRebalanceListener`. `producer` and
+`send_thread` call the first two, the connector's two coordinations the third.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from ottla.client.core.types import TopicPartition
 from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageSet
+from ottla.protocol.grouping import indexes_by_topic
 
 
 class KeyedMessage(NamedTuple):
@@ -123,3 +127,27 @@ class CallbackHandler:
 
     def close(self) -> None:
         """Called once, after all else."""
+
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerRebalanceListener(Protocol):
+    """Given to `ConsumerConnector.set_consumer_rebalance_listener`."""
+
+    def before_releasing_partitions(self, partition_ownership: Mapping[str, set[int]]) -> None:
+        """Called at the beginning of a rebalance, in a thread of the connector's, with the partitions that
+        this consumer still owns, by topic. Reading has stopped, the streams give out nothing more that was
+        there before, and `commit_offsets` still counts. An exception is logged."""
+        ...
+
+
+def call_listener(listener: ConsumerRebalanceListener | None, owned: Iterable[TopicPartition]) -> None:
+    """Call the listener with the partitions of this consumer, by topic; log its exception."""
+    if listener is None:
+        return
+    ownership = {topic: set(indexes) for topic, indexes in indexes_by_topic(owned).items()}
+    try:
+        listener.before_releasing_partitions(ownership)
+    except Exception:
+        log.exception("before_releasing_partitions failed")

@@ -22,7 +22,7 @@ from ottla.client.errors import ClientError
 from ottla.client.legacy import group_nodes
 from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
 from ottla.client.legacy.group_nodes import GroupPaths, Subscription
-from ottla.client.legacy.sharing import Share, ThreadId, share
+from ottla.client.legacy.range_assignor import Share, ThreadId, share
 
 log = logging.getLogger(__name__)
 

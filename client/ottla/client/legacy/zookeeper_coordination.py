@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ottla.client.core.types import TopicPartition
-from ottla.client.legacy import rebalance_listener, registry, sharing
+from ottla.client.legacy import range_assignor, registry
 from ottla.client.legacy.configs import ConsumerConfig
 from ottla.client.legacy.errors import ConsumerRebalanceFailedError
 from ottla.client.legacy.feed import Feed
 from ottla.client.legacy.group_nodes import Subscription
-from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
+from ottla.client.legacy.handlers import ConsumerRebalanceListener, call_listener
+from ottla.client.legacy.range_assignor import Share, ThreadId
 from ottla.client.legacy.registry import Registry
-from ottla.client.legacy.sharing import Share, ThreadId
 from ottla.client.legacy.streams import KafkaStream
 
 log = logging.getLogger(__name__)
@@ -183,12 +183,12 @@ class ZooKeeperCoordination:
             log.warning("%s: no brokers are known to ZooKeeper", self._consumer)
             return True
         self._stop_reading(commit=self._config.auto_commit_enable)
-        rebalance_listener.call(self.listener, self._owned)
+        call_listener(self.listener, self._owned)
         self._registry.release(self._owned)
         feed.forget()
         shares = self._registry.shares(self._subscription)
         strategy = self._config.partition_assignment_strategy
-        self._owned = sharing.of_consumer(strategy, shares, self._consumer)
+        self._owned = range_assignor.of_consumer(strategy, shares, self._consumer)
         offsets = self._offsets(feed, self._owned)
         if not self._registry.claim(self._owned):
             self._registry.release(self._owned)

@@ -1,12 +1,12 @@
 """DescribeAcls, CreateAcls and DeleteAcls, versions 0 to 3 (KIP-140, KIP-290).
 
-Behaviour: any broker answers; a change is in ZooKeeper when it is answered, known to this broker, and
-announced to the others. Each entry to create, and each filter to delete by, has its own outcome. Without an
-authorizer everything is SECURITY_DISABLED. Who may ask is `ottla.server.authorization`'s matter. Version 0
-knows literal patterns alone.
+Behaviour: any broker responds; by then a change is stored in ZooKeeper, effective on this broker, and
+announced to the others. Each entry to create, and each filter to delete by, has its own result. Without an
+authorizer the error is SECURITY_DISABLED. `ottla.server.authorization` authorizes the requests. Version 0 has
+only literal patterns.
 
-A request with a field of code 0 (UNKNOWN) is malformed, as in Kafka; other codes that nobody knows are
-INVALID_REQUEST in an entry to create, and match nothing in a filter.
+A request with a field of code 0 (UNKNOWN) is malformed, as in Kafka; other unknown codes are INVALID_REQUEST
+in an entry to create, and match nothing in a filter.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _filter(
 
 
 def _binding(creation: Creation) -> AclBinding:
-    """Raises KafkaError for what is fit for filters alone, as Kafka fails with the whole request then."""
+    """Raises KafkaError for codes that only filters may have; as in Kafka, that fails the whole request."""
     pattern = ResourcePattern(
         ResourceType.of(creation.resource_type),
         creation.resource_name,
@@ -164,7 +164,7 @@ def _binding(creation: Creation) -> AclBinding:
 
 
 def _problem(binding: AclBinding) -> str | None:
-    """Why the entry is INVALID_REQUEST, in Kafka's words."""
+    """Kafka's message for an invalid entry (INVALID_REQUEST); None if it is valid."""
     pattern = binding.pattern
     if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"

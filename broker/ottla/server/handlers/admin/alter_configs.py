@@ -1,14 +1,14 @@
 """AlterConfigs 0 to 2 and IncrementalAlterConfigs 0 to 1, of topics and brokers; of loggers the latter only.
 
-Behaviour: AlterConfigs replaces all that is set on a resource, IncrementalAlterConfigs changes single
-settings (set, delete, and for lists append and subtract). Any broker alters topics and, by the name "", what
-holds for all brokers; a broker's own settings it alters itself. As in ZooKeeper mode the result is written
-to /config with a change notification; every broker follows those. The whole result is validated first:
-INVALID_CONFIG for a topic, INVALID_REQUEST for a broker (KAFKA-13609), with what is wrong.
+Behaviour: AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes single settings
+(set, delete, and for lists append and subtract). Any broker alters topics and, under the name "", the
+settings of all brokers; only the broker itself alters a broker's own settings. As in Kafka's ZooKeeper mode
+the result is written to /config with a change notification, which every broker follows. The whole result is
+validated first: INVALID_CONFIG for a topic, INVALID_REQUEST for a broker (KAFKA-13609), with the problem.
 
 Left out on purpose: CLIENT_METRICS (KIP-714), INVALID_REQUEST; `listeners`, `advertised.listeners` and
 `listener.security.protocol.map` do not change while a broker runs. Other security settings are stored as in
-Kafka; but for key and trust stores they take effect when the broker restarts.
+Kafka; except for key and trust stores, they take effect when the broker restarts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ottla.metadata.config import (
     deletion_policy_problem,
     topic_config_problem,
 )
-from ottla.metadata.dynamic import DynamicConfigs
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.policies import AlterConfigMetadata, Policy, check
 from ottla.metadata.stored_passwords import NoSecret
 from ottla.metadata.znodes import DEFAULT_ENTITY
@@ -64,7 +64,7 @@ class AlterConfigsHandler:
         self._policy = policy
         self._cache = cache
         self._stored = stored
-        # Read, change and write: two requests at once would lose one of the changes.
+        # Serializes read, change and write: concurrent requests would lose changes.
         self._alone = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -86,7 +86,7 @@ class AlterConfigsHandler:
     async def _alter_all(
         self, message: AlterConfigsRequest | IncrementalAlterConfigsRequest, row: Callable[..., Row]
     ) -> list[Row]:
-        """Alter each resource, and say in a row of the response how it went."""
+        """Alter each resource; the rows of the response have the results."""
         repeated = _repeated(message.resources)
         rows: list[Row] = []
         for resource in message.resources:
@@ -108,7 +108,7 @@ class AlterConfigsHandler:
                 await self._alter(resource, validate_only=validate_only)
         except KafkaError as error:
             return error
-        except Refused as refusal:
+        except ConfigRejected as refusal:
             return KafkaError(ErrorCode.INVALID_REQUEST, str(refusal))
         return None
 
@@ -205,7 +205,7 @@ def _check_form(changes: Sequence[Change] | Sequence[Setting]) -> None:
 
 
 def _changed(current: Mapping[str, str], resource: Resource, table: ConfigDef) -> dict[str, str]:
-    """The settings as they will be. Raises KafkaError."""
+    """The settings after the change. Raises KafkaError."""
     if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
         return {setting.name: setting.value or "" for setting in resource.configs}
     new = dict(current)

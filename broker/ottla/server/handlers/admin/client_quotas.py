@@ -1,8 +1,8 @@
 """DescribeClientQuotas and AlterClientQuotas, versions 0 and 1 (KIP-546).
 
-Behaviour: any broker answers, as in ZooKeeper mode; a change is stored under /config and reaches all brokers
-by a notification. Each entity of an alteration succeeds or fails on its own; one that is named twice is
-changed twice and answered once, with what came of the last. Of two names of the same type the last counts.
+Behaviour: any broker responds, as in Kafka's ZooKeeper mode; a change is stored under /config and reaches all
+brokers by a notification. Each entity of an alteration succeeds or fails separately. A duplicate entity is
+changed twice and has one result, that of the last change. Of two names of the same type the last counts.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ClientQuotasHandler:
             except KafkaError as e:
                 result.error_code, result.error_message = e.code, e.message or None
             except Exception:
-                # One entity's trouble is no reason to leave the others as they are.
-                log.exception("changing the quotas of %s failed", entity)
+                # The other entities are altered nevertheless.
+                log.exception("Altering the quotas of %s failed", entity)
                 result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
             results[frozenset(entity.items())] = result
         return AlterClientQuotasResponse(entries=list(results.values()))
@@ -83,7 +83,7 @@ def _component(data: DescribeClientQuotasRequest.ComponentData) -> Component:
         return Component(data.entity_type)
     if data.match_type == SPECIFIED:
         return Component(data.entity_type, any_name=True)
-    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")  # as Kafka, which says no more
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")  # without a message, as in Kafka
 
 
 def _result(entity: Entity) -> AlterClientQuotasResponse.EntryData:

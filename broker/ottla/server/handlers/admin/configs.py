@@ -1,12 +1,12 @@
 """DescribeConfigs 0 to 4, of topics, brokers and loggers.
 
-Behaviour: a value comes with its source (the topic's own, this broker's or all brokers' dynamic setting, this
-broker's file, Kafka's default), from version 1 with its synonyms in order of precedence, from version 3 with
-type and documentation. A broker describes itself by its id, and the cluster-wide dynamic settings by "".
+Behaviour: each value has its source (the topic's setting, the dynamic setting of this broker or of all
+brokers, the configuration file, Kafka's default), from version 1 its synonyms in order of precedence, from
+version 3 its type and documentation. A broker describes itself under its id, and the cluster-wide dynamic
+settings under "".
 
-Left out on purpose: version 0's is_default, which Kafka does not fill in either; Kafka's settings for what
-Ottla has not got (KRaft, tiered storage) are not listed; CLIENT_METRICS (KIP-714) is not served:
-INVALID_REQUEST.
+Left out on purpose: version 0's is_default, which Kafka does not fill in either; Kafka's settings for
+features that Ottla does not have (KRaft, tiered storage); CLIENT_METRICS (KIP-714): INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
+from ottla.metadata.broker_config_table import OTTLA_CONFIGS
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import (
     BROKER_CONFIGS,
@@ -25,12 +26,11 @@ from ottla.metadata.config import (
     ConfigSource,
     ConfigType,
     Synonym,
-    of_any_listener,
     topic_defaults,
     topic_synonyms,
+    without_listener,
 )
-from ottla.metadata.dynamic_broker import is_dynamic
-from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
+from ottla.metadata.dynamic_broker_config import is_dynamic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.protocol.topic_names import is_legal_topic_name
@@ -47,7 +47,7 @@ _Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
 class _TopicRow(NamedTuple):
-    """One setting of topics that do not set it."""
+    """The default of one topic setting."""
 
     key: ConfigKey
     default: str
@@ -86,7 +86,7 @@ class ConfigsHandler:
                 else:
                     entries = self._describe(resource.resource_type, resource.resource_name)
             except KafkaError as e:
-                # Kafka finds no words for this one, and clients their own.
+                # As in Kafka, this error has no message; clients have their own.
                 known = e.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.error_code, result.error_message = e.code, e.message if known else ""
                 continue
@@ -109,12 +109,12 @@ class ConfigsHandler:
     # --- topics -------------------------------------------------------------------------------------
 
     async def _topics(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The own settings of those topics that there are, read at the price of a few round trips."""
+        """The settings of those topics that exist, read from the store in parallel."""
         known = [name for name in names if self._cache.partitions(name) is not None]
         return dict(zip(known, await asyncio.gather(*map(self._topic_config, known)), strict=True))
 
     def _topic_rows(self) -> list[_TopicRow]:
-        """What is the same for all topics."""
+        """The defaults of topic settings."""
         defaults = topic_defaults(self._config)
         return [
             _TopicRow(key, defaults[name], _shown(topic_synonyms(self._config, name)))
@@ -152,13 +152,13 @@ class ConfigsHandler:
         return [self._broker_entry(n, text) for n, text in {**given, **known, **rates}.items()]
 
     def _broker_entry(self, name: str, value: str | None, *, shared: bool = False) -> Entry:
-        """`shared`: as one of the settings of all brokers, of which this broker's own are no synonyms."""
-        base = of_any_listener(name)
+        """`shared`: a cluster-wide setting; this broker's own settings are not among its synonyms."""
+        base = without_listener(name)
         key = next((table[base] for table in _BROKER_TABLES if base in table), None)
         synonyms = self._config.synonyms(name)
         if shared:
             synonyms = [s for s in synonyms if s.source == ConfigSource.DYNAMIC_CLUSTER]
-        # Values that are secrets, or may be for all we know, are left out.
+        # Values of unknown settings may be secrets, and are left out like those of passwords.
         sensitive = key is None or key.type is ConfigType.PASSWORD
         entry = _entry(name, value, _shown(synonyms, sensitive=sensitive), key, sensitive=sensitive)
         entry.read_only = name in QUOTA_CONFIGS or not is_dynamic(name)
@@ -175,7 +175,7 @@ class ConfigsHandler:
 
 
 def check_broker_id(name: str, broker_id: int, expected: str) -> None:
-    """Raises INVALID_REQUEST unless `name` is this broker's id; each broker describes but itself."""
+    """Raises INVALID_REQUEST unless `name` is this broker's id: a broker describes only itself."""
     try:
         same = int(name) == broker_id
     except ValueError:
@@ -215,7 +215,7 @@ def _canonical(key: ConfigKey, text: str) -> str | None:
     try:
         return key.show(key.parse(text))
     except ValueError:
-        return text  # written by hand; whoever reads it sees what is wrong
+        return text  # an invalid value in the store is shown as it is
 
 
 def _describe_error(

@@ -1,11 +1,11 @@
 """Create- and DescribeDelegationToken 0 to 3, Renew- and ExpireDelegationToken 0 to 2 (KIP-48, KIP-373).
 
-Behaviour: any broker serves them, over connections that say who is there: not over PLAINTEXT, not over SSL
-without a client's certificate, and not to who is there by a token (DELEGATION_TOKEN_REQUEST_NOT_ALLOWED).
-Without delegation.token.secret.key there are none (DELEGATION_TOKEN_AUTH_DISABLED). A token is named by its
-HMAC; its owner and its renewers may put off its end, up to its longest life, or bring it on.
+Behaviour: any broker responds on authenticated connections: not on PLAINTEXT, not on SSL without a client
+certificate, and not if the client authenticated with a token (DELEGATION_TOKEN_REQUEST_NOT_ALLOWED). Without
+delegation.token.secret.key tokens are disabled (DELEGATION_TOKEN_AUTH_DISABLED). A request names a token by
+its HMAC; its owner and its renewers may renew it, up to its maximum lifetime, or expire it.
 
-Left out on purpose: who may have or see tokens of others, which ottla.server.authorization decides.
+Left out on purpose: authorization for tokens of other users, which is in ottla.server.authorization.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DelegationTokensHandler:
         self._tokens = tokens
         self._protocols = protocols
         self._clock = clock
-        # Look up, change and write: two requests at once would lose one of the changes.
+        # Serializes lookup, change and write: concurrent requests would lose changes.
         self._alone = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -124,7 +124,7 @@ class DelegationTokensHandler:
         return response
 
     def _refusal(self, request: Request) -> ErrorCode:
-        """Whether the connection is one to talk of tokens over."""
+        """NONE, or the error of a connection that may not request tokens."""
         connection = request.connection
         protocol = self._protocols.get(connection.listener, "PLAINTEXT")
         unknown = protocol == "PLAINTEXT" or (protocol == "SSL" and connection.principal == ANONYMOUS)
@@ -133,7 +133,7 @@ class DelegationTokensHandler:
         return ErrorCode.NONE
 
     def _require_tokens(self, request: Request) -> None:
-        """Raises KafkaError where there are none, or none to be told of."""
+        """Raises KafkaError if the connection may not request tokens, or tokens are disabled."""
         error = self._refusal(request)
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
@@ -141,7 +141,7 @@ class DelegationTokensHandler:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
 
     def _of_request(self, request: Request, code: bytes) -> Token:
-        """The token that is to be changed. Raises KafkaError."""
+        """The token that the request renews or expires. Raises KafkaError."""
         self._require_tokens(request)
         token = self._tokens.by_hmac(code)
         if token is None:

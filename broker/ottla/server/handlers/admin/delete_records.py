@@ -1,9 +1,10 @@
-"""DeleteRecords 0 to 2 (KIP-107): the start of partitions' logs is raised, for good.
+"""DeleteRecords 0 to 2 (KIP-107): raises the log start offset of partitions.
 
-Behaviour: leaders only; -1 stands for the high watermark, what lies beyond it is OFFSET_OUT_OF_RANGE;
-POLICY_VIOLATION unless cleanup.policy names `delete`; INVALID_TOPIC_EXCEPTION for internal topics. The answer
-waits until the replicas on all live brokers have followed, or until the request's time-out, and tells the
-lowest log start that is left. Segments that hold nothing else go at the next upkeep.
+Behaviour: leaders only; -1 means the high watermark, an offset above it is OFFSET_OUT_OF_RANGE;
+POLICY_VIOLATION unless cleanup.policy contains `delete`; INVALID_TOPIC_EXCEPTION for internal topics. The
+response waits until the replicas on all live brokers have followed, or until the request's timeout, and has
+the low watermark (the lowest log start offset of the replicas). The next maintenance deletes segments below
+it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from ottla.protocol.topic_names import INTERNAL_TOPICS
-from ottla.replication.deletion import delete_records, low_watermark
+from ottla.replication.delete_records import delete_records, low_watermark
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 
 _UNKNOWN: Final = -1
-# Rare enough to look again and again: nothing on the way of a fetch has to know that somebody waits.
-_LOOK_EVERY_S: Final = 0.02
+_POLL_S: Final = 0.02
+"""Polling keeps the fetch path free of a check for waiting requests, which are rare."""
 
 PartitionKey = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """`wanted` is what the low watermark has to reach; None when there is nothing to wait for."""
+    """One partition's result; `wanted` is the offset that the low watermark has to reach, None when done."""
 
     error: ErrorCode
     low_watermark: int
@@ -42,7 +43,7 @@ class DeleteRecordsHandler:
     def __init__(
         self, replicas: ReplicaManager, cache: MetadataCache, loop_time: Callable[[], float]
     ) -> None:
-        """`loop_time` gives seconds that only go forward."""
+        """`loop_time` is a monotonic clock in seconds."""
         self._replicas = replicas
         self._cache = cache
         self._time = loop_time
@@ -60,10 +61,10 @@ class DeleteRecordsHandler:
             for topic in message.topics
             for partition in topic.partitions
         }
-        while (  # noqa: ASYNC110 (see _LOOK_EVERY_S)
-            self._wait_for(outcomes) and self._time() < deadline_s and not request.abandoned
+        while (  # noqa: ASYNC110 (see _POLL_S)
+            self._update(outcomes) and self._time() < deadline_s and not request.abandoned
         ):
-            await asyncio.sleep(min(_LOOK_EVERY_S, max(0.0, deadline_s - self._time())))
+            await asyncio.sleep(min(_POLL_S, max(0.0, deadline_s - self._time())))
         return _response(outcomes)
 
     def _delete(self, key: PartitionKey, offset: int) -> _Outcome:
@@ -75,13 +76,13 @@ class DeleteRecordsHandler:
                 return _Outcome(ErrorCode.INVALID_TOPIC_EXCEPTION, _UNKNOWN)
             replica = self._replicas.partition(topic, partition)
             wanted = delete_records(replica, offset)
-            # The error until the replicas have followed.
+            # REQUEST_TIMED_OUT until the replicas have followed.
             return _Outcome(ErrorCode.REQUEST_TIMED_OUT, low_watermark(replica, self._cache.is_alive), wanted)
         except KafkaError as error:
             return _Outcome(error.code, _UNKNOWN)
 
-    def _wait_for(self, outcomes: dict[PartitionKey, _Outcome]) -> bool:
-        """Look at what is not done yet; whether any is left."""
+    def _update(self, outcomes: dict[PartitionKey, _Outcome]) -> bool:
+        """Update the outcomes that are not done; whether any still waits."""
         waiting = False
         for (topic, partition), outcome in outcomes.items():
             if outcome.wanted is None:

@@ -1,8 +1,8 @@
-"""DescribeProducers 0 (KIP-664): what replicas remember of idempotent and transactional producers.
+"""DescribeProducers 0 (KIP-664): the producer state of replicas.
 
-Behaviour: any replica answers for its own log, as in Kafka, whose tools ask the leader. Epochs and last
-sequence numbers are those that the next batch is held against; the transaction's start is -1 without an
-open one.
+Behaviour: any replica responds for its own log, as in Kafka, whose tools send the request to the leader.
+Epochs and last sequence numbers are those that the next batch is checked against; the transaction's start
+offset is -1 without an open transaction.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""DescribeLogDirs 0 to 4 (KIP-113, KIP-827) and AlterReplicaLogDirs 0 to 2 (KIP-113): what lies in this
-broker's log directories, and where it is to lie.
+"""DescribeLogDirs 0 to 4 (KIP-113, KIP-827) and AlterReplicaLogDirs 0 to 2 (KIP-113): the contents of this
+broker's log directories, and moves of replicas between them.
 
-Behaviour: every directory is listed, also one without a replica that was asked for, and one that has failed
-(KAFKA_STORAGE_ERROR, and nothing else); sizes in bytes, the lag in offsets behind the high watermark (-1 for
+Behaviour: every directory is listed, also one without a requested replica, and a failed one
+(KAFKA_STORAGE_ERROR, without replicas); sizes in bytes, the lag in offsets behind the high watermark (-1 for
 a log that no partition uses yet), from version 4 the volume's size. A replica that is being moved is listed
-twice: where it is, and, as a future one, where it will be, with its lag behind the present one.
+twice: in its current directory, and as a future replica in the new one, with its lag behind the current
+replica.
 
-AlterReplicaLogDirs: LOG_DIR_NOT_FOUND for what log.dirs does not name, KAFKA_STORAGE_ERROR for a move while
-any directory is offline, REPLICA_NOT_AVAILABLE for a replica that is not here: if it comes, it comes there.
+AlterReplicaLogDirs: LOG_DIR_NOT_FOUND for a directory that is not in log.dirs, KAFKA_STORAGE_ERROR for a move
+while any directory is offline, REPLICA_NOT_AVAILABLE for a replica that does not exist here: if it is
+created, it is created in that directory.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from ottla.protocol.messages import (
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.storage.log import Log
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.manager import LogManager
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_manager import LogManager
 
 _UNKNOWN = -1
 _ERROR_OF_ALL_FROM = 3
@@ -50,7 +52,7 @@ class LogDirsHandler:
 
     def alter(self, request: Request) -> None:
         message = request.decode(AlterReplicaLogDirsRequest)
-        # Who names a partition twice gets the last.
+        # Of a duplicate partition the last entry counts.
         wanted = {
             (topic.name, index): log_dir.path
             for log_dir in message.dirs
@@ -65,7 +67,7 @@ class LogDirsHandler:
         wanted: set[PartitionKey] | None = None
         if message.topics is not None:
             wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
-        futures = self._logs.futures()
+        futures = self._logs.future_logs()
         by_dir: dict[LogDir, dict[PartitionKey, Log]] = defaultdict(dict)
         for key, log in [*self._logs.logs().items(), *futures.items()]:
             if wanted is None or key in wanted:
@@ -114,7 +116,7 @@ class LogDirsHandler:
 def _error(
     message: DescribeLogDirsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> DescribeLogDirsResponse:
-    # Below version 3 there is room for an error only where a directory would be.
+    # Below version 3 only the results have an error code.
     nameless = [] if version >= _ERROR_OF_ALL_FROM else [Result(error_code=code, log_dir="")]
     return DescribeLogDirsResponse(error_code=code, results=nameless)
 

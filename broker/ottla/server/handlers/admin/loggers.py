@@ -1,7 +1,7 @@
 """Log levels as settings of the resource BROKER_LOGGER (KIP-412), for the handlers of configs.
 
-Levels go by log4j's names, loggers by Python's; they last until the process ends. A logger without a level
-of its own shows the one it inherits.
+Levels have log4j's names, loggers Python's. Changes last until the process ends. A logger without its own
+level has the level that it inherits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Change = IncrementalAlterConfigsRequest.AlterableConfig
 def levels() -> dict[str, str]:
     """Each logger's name and effective level."""
     names = [
-        name for name, there in logging.root.manager.loggerDict.items() if isinstance(there, logging.Logger)
+        name for name, entry in logging.root.manager.loggerDict.items() if isinstance(entry, logging.Logger)
     ]
     return {ROOT: _name(logging.root)} | {name: _name(logging.getLogger(name)) for name in sorted(names)}
 
 
 def alter(changes: Sequence[Change], *, validate_only: bool) -> None:
-    """Set levels, or let loggers inherit theirs again. Raises KafkaError, with nothing changed."""
+    """Set or remove levels of loggers. Raises KafkaError, with nothing changed."""
     for change in changes:
         _check(change)
     if not validate_only:

@@ -1,9 +1,8 @@
 """DescribeUserScramCredentials 0 and AlterUserScramCredentials 0 (KIP-554).
 
-Behaviour: credentials are settings of users, in the nodes of /config/users, beside their quotas. Any broker
-describes them, as they are stored; the controller alone alters (NOT_CONTROLLER). A user's changes succeed or
-fail together: what is wrong with one of them is answered for the user, and nothing of the user's changes.
-Passwords arrive salted; what is stored proves them and does not tell them.
+Behaviour: credentials are settings of users, stored in /config/users beside their quotas. Any broker
+describes them, as stored; only the controller alters them (NOT_CONTROLLER). The changes of one user succeed
+or fail together, with one result. Passwords arrive salted; only the keys derived from them are stored.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ottla.metadata.client_quotas import desanitize, sanitize
-from ottla.metadata.dynamic import USERS, DynamicConfigs
+from ottla.metadata.dynamic_configs import USERS, DynamicConfigs
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     AlterUserScramCredentialsRequest,
@@ -41,7 +40,7 @@ class ScramCredentialsHandler:
     def __init__(self, stored: DynamicConfigs, is_controller: Callable[[], bool]) -> None:
         self._stored = stored
         self._is_controller = is_controller
-        # Read, change and write: two requests at once would lose one of the changes.
+        # Serializes read, change and write: concurrent requests would lose changes.
         self._alone = asyncio.Lock()
 
     def routes(self) -> list[Route]:
@@ -130,7 +129,7 @@ class ScramCredentialsHandler:
 
 
 def _check(user: str, changes: Iterable[Deletion | Upsertion]) -> None:
-    """Raises KafkaError; of several problems an upsertion's is told, as by Kafka."""
+    """Raises KafkaError; of several problems that of the last upsertion, as in Kafka."""
     if not user:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, _EMPTY_NAME)
     problem: KafkaError | None = None
@@ -150,7 +149,7 @@ def _check(user: str, changes: Iterable[Deletion | Upsertion]) -> None:
 
 
 def _described(user: str, settings: dict[str, str]) -> Described | None:
-    """None for one without credentials."""
+    """The result of a user; None for one without credentials."""
     result = Described(user=user)
     for kind, mechanism in TYPES.items():
         text = settings.get(mechanism)
@@ -159,7 +158,7 @@ def _described(user: str, settings: dict[str, str]) -> Described | None:
         try:
             iterations = ScramCredential.of_text(text).iterations
         except ValueError as problem:
-            log.error("the %s credential of %s: %s", mechanism, user, problem)
+            log.error("Invalid %s credential of user %s: %s", mechanism, user, problem)
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return _not_described(user, code, code.message)
         info = DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=kind, iterations=iterations)

@@ -1,8 +1,8 @@
-"""Topics made because a client named them: `auto.create.topics.enable`, and the internal topics.
+"""Creates topics automatically: `auto.create.topics.enable`, and the internal topics.
 
-Called by the metadata handlers. Creation goes to the controller in the background, once per topic at a time
-and for IN_FLIGHT_MAX topics of a client; the client that asked hears LEADER_NOT_AVAILABLE and asks again.
-Nothing is retried or remembered here: the next request is the retry.
+Called by the handlers of Metadata and FindCoordinator. A CreateTopics request goes to the controller in the
+background, one per topic and at most IN_FLIGHT_MAX per client; the client gets LEADER_NOT_AVAILABLE and
+retries. Failed creations are not retried here: the client's next request starts another.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from ottla.server.dispatch.throttling import ClientThrottle
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 100
-"""Topics that are created at a time because clients of one principal at one address named them."""
+"""Concurrent creations for clients of one principal at one address."""
 
 CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 class TopicCreator:
+    """Kafka's AutoTopicCreationManager."""
+
     def __init__(
         self, config: BrokerConfig, create_topics: CreateTopics, throttle: ClientThrottle | None = None
     ) -> None:
@@ -38,17 +40,17 @@ class TopicCreator:
         self._create_topics = create_topics
         self._in_flight: set[str] = set()
         self._by_client: Counter[tuple[Principal, str]] = Counter()
-        """How many of them, for whom."""
+        """Creations in flight by client."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def request(self, name: str, live_brokers: int, by: Request) -> ErrorCode:
-        """Have `name` created because the request `by` names it; the error to answer meanwhile. It counts
-        against the client's quota of mutations, and is created whatever is left of that."""
+        """Create `name` because the request `by` names it; return the error to respond with. The creation is
+        recorded in the client's mutation quota, which does not limit it."""
         if not is_legal_topic_name(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         client = by.principal, by.connection.peer_host
         if name not in INTERNAL_TOPICS and self._by_client.get(client, 0) >= IN_FLIGHT_MAX:
-            return ErrorCode.LEADER_NOT_AVAILABLE  # created when it is asked for again
+            return ErrorCode.LEADER_NOT_AVAILABLE  # a later request creates it
         topic = self._topic(name)
         if topic.replication_factor > live_brokers:
             return ErrorCode.INVALID_REPLICATION_FACTOR
@@ -103,10 +105,10 @@ class TopicCreator:
             for result in response.topics:
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     log.warning(
-                        "creating %s automatically: %s %s",
+                        "Automatic creation of topic %s failed: %s %s",
                         result.name,
                         ErrorCode.of(result.error_code).name,
                         result.error_message or "",
                     )
         except Exception as e:
-            log.warning("creating %s automatically: %s", topic.name, e)
+            log.warning("Automatic creation of topic %s failed: %s", topic.name, e)

@@ -1,17 +1,17 @@
 """Metadata 0 to 12 and DescribeCluster 0 to 1.
 
-Behaviour: answers from this broker's own view (UpdateMetadata), as Kafka does; a partition whose leader is
-dead or unknown has LEADER_NOT_AVAILABLE and leader -1, one whose leader has no listener of the request's name
-LISTENER_NOT_FOUND (from version 6). No topics asked for means all (version 0: an empty list, later: null). An
-unknown topic is created when auto.create.topics.enable and the request allow it, and is LEADER_NOT_AVAILABLE
-until then. From version 12 a request may name topics by their ids (KIP-516): with any id in it its names do
-not count, and an unknown id is UNKNOWN_TOPIC_ID. Without an authorizer every operation is authorized, and
-said so where asked for.
+Behaviour: responses come from this broker's metadata cache (UpdateMetadata), as in Kafka. A partition whose
+leader is dead or unknown has LEADER_NOT_AVAILABLE and leader -1; one whose leader has no listener of the
+request's name has LISTENER_NOT_FOUND (from version 6). A request without topics means all (version 0: an
+empty list, later: null). An unknown topic is created if auto.create.topics.enable and the request allow it,
+and is LEADER_NOT_AVAILABLE until then. From version 12 a request may name topics by their ids (KIP-516): if
+it has any id, its names are ignored; an unknown id is UNKNOWN_TOPIC_ID. Without an authorizer the authorized
+operations are all operations.
 
-An answer with many partitions is made in slices of the loop's time, topic by topic.
+A response with many partitions is built in time slices, topic by topic.
 
-A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later:
-these requests wait for it (ottla.server.handlers.cluster.first_view).
+Until the controller's first UpdateMetadata, shortly after a broker's start, these requests wait
+(ottla.server.handlers.cluster.initial_metadata_gate).
 
 Left out on purpose: DescribeCluster for controllers (endpoint type 2 is KRaft's:
 UNSUPPORTED_ENDPOINT_TYPE).
@@ -46,9 +46,9 @@ BROKERS_ENDPOINT = 1
 NO_LEADER = -1
 LISTENER_NOT_FOUND_FROM = 6
 ROWS_AT_ONCE: Final = 500
-"""Topics and partitions of an answer that is made in one go."""
+"""Topics and partitions of a response that is built without slices."""
 STEP_ROWS: Final = 100
-_JOINED: Final = Split("topics", "topics", answered_rows="partitions", key=("name", "topic_id"))
+_JOINED: Final = Split("topics", "topics", result_rows="partitions", key=("name", "topic_id"))
 
 InSlices: TypeAlias = Callable[[Request, Iterator[Message], Split], None]
 
@@ -61,7 +61,7 @@ class MetadataHandler:
         config: BrokerConfig,
         in_slices: InSlices | None = None,
     ) -> None:
-        """`in_slices` answers with many partitions; None: as any answer."""
+        """`in_slices` sends responses with many partitions; None: they are built at once."""
         self._in_slices = in_slices
         self._cache = cache
         self._creator = creator
@@ -77,27 +77,27 @@ class MetadataHandler:
         message = request.decode(MetadataRequest)
         cache = self._cache
         version = request.version
-        asked = message.topics
+        requested = message.topics
         names: Iterable[str | None]
         topics: Iterator[MetadataResponse.MetadataResponseTopic]
-        if asked is None or (version == 0 and not asked):
+        if requested is None or (version == 0 and not requested):
             names = cache.topics()
             topics = (topic for name in names for topic in self._rows(name, version, request))
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
-            if named_by_id(asked, version):
-                ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+            if named_by_id(requested, version):
+                ids = dict.fromkeys(topic.topic_id for topic in requested if topic.topic_id != ZERO_UUID)
                 names = (cache.topic_name(topic_id) for topic_id in ids)
                 topics = (row for topic_id in ids for row in self._rows_of_id(topic_id, version, request))
             else:
-                names = distinct = dict.fromkeys(topic.name or "" for topic in asked)
+                names = distinct = dict.fromkeys(topic.name or "" for topic in requested)
                 topics = (row for name in distinct for row in self._rows_named(name, request, may_create))
-        answers = self._answers(request, message, topics)
+        parts = self._parts(request, message, topics)
         if self._in_slices is not None and not request.is_part and self._has_many_rows(names):
-            self._in_slices(request, answers, _JOINED)
+            self._in_slices(request, parts, _JOINED)
             return
-        response = next(answers)
-        for more in answers:
+        response = next(parts)
+        for more in parts:
             join(response, more, _JOINED)
         request.respond(response)
 
@@ -109,13 +109,13 @@ class MetadataHandler:
                 return True
         return False
 
-    def _answers(
+    def _parts(
         self,
         request: Request,
         message: MetadataRequest,
         topics: Iterator[MetadataResponse.MetadataResponseTopic],
     ) -> Iterator[MetadataResponse]:
-        """The answer in pieces; the first one has all but the topics."""
+        """The response in parts; the first one has everything but topics."""
         cache, listener = self._cache, request.connection.listener
         response = MetadataResponse(
             brokers=[
@@ -173,7 +173,7 @@ class MetadataHandler:
     def _rows(
         self, name: str, version: int, request: Request
     ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
-        """A topic that is there, again and again with some more of its partitions."""
+        """An existing topic, in several rows with STEP_ROWS partitions each."""
         listener = request.connection.listener
         partitions = [p for _, p in sorted((self._cache.partitions(name) or {}).items())]
         for at in range(0, max(1, len(partitions)), STEP_ROWS):
@@ -193,7 +193,7 @@ class MetadataHandler:
         has_leader = p.leader >= 0 and alive(p.leader)
         error = ErrorCode.NONE
         if not has_leader:
-            # It may be there, and have no listener of the name that the client came in on.
+            # The leader may be alive without a listener of the name that the client uses.
             hidden = version >= LISTENER_NOT_FOUND_FROM and self._cache.is_alive(p.leader)
             error = ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
         result = MetadataResponse.MetadataResponsePartition(
@@ -208,7 +208,7 @@ class MetadataHandler:
             ],
         )
         if version == 0:
-            # Clients of version 0 cannot place an id without an address.
+            # Clients of version 0 need an endpoint for every id.
             result.replica_nodes = [r for r in p.replicas if alive(r)]
             result.isr_nodes = [r for r in p.isr if alive(r)]
             if has_leader and len(result.replica_nodes) < len(p.replicas):
@@ -221,7 +221,7 @@ class MetadataHandler:
             request.respond(
                 DescribeClusterResponse(
                     error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                    error_message="this cluster has no controllers of their own (ZooKeeper mode)",
+                    error_message="this cluster has no controller endpoints (ZooKeeper mode)",
                 )
             )
             return

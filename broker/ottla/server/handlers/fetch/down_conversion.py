@@ -1,16 +1,16 @@
-"""Answers to Fetch 0 to 3, whose clients read only message formats 0 and 1: a named slow path.
+"""Converts records for Fetch 0 to 3, whose clients read only message formats 0 and 1: a slow path.
 
-Called by ottla.server.handlers.fetch.handler, in place of packing the response, with what it has read. What a
-log holds is always format 2, so every record is converted (`ottla.protocol.down_conversion`): to format 0 for
-Fetch 0 and 1, to format 1 for Fetch 2 and 3, as Apache Kafka 3.9 does. Refused, per partition:
-UNSUPPORTED_VERSION where message.downconversion.enable is false (but not to followers);
+Called by ottla.server.handlers.fetch.sender with the fetched partitions, in place of packing the response.
+Logs contain only format 2, so every record is converted (`ottla.protocol.down_conversion`): to format 0 for
+Fetch 0 and 1, to format 1 for Fetch 2 and 3, as Apache Kafka 3.9 does. Errors per partition:
+UNSUPPORTED_VERSION if message.downconversion.enable is false (not for followers);
 UNSUPPORTED_COMPRESSION_TYPE for batches of zstd, and, below Fetch 10, for whole topics of
 compression.type=zstd (KIP-110).
 
-Records are read into memory here. One answer converts at most ANSWER_MAX_BYTES of log (the client asks again
-for the rest; Kafka converts while it sends), and what exceeds INLINE_MAX_BYTES is converted by a thread, one
-answer after the other: the interpreter's lock makes the loop share the time with it, and wait some 6 ms at a
-time (measured), not for the whole of it.
+Records are read into memory here. One response converts at most RESPONSE_MAX_BYTES of log (the client fetches
+the rest with its next request; Kafka converts while it sends). More than INLINE_MAX_BYTES are converted by a
+thread, one response after the other: the thread shares the interpreter's lock with the loop, which waits some
+6 ms at a time (measured) instead of the whole time.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ottla.server.dispatch.dispatcher import Request
 from ottla.server.handlers.fetch.response import FetchedPartition, FetchedTopic
 from ottla.storage.log_config import LogConfig
 from ottla.storage.page_cache import is_resident
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 
 CONVERTED_BELOW: Final = 4
-"""The Fetch version from which on records go out as they are."""
+"""The first Fetch version whose records are sent without conversion."""
 ZSTD_FROM: Final = 10
 INLINE_MAX_BYTES: Final = 16 * 1024
-"""Some 160 records of 100 bytes: half a millisecond."""
-ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
+"""About 160 records of 100 bytes: half a millisecond."""
+RESPONSE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 ConfigOf = Callable[[str, int], LogConfig | None]
-"""The settings of a partition's log; None where there is none here."""
+"""The settings of a partition's log; None without a replica."""
 
 _MAGIC_1_FROM = 2
 
 
-class _Work(NamedTuple):
-    """A partition's records, still to be converted."""
+class _Conversion(NamedTuple):
+    """A partition's records that have to be converted."""
 
     into: FetchResponse.PartitionData
     slices: list[FileSlice]
@@ -57,17 +57,19 @@ class _Work(NamedTuple):
 
 
 class DownConverter:
+    """Builds responses with converted records."""
+
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="down-conversion")
 
     def respond(
         self, request: Request, topics: list[FetchedTopic], config_of: ConfigOf, throttle_ms: int = 0
     ) -> None:
-        """Answer `request`, of a version below CONVERTED_BELOW, now or when the thread is done."""
+        """Respond to `request`, of a version below CONVERTED_BELOW, now or when the thread is done."""
         from_follower = request.decode(FetchRequest).replica_id >= 0
         magic = 1 if request.version >= _MAGIC_1_FROM else 0
         response = FetchResponse(throttle_time_ms=throttle_ms)
-        work: list[_Work] = []
+        work: list[_Conversion] = []
         for name, _, partitions in topics:
             rows: list[FetchResponse.PartitionData] = []
             response.responses.append(FetchResponse.FetchableTopicResponse(topic=name, partitions=rows))
@@ -83,7 +85,7 @@ class DownConverter:
                 if refusal:
                     _refuse(row, refusal)
                 elif p.slices:
-                    work.append(_Work(row, p.slices, p.wanted.asked.fetch_offset, magic))
+                    work.append(_Conversion(row, p.slices, p.wanted.asked.fetch_offset, magic))
         pieces = [piece for each in work for piece in each.slices]
         if sum(piece.length for piece in pieces) <= INLINE_MAX_BYTES and all(
             is_resident(piece.file.fd, piece.position, piece.length) for piece in pieces
@@ -94,15 +96,15 @@ class DownConverter:
         loop = asyncio.get_running_loop()
         done = self._thread.submit(_convert_for, request, work)
 
-        def answer(converted: Future[None]) -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(_answer, request, response, converted)
+        def respond_in_loop(converted: Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_respond, request, response, converted)
 
-        done.add_done_callback(answer)
+        done.add_done_callback(respond_in_loop)
 
 
 def refuse_zstd(topics: list[FetchedTopic], config_of: ConfigOf) -> None:
-    """Give nothing of topics of compression.type=zstd: for Fetch versions below ZSTD_FROM."""
+    """Replace the records of topics with compression.type=zstd by an error: for versions below ZSTD_FROM."""
     for name, p in _rows(topics):
         config = config_of(name, p.index)
         if config is not None and config.target_codec is Codec.ZSTD:
@@ -120,7 +122,7 @@ def _rows(topics: list[FetchedTopic]) -> Iterator[tuple[str, FetchedPartition]]:
 
 
 def _refusal(config: LogConfig | None, *, from_follower: bool) -> ErrorCode:
-    """Why nothing of a log with these settings is converted, whatever is in it."""
+    """The error of all records of a log with these settings, or NONE."""
     if config is None:
         return ErrorCode.NONE
     if config.target_codec is Codec.ZSTD:
@@ -135,32 +137,32 @@ def _refuse(row: FetchResponse.PartitionData, error: ErrorCode) -> None:
     row.high_watermark = -1
 
 
-def _convert_for(request: Request, work: list[_Work]) -> None:
+def _convert_for(request: Request, work: list[_Conversion]) -> None:
     if not request.abandoned:
         _convert(work)
 
 
-def _convert(work: list[_Work]) -> None:
-    """Fill in the records, or why there are none. Reads the disk."""
-    left = ANSWER_MAX_BYTES
+def _convert(work: list[_Conversion]) -> None:
+    """Fill in the records, or the error. Reads the disk."""
+    left = RESPONSE_MAX_BYTES
     for into, slices, fetch_offset, magic in work:
         size = sum(piece.length for piece in slices)
-        if size > left and left < ANSWER_MAX_BYTES:
-            continue  # but the first is converted, however big
+        if size > left and left < RESPONSE_MAX_BYTES:
+            continue  # the first one is converted whatever its size
         left -= size
         try:
             data = b"".join([piece.to_bytes() for piece in slices])
             into.records = down_converted(data, magic, fetch_offset)
         except KafkaError as problem:
-            log.info("cannot convert records of partition %d: %s", into.partition_index, problem)
+            log.info("Cannot convert records of partition %d: %s", into.partition_index, problem)
             _refuse(into, problem.code)
         except OSError:
-            log.exception("cannot read records of partition %d", into.partition_index)
-            # Clients this old do not know KAFKA_STORAGE_ERROR.
+            log.exception("Cannot read records of partition %d", into.partition_index)
+            # These versions have no KAFKA_STORAGE_ERROR.
             _refuse(into, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _answer(request: Request, response: FetchResponse, converted: Future[None]) -> None:
+def _respond(request: Request, response: FetchResponse, converted: Future[None]) -> None:
     if request.abandoned:
         return
     problem = converted.exception()

@@ -1,16 +1,16 @@
 """Fetch, versions 0 to 17.
 
-Behaviour: a consumer or a follower reads from many partitions; the answer waits until `min_bytes` are
-there, something is wrong or diverged, or `max_wait_ms` is over. Limits are Kafka's: each partition gives at
-most `partition_max_bytes`, all together at most `max_bytes` (and fetch.max.bytes), but the first batch of
-the first partition that has any goes out whole, however big (KIP-74). Epochs fence (KIP-320); a follower
-that diverged is told where (Fetch 12 and later). From version 7 a session remembers what was asked, and the
-answer has only what is new (KIP-227). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID.
-From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Unknown
-partitions come last in an answer, and do not hasten it. From version 11 a consumer that says in which rack
-it is may be sent to a follower (KIP-392, replica.selector.class), and followers serve consumers. Records go
-from the segment's file to the socket (sendfile), small pieces through one buffer; versions 0 to 3 get them
-converted (down_conversion).
+Behaviour: a consumer or a follower reads from many partitions. The response waits until `min_bytes` are
+available, a partition has an error or a follower has diverged, or `max_wait_ms` is over. Limits are Kafka's:
+each partition returns at most `partition_max_bytes`, all together at most `max_bytes` (and fetch.max.bytes),
+but the first batch of the first partition with data is returned whole, whatever its size (KIP-74). Leader
+epochs fence (KIP-320); the response tells a diverging follower the epoch's end offset (Fetch 12 and later).
+From version 7 a fetch session stores the partitions, and the response has only those with changes (KIP-227).
+From version 13 topics are named by id; an unknown id is UNKNOWN_TOPIC_ID. From version 16
+NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Unknown partitions come last in a
+response and do not end the wait. From version 11 a consumer with a rack may be redirected to a follower
+(KIP-392, replica.selector.class), and followers serve consumers. Records go from the segment's file to the
+socket (sendfile), small slices through a buffer; versions 0 to 3 get them converted (`down_conversion`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ottla.replication.fetcher import REPLICA_STATE_FROM
 from ottla.replication.isr import UNKNOWN_EPOCH
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
-from ottla.server.authorization.topic_access import TopicAccess
+from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.dispatch.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.dispatch.purgatory import PartitionKey, Purgatory
-from ottla.server.handlers.fetch.answer import FetchAnswers, FetchQuota
-from ottla.server.handlers.fetch.read import FetchRead, Prefer
-from ottla.server.logs.cold_reads import TRIES_MAX, ColdReads, tried
+from ottla.server.handlers.fetch.read import FetchRead, SelectReplica
+from ottla.server.handlers.fetch.sender import FetchQuota, FetchSender
+from ottla.server.logs.page_cache_reader import ATTEMPTS_MAX, PageCacheReader, attempt_weight
 
 READ_COMMITTED: Final = 1
 
@@ -46,23 +46,23 @@ class FetchHandler:
         clock: Callable[[], int],
         quota: FetchQuota | None = None,
         *,
-        cold_reads: ColdReads,
+        page_cache_reader: PageCacheReader,
         fetch_max_bytes: int,
         selector: Selector | None = None,
-        access: TopicAccess | None = None,
+        authorizer: TopicAuthorizer | None = None,
         counters: TopicCounters | None = None,
     ) -> None:
-        """`selector` is replica.selector.class; without `access` everybody may read everything."""
-        self.access = access
+        """`selector` is replica.selector.class; `authorizer` None: every client may read every topic."""
+        self.authorizer = authorizer
         self.replicas = replicas
         self.purgatory = purgatory
         self.cache = cache
         self.clock = clock
         self.quota = quota
-        self.cold_reads = cold_reads
+        self.page_cache_reader = page_cache_reader
         self.fetch_max_bytes = fetch_max_bytes
         self.selector = selector
-        self.answers = FetchAnswers(
+        self.sender = FetchSender(
             replicas, cache, clock, quota, TopicCounters() if counters is None else counters
         )
 
@@ -73,7 +73,7 @@ class FetchHandler:
     def open(
         self, request: Request, message: FetchRequest, wanted: Wanted | None = None
     ) -> FetchContext | ErrorCode:
-        """What is to be read, or what is wrong with the session; `wanted` as in `FetchSessionCache.open`."""
+        """The partitions to read, or the session's error; `wanted` as in `FetchSessionCache.open`."""
         version = request.version
         return self.purgatory.sessions.open(
             message,
@@ -88,15 +88,15 @@ class FetchHandler:
         if isinstance(context, ErrorCode):
             request.respond(FetchResponse(error_code=context))
             return
-        read = self.reading(request, message, context)
-        read.first()
-        if read.has(message.min_bytes) and not read.misses:
-            self.answers.send(request, read)
+        read = self.new_read(request, message, context)
+        read.read_initial()
+        if read.is_satisfied(message.min_bytes) and not read.page_misses:
+            self.sender.send(request, read)
         else:
-            _Fetch(self, request, read, message).start()
+            _DelayedFetch(self, request, read, message).start()
 
-    def reading(self, request: Request, message: FetchRequest, context: FetchContext) -> FetchRead:
-        """Reads for the request, under its limits."""
+    def new_read(self, request: Request, message: FetchRequest, context: FetchContext) -> FetchRead:
+        """A FetchRead of the request, with its limits."""
         version = request.version
         replica_id, broker_epoch = _replica(message, version)
         max_bytes = min(message.max_bytes, self.fetch_max_bytes)
@@ -112,14 +112,14 @@ class FetchHandler:
             broker_epoch=broker_epoch,
             max_bytes=max_bytes,
             read_committed=message.isolation_level == READ_COMMITTED,
-            prefer=self._preference(message.rack_id, request) if replica_id < 0 else None,
+            select_replica=self._replica_selection(message.rack_id, request) if replica_id < 0 else None,
         )
-        if self.access is not None:
-            read.may_read = self.access.readable(request, follower=read.follower)
+        if self.authorizer is not None:
+            read.is_authorized = self.authorizer.for_read(request, follower=read.follower)
         return read
 
-    def _preference(self, rack: str, request: Request) -> Prefer | None:
-        """What looks for a replica near a consumer, which has a rack from version 11 on."""
+    def _replica_selection(self, rack: str, request: Request) -> SelectReplica | None:
+        """Finds a replica in a consumer's rack, which requests have from version 11 on."""
         selector = self.selector
         if selector is None or not rack:
             return None
@@ -141,20 +141,20 @@ def _replica(message: FetchRequest, version: int) -> tuple[int, int]:
     return message.replica_id, UNKNOWN_EPOCH
 
 
-class _Fetch:
-    """A request that waits, for the disk or for news (as a purgatory FetchWatcher)."""
+class _DelayedFetch:
+    """A request that waits for pages from disk or for changes of partitions (a purgatory FetchWatcher)."""
 
     __slots__ = (
+        "_attempts",
         "_context",
-        "_due",
-        "_grown",
+        "_expired",
         "_handler",
-        "_loading",
+        "_loading_pages",
         "_max_wait_ms",
         "_min_bytes",
+        "_new_bytes",
         "_read",
         "_request",
-        "_tries",
         "bucket",
         "done",
         "follower",
@@ -170,50 +170,50 @@ class _Fetch:
         self._context = read.context
         self._max_wait_ms = message.max_wait_ms
         self._min_bytes = min(message.min_bytes, read.max_bytes)
-        self._grown = 0
-        self._tries = 0.0
-        self._loading = False  # a thread reads what the last read missed
-        self._due = False  # it is time to answer, whatever there is
+        self._new_bytes = 0
+        self._attempts = 0.0
+        self._loading_pages = False  # threads load the pages that the last read missed
+        self._expired = False  # `max_wait_ms` is over
         self.follower = read.follower
         self.watched: dict[PartitionKey, WantedPartition] = {}
         self.bucket = 0
         self.done = False
 
     def start(self) -> None:
-        """Go on after the first read."""
-        if self._read.misses:
-            self._load(self._start_again)
-        elif self._max_wait_ms <= 0 or self._read.has(self._min_bytes):
-            self._answer()
+        """Continue after the first read: load pages, respond, or wait."""
+        if self._read.page_misses:
+            self._load_pages(self._restart)
+        elif self._max_wait_ms <= 0 or self._read.is_satisfied(self._min_bytes):
+            self._respond()
         else:
             self._wait()
 
-    def _start_again(self) -> None:
-        self._read.first()
+    def _restart(self) -> None:
+        self._read.read_initial()
         self.start()
 
-    def _answer(self) -> None:
-        self._handler.answers.send(self._request, self._read)
+    def _respond(self) -> None:
+        self._handler.sender.send(self._request, self._read)
 
-    def _load(self, read_again: Callable[[], None]) -> None:
-        """Some of it has to come from the disk first."""
-        self._loading = True
-        self._tries += tried(self._read.misses)
+    def _load_pages(self, read_again: Callable[[], None]) -> None:
+        """Load the missed pages, then read again."""
+        self._loading_pages = True
+        self._attempts += attempt_weight(self._read.page_misses)
 
         def loaded(problem: OSError | None) -> None:
-            self._loading = False
+            self._loading_pages = False
             if self._request.abandoned:
-                self._leave()
+                self._unwatch()
                 return
-            # After an error too: then the read itself runs into it, and says so.
-            self._read.may_wait = problem is not None or self._tries >= TRIES_MAX
+            # After an error of the disk the read blocks, and reports the error itself.
+            self._read.allow_blocking = problem is not None or self._attempts >= ATTEMPTS_MAX
             try:
                 read_again()
             except Exception as e:
-                self._leave()
+                self._unwatch()
                 self._request.fail(e)
 
-        self._handler.cold_reads.fetch(self._read.misses, loaded)
+        self._handler.page_cache_reader.load(self._read.page_misses, loaded)
 
     # --- waiting ------------------------------------------------------------------------------------
 
@@ -222,31 +222,31 @@ class _Fetch:
         if session is not None:
             session.waiting = self
         else:
-            for answer in self._read.answers:
-                wanted = answer.wanted
+            for partition in self._read.fetched:
+                wanted = partition.wanted
                 if wanted.topic is not None and wanted not in self._read.unknown:
                     self.watched[wanted.topic, wanted.asked.partition] = wanted
         if self._min_bytes > 1:
-            # Most news will not be enough: remember where the logs stand, to read only when it may be.
-            for answer in self._read.answers:
-                answer.wanted.log_state = self._log_state(answer.wanted)
+            # Most changes do not reach min_bytes: keep the logs' sizes, to read again only if they may.
+            for partition in self._read.fetched:
+                partition.wanted.log_state = self._log_state(partition.wanted)
         self._handler.purgatory.watch_fetch(self, self._max_wait_ms)
 
     def _log_state(self, wanted: WantedPartition) -> tuple[int, int] | None:
-        """(leader epoch, bytes) of a partition's log; None if its growth says nothing."""
+        """(leader epoch, bytes) of a partition's log; None if its growth does not show the readable bytes."""
         replica = self._handler.replicas.find(wanted.topic or "", wanted.asked.partition)
         if replica is None or (not self.follower and replica.high_watermark < replica.log.log_end_offset):
-            # What is in the log and not committed yet counts as news when it is.
+            # Records that are not committed yet become readable without growth of the log.
             return None
         return replica.leader_epoch, replica.log.size
 
-    def news(self, key: PartitionKey) -> None:
+    def try_complete(self, key: PartitionKey) -> None:
         if self._request.abandoned:
-            self._leave()
-        elif self._loading:
-            return  # it will read what there is by then
-        elif self._min_bytes <= 1 or self._may_be_enough(self._wanted(key)):
-            self._read_again()
+            self._unwatch()
+        elif self._loading_pages:
+            return  # the read after the load includes the change
+        elif self._min_bytes <= 1 or self._may_satisfy(self._wanted(key)):
+            self._reread()
 
     def _wanted(self, key: PartitionKey) -> WantedPartition | None:
         session = self._context.session
@@ -255,37 +255,37 @@ class _Fetch:
         watching = self._handler.purgatory.sessions.watching.get(key, ())
         return next((wanted for wanted in watching if wanted.session is session), None)
 
-    def _may_be_enough(self, wanted: WantedPartition | None) -> bool:
+    def _may_satisfy(self, wanted: WantedPartition | None) -> bool:
         if wanted is None:
             return True
         before, now = wanted.log_state, self._log_state(wanted)
         wanted.log_state = now
         if before is None or now is None or before[0] != now[0] or now[1] < before[1]:
-            return True  # another epoch, or segments were deleted meanwhile: sizes say nothing
-        self._grown += now[1] - before[1]
-        return self._read.size + self._grown >= self._min_bytes
+            return True  # another epoch, or segments were deleted meanwhile: sizes cannot be compared
+        self._new_bytes += now[1] - before[1]
+        return self._read.size + self._new_bytes >= self._min_bytes
 
     def expire(self) -> None:
-        self._leave()
-        self._due = True
-        if not self._request.abandoned and not self._loading:
-            self._read_again()
+        self._unwatch()
+        self._expired = True
+        if not self._request.abandoned and not self._loading_pages:
+            self._reread()
 
-    def _read_again(self) -> None:
-        """Answer if there is enough, or if it is time. No caller above could turn an error into an answer."""
+    def _reread(self) -> None:
+        """Read again; respond if the request is satisfied or expired. Handles all errors: no caller does."""
         try:
-            self._grown = 0
-            self._read.again()
-            if self._read.misses:
-                self._load(self._read_again)
-            elif self._due or self._read.has(self._min_bytes):
-                self._leave()
-                self._answer()
+            self._new_bytes = 0
+            self._read.reread()
+            if self._read.page_misses:
+                self._load_pages(self._reread)
+            elif self._expired or self._read.is_satisfied(self._min_bytes):
+                self._unwatch()
+                self._respond()
         except Exception as e:
-            self._leave()
+            self._unwatch()
             self._request.fail(e)
 
-    def _leave(self) -> None:
+    def _unwatch(self) -> None:
         self.done = True
         session = self._context.session
         if session is not None and session.waiting is self:
@@ -294,7 +294,7 @@ class _Fetch:
 
 
 def error_response(message: FetchRequest, version: int, code: ErrorCode, detail: str | None) -> FetchResponse:
-    """As Kafka: the top-level error from version 7, and every partition of a request by names too."""
+    """As in Kafka: the top-level error from version 7, and, below version 13, the error of each partition."""
     topics = message.topics if version < TOPIC_IDS_FROM else []
     return FetchResponse(
         error_code=code,

@@ -1,10 +1,10 @@
-"""A Fetch of thousands of partitions, read and answered in slices of the loop's time.
+"""A Fetch of thousands of partitions, read and sent in time slices of the event loop.
 
-Called by the dispatcher with what `ottla.server.handlers.fetch.handler` would read in one go. Partitions are
-read some hundred at a time, each lot under the limits that the lots before it left. A fetch that begins a
-session is answered at once: the next one, which is incremental, waits. One without a session waits for news
-of a partition, and reads everything again then; not when it names many unknown partitions. An incremental one
-goes the usual way: it reads a bounded number.
+Called by the dispatcher in place of `ottla.server.handlers.fetch.handler`. Partitions are read in chunks,
+each under the limits that the earlier chunks left. A fetch that creates a session is responded at once: the
+next one, which is incremental, waits. A fetch without a session waits until one of its partitions changes,
+and reads all of them again; it does not wait if it names many unknown partitions. An incremental fetch uses
+the normal path, because it reads a bounded number of partitions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.fetch_sessions import (
     TOPIC_IDS_FROM,
+    FullFetch,
     Wanted,
     WantedPartition,
-    WholeFetch,
     wanted_partitions,
 )
 from ottla.server.dispatch.purgatory import PartitionKey
@@ -29,18 +29,18 @@ from ottla.server.dispatch.splits import Split, parts
 from ottla.server.handlers.fetch.down_conversion import CONVERTED_BELOW
 from ottla.server.handlers.fetch.handler import FetchHandler, error_response
 from ottla.server.handlers.fetch.read import FetchRead
-from ottla.server.logs.cold_reads import TRIES_MAX, tried
+from ottla.server.logs.page_cache_reader import ATTEMPTS_MAX, attempt_weight
 
-LOT: Final = 200
+CHUNK_PARTITIONS: Final = 200
 UNKNOWN_MAX: Final = 1000
-"""A fetch with more unknown partitions does not wait."""
+"""A fetch with more unknown partitions does not wait for changes."""
 CONVERTED_MAX: Final = 10_000
-"""Partitions of a fetch whose records may have to be converted."""
+"""Partitions of a fetch at most whose records may need conversion."""
 FORGOTTEN_MAX: Final = 20_000
 _TOPICS: Final = Split("topics", "", "partitions", key=None)
 
 
-class Lot:
+class PartitionChunk:
     """Some of the partitions of a fetch."""
 
     has_more = False
@@ -56,27 +56,29 @@ class Lot:
         return self._wanted
 
 
-class News:
-    """Waits in the purgatory until a partition has news, or the time is over."""
+class PartitionWatcher:
+    """Waits in the purgatory until a partition changes or the time is over."""
 
     def __init__(self, watched: list[PartitionKey], *, follower: bool) -> None:
         self.watched = watched
         self.follower = follower
         self.bucket = 0
         self.done = False
-        self.came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """With whether the time is over."""
+        self.woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Completes with whether the time is over."""
 
-    def news(self, key: PartitionKey) -> None:
-        if not self.came.done():
-            self.came.set_result(False)
+    def try_complete(self, key: PartitionKey) -> None:
+        if not self.woken.done():
+            self.woken.set_result(False)
 
     def expire(self) -> None:
-        if not self.came.done():
-            self.came.set_result(True)
+        if not self.woken.done():
+            self.woken.set_result(True)
 
 
-class LargeFetches:
+class LargeFetchHandler:
+    """See the module. Small fetches go to the FetchHandler."""
+
     def __init__(self, handler: FetchHandler) -> None:
         self._handler = handler
 
@@ -96,24 +98,24 @@ class LargeFetches:
             request.connection.close(f"a Fetch v{version} with more than {CONVERTED_MAX} partitions")
             return
         context = handler.open(request, message, wanted)
-        if not isinstance(context, WholeFetch):
+        if not isinstance(context, FullFetch):
             handler.serve(request, message, context)
             return
-        read = handler.reading(request, message, context)
+        read = handler.new_read(request, message, context)
         rows = list(wanted.values())
         await self._read(request, task, read, rows)
         begins = message.session_epoch == 0 and version >= 7
         if not begins:
             await self._wait(request, task, read, rows, message)
         if version < CONVERTED_BELOW:
-            handler.answers.send(request, read)
+            handler.sender.send(request, read)
         else:
-            await task.run(handler.answers.send_steps(request, read))
-        await task.run(_released(rows, wanted, read))
+            await task.run(handler.sender.send_steps(request, read))
+        await task.run(_release(rows, wanted, read))
 
     def _wanted(self, message: FetchRequest, version: int, wanted: Wanted) -> Generator[None, None, None]:
         name_of, by_topic_id = self._handler.cache.topic_name, version >= TOPIC_IDS_FROM
-        for part in parts(message, _TOPICS, lambda: LOT) if message.topics else ():
+        for part in parts(message, _TOPICS, lambda: CHUNK_PARTITIONS) if message.topics else ():
             if part is not None:
                 assert isinstance(part, FetchRequest)
                 wanted.update(wanted_partitions(part, by_topic_id, name_of))
@@ -122,25 +124,25 @@ class LargeFetches:
     async def _read(
         self, request: Request, task: SlicedTask, read: FetchRead, rows: list[WantedPartition]
     ) -> None:
-        """Read everything; `read` has the outcome then."""
-        read.begin()
-        for at in range(0, len(rows), LOT):
-            lot = Lot(rows[at : at + LOT])
-            tries = 0.0
+        """Read all partitions into `read`, chunk by chunk."""
+        read.begin_chunks()
+        for at in range(0, len(rows), CHUNK_PARTITIONS):
+            chunk = PartitionChunk(rows[at : at + CHUNK_PARTITIONS])
+            attempts = 0.0
             while True:
                 await task.turn()
-                piece = read.piece(lot)
-                piece.may_wait = tries >= TRIES_MAX
-                unknown = piece.read_lot()
-                if not piece.misses:
+                chunk_read = read.for_chunk(chunk)
+                chunk_read.allow_blocking = attempts >= ATTEMPTS_MAX
+                unknown = chunk_read.read_chunk()
+                if not chunk_read.page_misses:
                     break
-                tries += tried(piece.misses)
+                attempts += attempt_weight(chunk_read.page_misses)
                 loaded: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-                self._handler.cold_reads.fetch(piece.misses, loaded.set_result)
+                self._handler.page_cache_reader.load(chunk_read.page_misses, loaded.set_result)
                 if await task.wait(loaded, is_part=True) is not None:
-                    tries = TRIES_MAX  # the read itself runs into it, and says so
-            read.add(piece, unknown)
-        read.end()
+                    attempts = ATTEMPTS_MAX  # the next read blocks, and reports the error itself
+            read.add_chunk(chunk_read, unknown)
+        read.end_chunks()
 
     async def _wait(
         self,
@@ -152,36 +154,37 @@ class LargeFetches:
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + message.max_wait_ms / 1000
-        while not read.has(message.min_bytes) and len(read.unknown) <= UNKNOWN_MAX:
+        while not read.is_satisfied(message.min_bytes) and len(read.unknown) <= UNKNOWN_MAX:
             left_ms = int((deadline - loop.time()) * 1000)
             if left_ms <= 0 or request.abandoned:
                 return
             watched = [
-                (answer.wanted.topic, answer.wanted.asked.partition)
-                for answer in read.answers
-                if answer.wanted.topic is not None and answer.wanted not in read.unknown
+                (partition.wanted.topic, partition.wanted.asked.partition)
+                for partition in read.fetched
+                if partition.wanted.topic is not None and partition.wanted not in read.unknown
             ]
-            news = News(watched, follower=read.follower)
+            watcher = PartitionWatcher(watched, follower=read.follower)
             purgatory = self._handler.purgatory
-            purgatory.watch_fetch(news, left_ms)
+            purgatory.watch_fetch(watcher, left_ms)
             try:
-                await task.wait(news.came, is_part=False)
+                await task.wait(watcher.woken, is_part=False)
             finally:
-                news.done = True
-                purgatory.unwatch_fetch(news)
+                watcher.done = True
+                purgatory.unwatch_fetch(watcher)
             await self._read(request, task, read, rows)
 
 
-def _released(rows: list[WantedPartition], wanted: Wanted, read: FetchRead) -> Generator[None, None, None]:
-    """Give up what was asked and answered, in steps. What a session keeps, it refers to."""
-    while read.answers:
-        del read.answers[-LOT:]
+def _release(rows: list[WantedPartition], wanted: Wanted, read: FetchRead) -> Generator[None, None, None]:
+    """Free the request's and the response's objects in time slices. A session refers to those that it
+    keeps."""
+    while read.fetched:
+        del read.fetched[-CHUNK_PARTITIONS:]
         yield
     while rows:
-        read.unknown -= set(rows[-LOT:])
-        del rows[-LOT:]
+        read.unknown -= set(rows[-CHUNK_PARTITIONS:])
+        del rows[-CHUNK_PARTITIONS:]
         yield
     while wanted:
-        for _ in range(min(LOT, len(wanted))):
+        for _ in range(min(CHUNK_PARTITIONS, len(wanted))):
             wanted.popitem()
         yield

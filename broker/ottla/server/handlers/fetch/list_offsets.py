@@ -2,9 +2,9 @@
 
 Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for
 read_committed), -2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local
-(from 8: the same as earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not
-found. A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
-offsets, newest first, from before the time that files of the log were last written to.
+(from version 8: the same as earliest, there is no tiered storage), -5 last tiered (from version 9: none, not
+found). A timestamp after the last record is no error: timestamp and offset are -1. Version 0 returns a list
+of segment start offsets, newest first, of segments last modified before the timestamp.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
 from ottla.server.dispatch.dispatcher import Request, Route
-from ottla.server.logs.cold_reads import MISSES_MAX, ColdReads, ManyCold
+from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyPageMisses, PageCacheReader
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.page_cache import ColdRead
+from ottla.storage.page_cache import PageCacheMiss
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -35,10 +35,12 @@ DEBUGGING_REPLICA_ID = -2
 LEADER_EPOCH_FROM = 4
 
 
-class OffsetsHandler:
-    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int], cold_reads: ColdReads) -> None:
+class ListOffsetsHandler:
+    def __init__(
+        self, replicas: ReplicaManager, clock: Callable[[], int], page_cache_reader: PageCacheReader
+    ) -> None:
         self._replicas = replicas
-        self._cold_reads = cold_reads
+        self._page_cache_reader = page_cache_reader
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -48,8 +50,10 @@ class OffsetsHandler:
         ]
 
     def list_offsets(self, request: Request) -> None:
-        # Timestamps are looked up in logs, which nobody may have read for long.
-        self._cold_reads.run(partial(self._list_offsets, request), request.respond, request.fail)
+        # Lookups by timestamp read indexes and logs that may not be in the page cache.
+        self._page_cache_reader.run_lookup(
+            partial(self._list_offsets, request), request.respond, request.fail
+        )
 
     def _list_offsets(self, request: Request) -> ListOffsetsResponse:
         message = request.decode(ListOffsetsRequest)
@@ -58,8 +62,8 @@ class OffsetsHandler:
         response = ListOffsetsResponse()
         if request.abandoned:
             return response
-        misses: list[ColdRead] = []
-        times_asked = Counter(
+        misses: list[PageCacheMiss] = []
+        occurrences = Counter(
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
         )
         for topic in message.topics:
@@ -67,42 +71,42 @@ class OffsetsHandler:
             response.topics.append(
                 ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
             )
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 result = ListOffsetsResponse.ListOffsetsPartitionResponse(
-                    partition_index=asked.partition_index
+                    partition_index=requested.partition_index
                 )
                 results.append(result)
-                if request.version and times_asked[topic.name, asked.partition_index] > 1:
+                if request.version and occurrences[topic.name, requested.partition_index] > 1:
                     result.error_code = ErrorCode.INVALID_REQUEST
                     continue
                 try:
-                    replica = self._replicas.partition(topic.name, asked.partition_index)
+                    replica = self._replicas.partition(topic.name, requested.partition_index)
                     if request.version == 0:
-                        result.old_style_offsets = self._before(replica, asked, message.replica_id)
+                        result.old_style_offsets = self._before(replica, requested, message.replica_id)
                     else:
                         leader_only = message.replica_id != DEBUGGING_REPLICA_ID
-                        self._find(replica, asked, isolation, request.version, result, leader_only)
+                        self._find(replica, requested, isolation, request.version, result, leader_only)
                 except KafkaError as e:
                     result.error_code = e.code
-                except ColdRead as miss:
-                    # Its traceback would hold this list, and so its descriptor until a collection.
+                except PageCacheMiss as miss:
+                    # Its traceback would refer to this list, and keep its descriptor open until a collection.
                     misses.append(miss.with_traceback(None))
                     if len(misses) == MISSES_MAX:
-                        raise ManyCold(misses) from None
+                        raise ManyPageMisses(misses) from None
         if misses:
-            raise ManyCold(misses)
+            raise ManyPageMisses(misses)
         return response
 
     def _find(
         self,
         replica: Partition,
-        asked: ListOffsetsRequest.ListOffsetsPartition,
+        requested: ListOffsetsRequest.ListOffsetsPartition,
         isolation: int | None,
         version: int,
         result: ListOffsetsResponse.ListOffsetsPartitionResponse,
         leader_only: bool,
     ) -> None:
-        timestamp = asked.timestamp
+        timestamp = requested.timestamp
         if timestamp < LATEST_TIERED or version < _SPECIAL_FROM.get(timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
         if timestamp == EARLIEST_LOCAL:
@@ -110,7 +114,7 @@ class OffsetsHandler:
         if timestamp == LATEST_TIERED:
             return
         found = offset_for_time(
-            replica, timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only
+            replica, timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only
         )
         if found is not None:
             result.timestamp = found.timestamp
@@ -119,18 +123,18 @@ class OffsetsHandler:
                 result.leader_epoch = found.leader_epoch
 
     def _before(
-        self, replica: Partition, asked: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
+        self, replica: Partition, requested: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
     ) -> list[int]:
-        """The answer of version 0; to a consumer, the high watermark stands for all that lies beyond it."""
+        """The offsets of version 0; for a consumer, the high watermark replaces all offsets after it."""
         if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} cannot tell")
-        count = max(asked.max_num_offsets, 0)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} is not the leader")
+        count = max(requested.max_num_offsets, 0)
         now_ms = self._clock()
         log = replica.log
-        if asked.timestamp == EARLIEST:
+        if requested.timestamp == EARLIEST:
             offsets = log.segment_starts_before(INT64_MAX, now_ms)[-1:][:count]
         else:
-            timestamp = INT64_MAX if asked.timestamp == LATEST else asked.timestamp
+            timestamp = INT64_MAX if requested.timestamp == LATEST else requested.timestamp
             offsets = log.segment_starts_before(timestamp, now_ms)[:count]
         high_watermark = replica.high_watermark
         if replica_id != CONSUMER_REPLICA_ID or all(offset <= high_watermark for offset in offsets):
@@ -145,16 +149,16 @@ class OffsetsHandler:
             response.topics.append(
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
             )
-            for asked in topic.partitions:
-                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
+            for requested in topic.partitions:
+                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=requested.partition)
                 results.append(result)
                 try:
-                    replica = self._replicas.partition(topic.topic, asked.partition)
+                    replica = self._replicas.partition(topic.topic, requested.partition)
                 except KafkaError as e:
                     result.error_code = e.code
                     continue
                 error, epoch, end_offset = offset_for_leader_epoch(
-                    replica, asked.current_leader_epoch, asked.leader_epoch
+                    replica, requested.current_leader_epoch, requested.leader_epoch
                 )
                 result.error_code = error
                 if not error:

@@ -1,7 +1,8 @@
-"""What the partitions of one Fetch have to say, as of now: the loop over them, under the request's limits.
+"""Reads the partitions of one Fetch request, under the request's limits.
 
-Called by ottla.server.handlers.fetch.handler, once when the request comes and again on news while it waits.
-It says what is there and whether that is urgent; what goes out, and when, is for others to decide.
+Called by ottla.server.handlers.fetch.handler when the request arrives, and again while it waits and
+partitions change. The result is the fetched partitions and whether they must be responded at once; `sender`
+sends them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ottla.replication.partition import Partition
 from ottla.replication.reads import read as read_replica
 from ottla.server.dispatch.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch.response import FetchedPartition
-from ottla.server.logs.cold_reads import MISSES_MAX
-from ottla.storage.page_cache import ColdRead, NoWaiting
+from ottla.server.logs.page_cache_reader import MISSES_MAX
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
 
 
-class Lot(Protocol):
+class PartitionChunk(Protocol):
     """Some of the partitions of a fetch."""
 
     has_more: bool
@@ -34,41 +35,41 @@ class Lot(Protocol):
     def to_read(self) -> list[WantedPartition]: ...
 
 
-Prefer: TypeAlias = Callable[[Partition, int, int], int | None]
-"""(leader, fetch offset, now in ms) -> the broker that the consumer should ask instead, if any."""
+SelectReplica: TypeAlias = Callable[[Partition, int, int], int | None]
+"""(leader, fetch offset, now in ms) -> the broker that the consumer should fetch from instead, if any."""
 
 _NO_PARTITIONS: Final[frozenset[WantedPartition]] = frozenset()
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
 MIN_ONE_FROM: Final = 3
-"""Before, a batch larger than what the client allows does not come at all (KIP-74)."""
+"""Before, a batch larger than the client's limit is not returned at all (KIP-74)."""
 
 
 class FetchRead:
-    """The answers to one request, and what they amount to."""
+    """The fetched partitions of one request, and whether they satisfy it."""
 
     __slots__ = (
-        "_absent",
         "_broker_epoch",
         "_cache",
         "_clock",
-        "_prefer",
         "_read_committed",
         "_replica_id",
         "_replicas",
+        "_select_replica",
+        "_unknown_rows",
         "_version",
-        "answers",
-        "at_ms",
+        "allow_blocking",
         "context",
+        "fetched",
         "follower",
+        "is_authorized",
         "max_bytes",
-        "may_read",
-        "may_wait",
         "min_one",
-        "misses",
+        "must_respond",
+        "page_misses",
+        "read_at_ms",
         "size",
         "unknown",
-        "urgent",
     )
 
     def __init__(
@@ -83,10 +84,10 @@ class FetchRead:
         max_bytes: int,
         read_committed: bool,
         broker_epoch: int = UNKNOWN_EPOCH,
-        prefer: Prefer | None = None,
+        select_replica: SelectReplica | None = None,
     ) -> None:
-        """`broker_epoch` is a follower's registration; `prefer` looks for a better replica for this consumer;
-        None: the leader will do."""
+        """`broker_epoch` is that of a follower's registration; `select_replica` finds a closer replica for
+        this consumer; None: it reads from the leader."""
         self._replicas = replicas
         self._cache = cache
         self._clock = clock
@@ -94,132 +95,139 @@ class FetchRead:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
         self._read_committed = read_committed
-        self._prefer = prefer
+        self._select_replica = select_replica
         self.context = context
         self.follower = replica_id >= 0
         self.max_bytes = max_bytes
         self.min_one = version >= MIN_ONE_FROM
-        """The first batch comes whole, however big."""
-        self.answers: list[FetchedPartition] = []
-        self.at_ms = 0
-        """When they were read."""
+        """The first batch is returned whole, whatever its size."""
+        self.fetched: list[FetchedPartition] = []
+        self.read_at_ms = 0
+        """The time of the last read."""
         self.unknown: AbstractSet[WantedPartition] = _NO_PARTITIONS
-        """Those unknown here when the request came. They come last, and do not end the wait."""
+        """Partitions that were unknown when the request arrived. They come last and do not end the wait."""
         self.size = 0
-        """Bytes of records in all."""
-        self.may_read: Callable[[str | None], bool] | None = None
-        """Of a topic; None: no authorizer. What may not be read comes like the unknown, with an error."""
-        self._absent: list[FetchedPartition] = []
-        self.misses: list[ColdRead] = []
-        """What has to come from the disk before there can be an answer: then it is to be read once more."""
-        self.may_wait = False
-        """Wait for the disk rather than miss something."""
-        self.urgent = False
-        """There is an error, a follower has diverged, a consumer is sent elsewhere: no waiting for more."""
+        """Bytes of records of all partitions."""
+        self.is_authorized: Callable[[str | None], bool] | None = None
+        """Whether a topic may be read; None: no authorizer. Denied partitions come last, with an error."""
+        self._unknown_rows: list[FetchedPartition] = []
+        self.page_misses: list[PageCacheMiss] = []
+        """Pages that have to be loaded from disk before the request is read again and responded."""
+        self.allow_blocking = False
+        """Read from the disk instead of recording page misses."""
+        self.must_respond = False
+        """A partition has an error, a follower diverged, or a consumer is redirected: respond without
+        waiting."""
 
-    def has(self, min_bytes: int) -> bool:
-        """Whether this is enough for a request that waits for `min_bytes`."""
-        return self.urgent or self.size >= min(min_bytes, self.max_bytes)
+    def is_satisfied(self, min_bytes: int) -> bool:
+        """Whether the request can be responded: `min_bytes` are there, or it must not wait."""
+        return self.must_respond or self.size >= min(min_bytes, self.max_bytes)
 
-    def first(self) -> None:
-        """Read for the first time: a follower's progress counts."""
+    def read_initial(self) -> None:
+        """The first read; it records a follower's fetch offsets."""
         unknown = self._read(record_progress=True)
-        self.unknown = {answer.wanted for answer in unknown} if unknown else _NO_PARTITIONS
-        self.answers += unknown
+        self.unknown = {partition.wanted for partition in unknown} if unknown else _NO_PARTITIONS
+        self.fetched += unknown
         if len(unknown) == len(self.context) or self.context.has_more:
-            self.urgent = True  # nothing will come; also for who asks for nothing, as to end a session
+            self.must_respond = (
+                True  # nothing to wait for; also without partitions, as when a session is closed
+            )
 
-    def again(self) -> None:
-        """Read anew what may have something to say by now."""
-        for answer in self._read(record_progress=False):
-            if answer.wanted not in self.unknown:
-                self.urgent = True
-            self.answers.append(answer)
+    def reread(self) -> None:
+        """Read again the partitions that may have changed."""
+        for partition in self._read(record_progress=False):
+            if partition.wanted not in self.unknown:
+                self.must_respond = True
+            self.fetched.append(partition)
         if self.context.has_more:
-            self.urgent = True
+            self.must_respond = True
 
-    # --- a fetch of many partitions, lot by lot (large_fetch) ----------------------------------------
+    # --- a fetch of many partitions, chunk by chunk (large_fetch) ----------------------------------------
 
-    def begin(self) -> None:
-        """Nothing is read yet."""
-        self.answers, self.size, self.urgent, self._absent = [], 0, False, []
+    def begin_chunks(self) -> None:
+        """Start a read in chunks: clear the earlier results."""
+        self.fetched, self.size, self.must_respond, self._unknown_rows = [], 0, False, []
         self.unknown = set()
-        self.at_ms = self._clock()
+        self.read_at_ms = self._clock()
 
-    def piece(self, lot: Lot) -> FetchRead:
-        """Reads a lot, under the limits that are left."""
-        piece = copy(self)
-        piece.context = cast(FetchContext, lot)
-        piece.max_bytes = max(0, self.max_bytes - self.size)
-        piece.min_one = self.min_one and not self.size
-        return piece
+    def for_chunk(self, chunk: PartitionChunk) -> FetchRead:
+        """A FetchRead of one chunk, under the remaining limits."""
+        chunk_read = copy(self)
+        chunk_read.context = cast(FetchContext, chunk)
+        chunk_read.max_bytes = max(0, self.max_bytes - self.size)
+        chunk_read.min_one = self.min_one and not self.size
+        return chunk_read
 
-    def read_lot(self) -> list[FetchedPartition]:
-        """Read a lot; return the answers for unknown partitions."""
+    def read_chunk(self) -> list[FetchedPartition]:
+        """Read a chunk; return the rows of unknown partitions."""
         return self._read(record_progress=True)
 
-    def add(self, piece: FetchRead, unknown: list[FetchedPartition]) -> None:
-        """What was read of a lot."""
-        self.answers += piece.answers
-        self._absent += unknown
-        self.unknown |= {answer.wanted for answer in unknown}
-        self.size += piece.size
-        self.urgent = self.urgent or piece.urgent
+    def add_chunk(self, chunk_read: FetchRead, unknown: list[FetchedPartition]) -> None:
+        """Add the results of a chunk."""
+        self.fetched += chunk_read.fetched
+        self._unknown_rows += unknown
+        self.unknown |= {partition.wanted for partition in unknown}
+        self.size += chunk_read.size
+        self.must_respond = self.must_respond or chunk_read.must_respond
 
-    def end(self) -> None:
-        """All lots are read."""
-        self.urgent = self.urgent or not self.answers
-        self.answers += self._absent
-        self._absent = []
+    def end_chunks(self) -> None:
+        """All chunks are read."""
+        self.must_respond = self.must_respond or not self.fetched
+        self.fetched += self._unknown_rows
+        self._unknown_rows = []
 
     def _read(self, *, record_progress: bool) -> list[FetchedPartition]:
-        self.misses = []
-        if self.may_wait:
+        self.page_misses = []
+        if self.allow_blocking:
             return self._read_all(record_progress=record_progress)
-        with NoWaiting():
+        with NonblockingReads():
             return self._read_all(record_progress=record_progress)
 
     def _read_all(self, *, record_progress: bool) -> list[FetchedPartition]:
-        """Set `answers`, `size`, `urgent` and `misses`; return the answers for unknown partitions."""
+        """Set `fetched`, `size`, `must_respond` and `page_misses`; return the rows of unknown partitions."""
         replicas, version, replica_id, follower = (
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
-        read_committed, prefer, broker_epoch = self._read_committed, self._prefer, self._broker_epoch
-        now_ms = self.at_ms = self._clock()
-        # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
+        read_committed, select_replica, broker_epoch = (
+            self._read_committed,
+            self._select_replica,
+            self._broker_epoch,
+        )
+        now_ms = self.read_at_ms = self._clock()
+        # A consumer of Fetch 11 and later may read from a follower (KIP-392).
         leader_only = follower or version < FOLLOWER_FETCH_FROM
         quota = replicas.leader_quota
-        may_read = self.may_read
+        is_authorized = self.is_authorized
         throttled = follower and quota.active and quota.is_exceeded(now_ms)
         remaining = self.max_bytes
         min_one = self.min_one
         unknown: list[FetchedPartition] = []
-        self.urgent = False
+        self.must_respond = False
         self.size = 0
-        self.answers = answers = []
+        self.fetched = partitions = []
         for wanted in self.context.to_read():
             asked = wanted.asked
             topic = wanted.topic
-            if may_read is not None and not may_read(topic):
+            if is_authorized is not None and not is_authorized(topic):
                 unknown.append(FetchedPartition(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=()))
                 continue
             replica = None if topic is None else replicas.find(topic, asked.partition)
-            if replica is None or not _same_topic(replica, wanted):
-                error = self._why_not(wanted, replica)
+            if replica is None or not _has_topic_id(replica, wanted):
+                error = self._error_for(wanted, replica)
                 if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     unknown.append(FetchedPartition(wanted, error, aborted=()))
                 else:
-                    answers.append(FetchedPartition(wanted, error))
-                    self.urgent = True
+                    partitions.append(FetchedPartition(wanted, error))
+                    self.must_respond = True
                 continue
             settles = True
-            if prefer is not None and replica.is_leader:
-                chosen = prefer(replica, asked.fetch_offset, now_ms)
+            if select_replica is not None and replica.is_leader:
+                chosen = select_replica(replica, asked.fetch_offset, now_ms)
                 if chosen is not None:
-                    answers.append(_sent_elsewhere(replica, wanted, chosen))
-                    self.urgent = True
+                    partitions.append(_redirected(replica, wanted, chosen))
+                    self.must_respond = True
                     continue
-                # A replica that becomes the better one causes no news.
+                # No event is sent when another replica becomes preferred.
                 settles = False
             try:
                 read = read_replica(
@@ -240,19 +248,19 @@ class FetchRead:
                 aborted = None
                 if read_committed and not read.error:
                     aborted = replica.log.aborted_transactions(asked.fetch_offset, read.read)
-            except ColdRead as miss:
-                self.misses.append(miss)
-                if len(self.misses) == MISSES_MAX:
+            except PageCacheMiss as miss:
+                self.page_misses.append(miss)
+                if len(self.page_misses) == MISSES_MAX:
                     break
                 continue
             if read.error or read.diverging is not None:
-                read = read._replace(error=self._told(read.error))
-                self.urgent = True
+                read = read._replace(error=self._error_for_version(read.error))
+                self.must_respond = True
             data = read.read
             if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
                 data = None
             size = 0 if data is None else data.size
-            answers.append(
+            partitions.append(
                 FetchedPartition(
                     wanted,
                     read.error,
@@ -272,8 +280,8 @@ class FetchRead:
                 self.size += size
         return unknown
 
-    def _why_not(self, wanted: WantedPartition, replica: Partition | None) -> ErrorCode:
-        """What is wrong with a partition that cannot be read here."""
+    def _error_for(self, wanted: WantedPartition, replica: Partition | None) -> ErrorCode:
+        """The error of a partition that cannot be read here."""
         topic, index = wanted.topic, wanted.asked.partition
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -284,18 +292,18 @@ class FetchRead:
         try:
             self._replicas.partition(topic, index)
         except KafkaError as problem:
-            return self._told(problem.code)
+            return self._error_for_version(problem.code)
         raise AssertionError(f"{topic}-{index} was not found, and is here")
 
-    def _told(self, error: ErrorCode) -> ErrorCode:
-        """An error as the request's version knows it."""
+    def _error_for_version(self, error: ErrorCode) -> ErrorCode:
+        """The error code that the request's version has for `error`."""
         if error == ErrorCode.KAFKA_STORAGE_ERROR and self._version < STORAGE_ERROR_FROM:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return error
 
 
-def _sent_elsewhere(replica: Partition, wanted: WantedPartition, chosen: int) -> FetchedPartition:
-    """No records, but the broker to ask; in an epoch that is not ours, neither."""
+def _redirected(replica: Partition, wanted: WantedPartition, chosen: int) -> FetchedPartition:
+    """No records, but the preferred replica; with another leader epoch, an error."""
     error = replica.epoch_error(wanted.asked.current_leader_epoch)
     if error:
         return FetchedPartition(wanted, error)
@@ -309,7 +317,7 @@ def _sent_elsewhere(replica: Partition, wanted: WantedPartition, chosen: int) ->
     )
 
 
-def _same_topic(replica: Partition, wanted: WantedPartition) -> bool:
-    """Whether the replica is of the topic that is asked for, and not of another one of its name."""
+def _has_topic_id(replica: Partition, wanted: WantedPartition) -> bool:
+    """Whether the replica has the requested topic id, and is not one of another topic of that name."""
     wanted_id = wanted.topic_id
     return wanted_id == ZERO_UUID or replica.topic_id in (wanted_id, None, ZERO_UUID)

@@ -1,7 +1,7 @@
-"""A Fetch response as bytes and file slices, packed directly, versions 4 to 17.
+"""Packs a Fetch response as bytes and file slices, versions 4 to 17.
 
-The codec cannot do this one: records are file ranges that never pass through Python. Called by
-ottla.server.handlers.fetch.handler; tests compare the packed bytes with the codec's.
+The codec cannot do this: records are file ranges that never pass through Python. Called by
+ottla.server.handlers.fetch.sender; tests compare the packed bytes with the codec's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ottla.protocol.errors import ErrorCode
 from ottla.server.dispatch.fetch_sessions import WantedPartition
 from ottla.server.network.connection import Part
 from ottla.storage.page_cache import try_pread
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
-# Up to here a slice that is in memory is read into the response: one sendmsg beats a sendfile for each.
+# A smaller slice that is in the page cache is read into the response: one sendmsg is faster than many
+# sendfiles.
 INLINE_SLICE_MAX_BYTES = 16 * 1024
 
 STEP_PARTS = 1000
@@ -39,7 +40,7 @@ AbortedTransactions = Sequence[tuple[int, int]]
 
 
 class FetchedPartition:
-    """One partition's part of a response: what `wanted` comes to."""
+    """One partition of a response: the result of reading `wanted`."""
 
     __slots__ = (
         "aborted",
@@ -90,17 +91,17 @@ class FetchedPartition:
 FetchedTopic = tuple[str, UUID, list[FetchedPartition]]
 
 
-def by_topic(answers: Iterable[FetchedPartition]) -> list[FetchedTopic]:
-    """Neighbours of one topic together, in the order they have (Kafka does not gather the others either)."""
+def by_topic(partitions: Iterable[FetchedPartition]) -> list[FetchedTopic]:
+    """Group adjacent partitions of one topic, in their order (Kafka does not group the others either)."""
     topics: list[FetchedTopic] = []
     last: WantedPartition | None = None
-    for answer in answers:
-        wanted = answer.wanted
+    for partition in partitions:
+        wanted = partition.wanted
         if last is None or wanted.topic != last.topic or wanted.topic_id != last.topic_id:
             rows: list[FetchedPartition] = []
             topics.append((wanted.topic or "", wanted.topic_id, rows))
             last = wanted
-        rows.append(answer)
+        rows.append(partition)
     return topics
 
 
@@ -181,7 +182,7 @@ def build(
 
 
 def build_topics(version: int, topics: list[FetchedTopic]) -> list[Part]:
-    """The part of a response that is about these topics, to be put into a `frame`."""
+    """The part of a response with these topics, for `frame`."""
     flexible = version >= 12
     parts = build(version, 0, topics)
     first, last = parts[0], parts[-1]
@@ -202,7 +203,7 @@ def frame(
     error: ErrorCode,
     endpoints: list[BrokerEndpoint],
 ) -> Generator[None, None, list[Part]]:
-    """The parts of a whole response, of so many topics, as `build` makes them; in steps."""
+    """The parts of a whole response with `topics` topics in `body`, as `build` makes them; in time slices."""
     whole = build(version, correlation_id, [], error=error, endpoints=endpoints)
     (empty,) = whole
     assert isinstance(empty, bytearray)
@@ -220,13 +221,13 @@ def frame(
 
 
 def size_of(parts: list[Part], version: int) -> int:
-    """The bytes that count for a quota: as Kafka, those of the body, and the size before it."""
+    """The bytes that count for a quota: those of the body and the size field, as in Kafka."""
     total = sum(part.length if isinstance(part, FileSlice) else len(part) for part in parts)
     return total - (5 if version >= 12 else 4)
 
 
 def begin_session(parts: list[Part], version: int, session_id: int) -> None:
-    """Write the session's id into a response that was built before there was one (version 7 and later)."""
+    """Write the id of a new session into a packed response (version 7 and later)."""
     first = parts[0]
     assert isinstance(first, bytearray)
     header = _HEADER_FLEXIBLE if version >= 12 else _HEADER
@@ -253,7 +254,7 @@ def _add_tagged(out: bytearray, p: FetchedPartition) -> None:
 
 
 def _node_endpoints(endpoints: list[BrokerEndpoint]) -> bytes:
-    """The response's tagged fields: tag 0, the addresses of the leaders that errors name."""
+    """The response's tagged fields: tag 0, the endpoints of the leaders that errors name."""
     body = bytearray(uvarint(len(endpoints) + 1))
     for e in endpoints:
         host = e.host.encode()

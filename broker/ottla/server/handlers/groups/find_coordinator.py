@@ -1,10 +1,10 @@
 """FindCoordinator, versions 0 to 6.
 
-Behaviour: a group's coordinator leads the partition of __consumer_offsets that its id hashes to, a
-transactional id's that of __transaction_state. When that topic does not exist it is made (offsets.topic.*
-and transaction.state.log.* settings), and the answer is COORDINATOR_NOT_AVAILABLE until it has leaders,
-which clients retry. Share groups (KIP-932) have none: COORDINATOR_NOT_AVAILABLE from version 6, before
-INVALID_REQUEST.
+Behaviour: a group's coordinator is the leader of the partition of __consumer_offsets that its id hashes to,
+that of a transactional id the leader of a partition of __transaction_state. If that topic does not exist, it
+is created (offsets.topic.* and transaction.state.log.* settings), and the error is COORDINATOR_NOT_AVAILABLE,
+which clients retry, until it has leaders. Share groups (KIP-932) have no coordinator:
+COORDINATOR_NOT_AVAILABLE from version 6, INVALID_REQUEST before.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from ottla.server.handlers.cluster.auto_create import TopicCreator
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
 SHARE_FROM = 6
-_FINE = "NONE"
-"""What Kafka says where there is nothing to say."""
+_NO_ERROR = "NONE"
+"""Kafka's error message without an error."""
 Coordinator = FindCoordinatorResponse.Coordinator
 
 
 class FindCoordinatorHandler:
+    """See the module."""
+
     def __init__(
         self,
         cache: MetadataCache,
@@ -85,7 +87,7 @@ def _response(found: list[Coordinator], version: int) -> FindCoordinatorResponse
     one = found[0]
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message or _FINE,
+        error_message=one.error_message or _NO_ERROR,
         node_id=one.node_id,
         host=one.host,
         port=one.port,

@@ -1,12 +1,11 @@
 """Consumer groups: OffsetCommit 0-9, OffsetFetch 0-9, JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5,
 SyncGroup 0-5, DescribeGroups 0-5, ListGroups 0-5, DeleteGroups 0-2, OffsetDelete 0.
 
-Behaviour: all of it is ottla.coordinators'; this file gives it the request, its version and who asks, and
-says how each API reports an error. OffsetCommit 0 and OffsetFetch 0 are for offsets in ZooKeeper
-(`zookeeper_offsets`). Without an authorizer every operation on a group is authorized, and DescribeGroups says
-so where it is asked.
+Behaviour: `ottla.coordinators` has the rules; this file passes the request, its version and the client to it,
+and builds the error responses. OffsetCommit 0 and OffsetFetch 0 are for offsets in ZooKeeper
+(`zookeeper_offsets`). Without an authorizer the authorized operations of DescribeGroups are all operations.
 
-Left out on purpose: the new group protocol (KIP-848: ConsumerGroupHeartbeat) is not advertised.
+Left out on purpose: the new group protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -42,15 +41,17 @@ from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
 
 GROUP_OPERATIONS = bits(SUPPORTED[ResourceType.GROUP])
 IN_ZOOKEEPER = 0
-"""The version whose offsets are not in the group's log."""
+"""The version of OffsetCommit and OffsetFetch with offsets in ZooKeeper."""
 
 
 def _context(request: Request) -> ClientContext:
-    # Kafka shows hosts with the slash of Java's InetAddress; tools print it as it comes.
+    # Kafka's hosts have the slash of Java's InetAddress, and tools print it.
     return ClientContext(client_id=request.client_id or "", client_host=f"/{request.connection.peer_host}")
 
 
 class GroupsHandler:
+    """Passes requests to the group coordinator."""
+
     def __init__(self, coordinator: GroupCoordinator, in_zookeeper: ZooKeeperOffsets) -> None:
         self._coordinator = coordinator
         self._in_zookeeper = in_zookeeper

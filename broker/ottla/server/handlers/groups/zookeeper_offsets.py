@@ -1,10 +1,10 @@
 """OffsetCommit 0 and OffsetFetch 0: offsets that clients of 0.8 keep in ZooKeeper, through a broker.
 
-Behaviour: any broker answers, there is no coordinator and no group to be a member of. A partition that does
-not exist is UNKNOWN_TOPIC_OR_PARTITION in both; so is, in a fetch, one with nothing committed, as in Kafka.
-Metadata is measured (OFFSET_METADATA_TOO_LARGE) and then dropped.
+Behaviour: any broker responds; there is no coordinator and no membership. A partition that does not exist is
+UNKNOWN_TOPIC_OR_PARTITION in both; so is, in a fetch, one without a committed offset, as in Kafka. The length
+of metadata is checked (OFFSET_METADATA_TOO_LARGE), but metadata is not stored.
 
-Called by `groups`, which passes these versions on.
+Called by `handler` for these versions.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ NOTHING = -1
 
 
 class ZooKeeperOffsets:
+    """Commits and fetches offsets in ZooKeeper."""
+
     def __init__(
         self, offsets: ConsumerOffsets, partition_exists: Callable[[str, int], bool], *, metadata_max: int
     ) -> None:
@@ -36,16 +38,16 @@ class ZooKeeperOffsets:
 
     async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         async def store(
-            asked: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
+            row: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
         ) -> OffsetCommitResponse.OffsetCommitResponsePartition:
-            topic, item = asked
+            topic, item = row
             error = await self._commit(request.group_id, topic, item)
             return OffsetCommitResponse.OffsetCommitResponsePartition(
                 partition_index=item.partition_index, error_code=error
             )
 
         every = [(topic.name, item) for topic in request.topics for item in topic.partitions]
-        stored = iter(await pipelined(lambda asked: asyncio.ensure_future(store(asked)), every))
+        stored = iter(await pipelined(lambda row: asyncio.ensure_future(store(row)), every))
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -70,16 +72,16 @@ class ZooKeeperOffsets:
 
     async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         async def look_up(
-            asked: tuple[str, int],
+            row: tuple[str, int],
         ) -> OffsetFetchResponse.OffsetFetchResponsePartition:
-            offset, error = await self._look_up(request.group_id, *asked)
+            offset, error = await self._look_up(request.group_id, *row)
             return OffsetFetchResponse.OffsetFetchResponsePartition(
-                partition_index=asked[1], committed_offset=offset, metadata="", error_code=error
+                partition_index=row[1], committed_offset=offset, metadata="", error_code=error
             )
 
         topics = request.topics or []
         every = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
-        found = iter(await pipelined(lambda asked: asyncio.ensure_future(look_up(asked)), every))
+        found = iter(await pipelined(lambda row: asyncio.ensure_future(look_up(row)), every))
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponse.OffsetFetchResponseTopic(

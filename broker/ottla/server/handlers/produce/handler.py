@@ -1,19 +1,20 @@
 """Produce, versions 0 to 11.
 
-Behaviour: every partition of the request is appended on its own and has its own error. acks=1 answers after
-the append, acks=all when the in-sync replicas have it or `timeout_ms` is over (REQUEST_TIMED_OUT; the records
-stay in the log), acks=0 never answers, and closes the connection when a partition failed, so that the client
-looks for new metadata. Any other acks is INVALID_REQUIRED_ACKS. From version 3 a partition's records are
-exactly one batch of format 2, as Kafka asks; before, message sets of formats 0 and 1 are converted on the way
-in (a named slow path). zstd needs version 7. Only the admin client may write to internal topics. From
-version 10 an error that a new leader explains names that leader (KIP-951).
+Behaviour: each partition of the request is appended separately and has its own error. acks=1 responds after
+the append, acks=all when the in-sync replicas have the records or `timeout_ms` is over (REQUEST_TIMED_OUT;
+the records stay in the log). acks=0 has no response; if a partition fails, the connection is closed, so that
+the client refreshes its metadata. Any other acks is INVALID_REQUIRED_ACKS. From version 3 the records of a
+partition are exactly one batch of format 2; before, message sets of formats 0 and 1 are converted (a slow
+path). zstd needs version 7. Only the admin client may write to internal topics. From version 10
+NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the new leader (KIP-951).
 
-A client over its quota is told for how long to wait, and its connection is silent for that time (KIP-219),
-also with acks=0.
+The response to a client over its quota has a throttle time, and its connection is muted for that time
+(KIP-219), also with acks=0.
 
-Transactional batches begin a transaction in a partition only if its coordinator knows of it (KIP-890, see
-`produce_transactions`). Without a transactional id in the request each is refused, where Kafka refuses all
-partitions for one: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+A transactional batch that begins a transaction in a partition is appended only after the transaction's
+coordinator has verified the partition (KIP-890, `ottla.server.handlers.produce.verification`). Without a
+transactional id in the request each transactional batch fails with TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+Kafka fails all partitions of the request.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from ottla.protocol.records import CODEC_MASK, LOG_OVERHEAD, RECORD_BATCH_OVERHE
 from ottla.protocol.topic_names import INTERNAL_TOPICS
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.authorization.topic_access import TopicAccess
+from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
-from ottla.server.handlers.cluster.leaders import HINTED_ERRORS, LeaderHints
+from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce.response import PACKED_FROM, pack
-from ottla.server.handlers.produce.transactions import Admitted, TransactionGate
-from ottla.server.logs.slow_appends import SlowAppends, Verdict
-from ottla.storage.batch_rules import SlowAppend, single_batch
+from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
+from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import ValidationDeferred, single_batch
+from ottla.storage.record_validation import InvalidRecords
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ ADMIN_CLIENT_ID = "__admin_client"
 LEADER_HINTS_FROM = 10
 
 _CHECKED_FIELDS = Struct(">8xi4xb4xh")
-"""Of a batch of format 2: its length, magic and attributes."""
-_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+"""Fields of a batch of format 2: length, magic and attributes."""
+_TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NO_LOG_START = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -63,13 +64,15 @@ _NO_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     )
 )
-"""Errors of an append that come without the log's start offset; others tell it, as in Kafka."""
+"""Append errors whose response has no log start offset, as in Kafka; the response of other errors has it."""
 
-Wait: TypeAlias = tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]
-"""A partition, and the offset that its high watermark has to reach."""
+AwaitedReplication: TypeAlias = tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]
+"""A partition, the offset that its high watermark has to reach, and its result in the response."""
 
 
 class ProduceHandler:
+    """Appends the records of Produce requests and responds when `acks` is satisfied."""
+
     def __init__(
         self,
         replicas: ReplicaManager,
@@ -77,16 +80,16 @@ class ProduceHandler:
         cache: MetadataCache,
         clock: Callable[[], int],
         throttle: ClientThrottle,
-        gate: TransactionGate,
-        slow_appends: SlowAppends,
-        access: TopicAccess | None = None,
+        verification: TransactionVerification,
+        deferred_validation: DeferredValidation,
+        authorizer: TopicAuthorizer | None = None,
         counters: TopicCounters | None = None,
     ) -> None:
-        """Without `access` everybody may write everything."""
+        """`authorizer` None: every client may write to every topic."""
         self._counters = TopicCounters() if counters is None else counters
-        self._access = access
-        self._gate = gate
-        self._slow_appends = slow_appends
+        self._authorizer = authorizer
+        self._verification = verification
+        self._deferred_validation = deferred_validation
         self._throttle = throttle
         self._replicas = replicas
         self._purgatory = purgatory
@@ -107,21 +110,22 @@ class ProduceHandler:
         if message.transactional_id is None:
             self._append(request, message, None)
         else:
-            self._gate.admit(request, message, partial(self._append, request, message))
+            self._verification.verify(request, message, partial(self._append, request, message))
 
-    def _append(self, request: Request, message: ProduceRequest, admitted: Admitted | None) -> None:
-        """`admitted` has a verdict for each batch that could begin a transaction; None: there may be none."""
+    def _append(self, request: Request, message: ProduceRequest, verifications: Verifications | None) -> None:
+        """Append all partitions. `verifications` has a result for each batch that could begin a transaction;
+        None: the request has no transactional id, and transactional batches fail."""
         acks = message.acks
         now_ms = self._clock()
         response = ProduceResponse()
-        waits: list[Wait] = []
+        awaited: list[AwaitedReplication] = []
         failed = False
         hints = LeaderHints(
             self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
         )
-        may_write = None if self._access is None else self._access.writable(request)
+        may_write = None if self._authorizer is None else self._authorizer.for_write(request)
         counters = self._counters
-        slow: list[_Slow] = []
+        deferred: list[_DeferredAppend] = []
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
@@ -137,19 +141,23 @@ class ProduceHandler:
                 replica: Partition | None = None
                 try:
                     if refused:
-                        raise KafkaError(_DENIED, "") if denied else self._refusal(name, index)
+                        raise (
+                            KafkaError(_TOPIC_DENIED, "")
+                            if denied
+                            else self._internal_topic_error(name, index)
+                        )
                     found = self._replicas.partition(name, index)
-                    records = _checked(data.records, request.version, admitted is not None)
+                    records = _validated_form(data.records, request.version, verifications is not None)
                     guard = None
-                    if admitted:
-                        guard = admitted.get((name, index))
+                    if verifications:
+                        guard = verifications.get((name, index))
                         if isinstance(guard, KafkaError):
                             raise guard
                     replica = found
                     count = counters[name]
                     count.produces += 1
                     info = replica.append_as_leader(
-                        records, required_acks=acks, now_ms=now_ms, guard=guard, light=True
+                        records, required_acks=acks, now_ms=now_ms, guard=guard, allow_deferral=True
                     )
                     count.bytes_in += len(records)
                     count.messages_in += info.last_offset - info.first_offset + 1
@@ -162,19 +170,21 @@ class ProduceHandler:
                         if error:
                             raise KafkaError(error)
                         if not enough:
-                            waits.append(((name, index), required, result))
-                except SlowAppend:
+                            awaited.append(((name, index), required, result))
+                except ValidationDeferred:
                     assert replica is not None
-                    slow.append(_Slow(name, result, replica, records, guard))
+                    deferred.append(_DeferredAppend(name, result, replica, records, guard))
                 except Exception as e:
                     failed = True
-                    self._failed(e, name, result, replica, hints)
-        if slow:
-            self._settle(_Appended(request, message, response, hints, waits, failed), slow)
+                    self._append_failed(e, name, result, replica, hints)
+        if deferred:
+            self._validate_deferred(
+                _PartlyAppended(request, message, response, hints, awaited, failed), deferred
+            )
         else:
-            self._finish(request, message, response, hints, waits, failed)
+            self._complete(request, message, response, hints, awaited, failed)
 
-    def _failed(
+    def _append_failed(
         self,
         error: Exception,
         topic: str,
@@ -182,93 +192,100 @@ class ProduceHandler:
         replica: Partition | None,
         hints: LeaderHints,
     ) -> None:
-        self._note_failure(error, topic, result, hints)
+        self._set_append_error(error, topic, result, hints)
         if replica is not None:
             self._counters[topic].failed_produces += 1
             if result.error_code not in _NO_LOG_START:
                 result.log_start_offset = replica.log.log_start_offset
 
-    def _settle(self, appended: _Appended, slow: list[_Slow]) -> None:
-        """Look into these batches elsewhere, and append them then. The request's bytes stay until then."""
-        left = len(slow)
+    def _validate_deferred(self, progress: _PartlyAppended, deferred: list[_DeferredAppend]) -> None:
+        """Have worker processes validate these batches, then append them. The request's bytes stay valid
+        until its response."""
+        left = len(deferred)
 
-        def settled(one: _Slow, config: LogConfig, verdict: Verdict) -> None:
+        def validated(append: _DeferredAppend, config: LogConfig, outcome: ValidationResult) -> None:
             nonlocal left
             try:
-                if one.replica.log.config is not config:
-                    look_into(one)  # by other rules than it would be kept by
+                if append.replica.log.config is not config:
+                    validate(append)  # the log's settings have changed meanwhile
                     return
-                self._append_settled(appended, one, verdict)
+                self._append_validated(progress, append, outcome)
                 left -= 1
                 if not left:
-                    self._finish(
-                        appended.request,
-                        appended.message,
-                        appended.response,
-                        appended.hints,
-                        appended.waits,
-                        appended.failed,
+                    self._complete(
+                        progress.request,
+                        progress.message,
+                        progress.response,
+                        progress.hints,
+                        progress.awaited,
+                        progress.failed,
                     )
             except Exception as e:
-                appended.request.fail(e)
+                progress.request.fail(e)
 
-        def look_into(one: _Slow) -> None:
-            config = one.replica.log.config
-            self._slow_appends.submit(one.records, config, self._clock(), partial(settled, one, config))
-
-        for one in slow:
-            look_into(one)
-
-    def _append_settled(self, appended: _Appended, one: _Slow, verdict: Verdict) -> None:
-        result, acks = one.result, appended.message.acks
-        try:
-            if isinstance(verdict, KafkaError):
-                raise verdict
-            info = one.replica.append_as_leader(
-                one.records, required_acks=acks, now_ms=self._clock(), guard=one.guard, settled=verdict
+        def validate(append: _DeferredAppend) -> None:
+            config = append.replica.log.config
+            self._deferred_validation.submit(
+                append.records, config, self._clock(), partial(validated, append, config)
             )
-            count = self._counters[one.topic]
-            count.bytes_in += len(one.records)
+
+        for append in deferred:
+            validate(append)
+
+    def _append_validated(
+        self, progress: _PartlyAppended, append: _DeferredAppend, outcome: ValidationResult
+    ) -> None:
+        result, acks = append.result, progress.message.acks
+        try:
+            if isinstance(outcome, KafkaError):
+                raise outcome
+            info = append.replica.append_as_leader(
+                append.records,
+                required_acks=acks,
+                now_ms=self._clock(),
+                guard=append.guard,
+                validated=outcome,
+            )
+            count = self._counters[append.topic]
+            count.bytes_in += len(append.records)
             count.messages_in += info.last_offset - info.first_offset + 1
             result.base_offset = info.first_offset
             result.log_append_time_ms = info.log_append_time
             result.log_start_offset = info.log_start_offset
             if acks == -1:
-                enough, error = one.replica.enough_replicas_for(info.last_offset + 1)
+                enough, error = append.replica.enough_replicas_for(info.last_offset + 1)
                 if error:
                     raise KafkaError(error)
                 if not enough:
-                    appended.waits.append(((one.topic, result.index), info.last_offset + 1, result))
+                    progress.awaited.append(((append.topic, result.index), info.last_offset + 1, result))
         except Exception as e:
-            appended.failed = True
-            self._failed(e, one.topic, result, one.replica, appended.hints)
+            progress.failed = True
+            self._append_failed(e, append.topic, result, append.replica, progress.hints)
 
-    def _finish(
+    def _complete(
         self,
         request: Request,
         message: ProduceRequest,
         response: ProduceResponse,
         hints: LeaderHints,
-        waits: list[Wait],
+        awaited: list[AwaitedReplication],
         failed: bool,
     ) -> None:
-        """Answer, or wait for the replicas."""
+        """Respond, or wait for the replicas."""
         acks = message.acks
-        if waits:
-            pending = _Pending(request, response, hints, self._throttle, len(waits), failed=failed)
+        if awaited:
+            delayed = _DelayedProduce(request, response, hints, self._throttle, len(awaited), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
             request.defer_response()
-            for key, offset, result in waits:
+            for key, offset, result in awaited:
                 self._purgatory.await_replication(
-                    key, offset, timeout_ms, partial(pending.settled, key, result)
+                    key, offset, timeout_ms, partial(delayed.replicated, key, result)
                 )
             return
         response.throttle_time_ms = self._throttle.produced(request, acks)
         if acks == 0:
             if failed:
-                request.connection.close(
-                    "a Produce with acks=0 failed: the client must look for new metadata"
-                )
+                request.connection.close("a Produce with acks=0 failed: the client must refresh its metadata")
             else:
                 request.respond_nothing()
             return
@@ -278,13 +295,13 @@ class ProduceHandler:
         else:
             _respond_success(request, response)
 
-    def _refusal(self, topic: str, partition: int) -> KafkaError:
-        """Why a client's batch for an internal topic is not taken."""
+    def _internal_topic_error(self, topic: str, partition: int) -> KafkaError:
+        """The error of a client's batch for an internal topic."""
         if self._cache.partition(topic, partition) is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not known")
-        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
 
-    def _note_failure(
+    def _set_append_error(
         self,
         error: Exception,
         topic: str,
@@ -293,7 +310,7 @@ class ProduceHandler:
     ) -> None:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.message or None
-            if isinstance(error, RecordsRefused):
+            if isinstance(error, InvalidRecords):
                 result.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(
                         batch_index=each.batch_index, batch_index_error_message=each.message
@@ -301,16 +318,16 @@ class ProduceHandler:
                     for each in error.record_errors
                 ]
         elif isinstance(error, OSError):
-            log.error("append to %s-%d failed: %s", topic, result.index, error)
+            log.error("Append to %s-%d failed: %s", topic, result.index, error)
             code, detail = ErrorCode.KAFKA_STORAGE_ERROR, None
         else:
-            log.error("append to %s-%d failed", topic, result.index, exc_info=error)
+            log.error("Append to %s-%d failed", topic, result.index, exc_info=error)
             code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
         _set_error(result, topic, code, detail, hints)
 
 
-class _Slow(NamedTuple):
-    """A batch that is to be looked into elsewhere first."""
+class _DeferredAppend(NamedTuple):
+    """A batch whose validation takes too long for the event loop."""
 
     topic: str
     result: ProduceResponse.PartitionProduceResponse
@@ -319,10 +336,10 @@ class _Slow(NamedTuple):
     guard: object | None
 
 
-class _Appended:
-    """A request of which some batches are yet to be looked into, and what became of the others."""
+class _PartlyAppended:
+    """A request with batches that are still being validated, and the results of the others."""
 
-    __slots__ = ("failed", "hints", "message", "request", "response", "waits")
+    __slots__ = ("awaited", "failed", "hints", "message", "request", "response")
 
     def __init__(
         self,
@@ -330,21 +347,21 @@ class _Appended:
         message: ProduceRequest,
         response: ProduceResponse,
         hints: LeaderHints,
-        waits: list[Wait],
+        awaited: list[AwaitedReplication],
         failed: bool,
     ) -> None:
         self.request = request
         self.message = message
         self.response = response
         self.hints = hints
-        self.waits = waits
+        self.awaited = awaited
         self.failed = failed
 
 
-class _Pending:
-    """An acks=all request whose partitions wait for their high watermarks."""
+class _DelayedProduce:
+    """An acks=all request that waits for the high watermarks of its partitions (Kafka's DelayedProduce)."""
 
-    __slots__ = ("_failed", "_hints", "_remaining", "_request", "_response", "_throttle")
+    __slots__ = ("_append_failed", "_hints", "_remaining", "_request", "_response", "_throttle")
 
     def __init__(
         self,
@@ -356,24 +373,24 @@ class _Pending:
         *,
         failed: bool,
     ) -> None:
-        self._failed = failed
+        self._append_failed = failed
         self._request = request
         self._response = response
         self._hints = hints
         self._throttle = throttle
         self._remaining = remaining
 
-    def settled(
+    def replicated(
         self, key: tuple[str, int], result: ProduceResponse.PartitionProduceResponse, error: ErrorCode
     ) -> None:
         if error:
-            self._failed = True
+            self._append_failed = True
             _set_error(result, key[0], error, None, self._hints)
         self._remaining -= 1
         if self._remaining or self._request.abandoned:
             return
         self._response.throttle_time_ms = self._throttle.produced(self._request)
-        if self._failed:
+        if self._append_failed:
             _add_endpoints(self._response, self._hints)
             self._request.respond(self._response)
         else:
@@ -387,15 +404,17 @@ def _respond_success(request: Request, response: ProduceResponse) -> None:
         request.respond(response)
 
 
-def _checked(records: bytes | memoryview | None, version: int, transactional: bool) -> bytes | memoryview:
-    """What of Kafka's rules about a partition's records depends on the request's version, and on whether it
-    names a transactional id."""
+def _validated_form(
+    records: bytes | memoryview | None, version: int, transactional: bool
+) -> bytes | memoryview:
+    """Check the rules about a partition's records that depend on the request's version and on whether it has
+    a transactional id; return its one batch. Raises KafkaError."""
     if version < 3:
         return records or b""
     if not records or len(records) < RECORD_BATCH_OVERHEAD:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
-            "Produce requests from version 3 must have exactly one record batch per partition",
+            "Produce requests from version 3 must have exactly append record batch per partition",
         )
     length, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
     if magic != 2:

@@ -1,7 +1,7 @@
-"""The Produce response of a request that went well, packed directly, in half the codec's time.
+"""Packs the Produce response of a request without errors directly, in half the codec's time.
 
-Called by ottla.server.handlers.produce.handler. Versions 9 to 11, which today's clients speak; older ones,
-and any response with an error in it, go through the codec. Tests compare the bytes with the codec's.
+Called by ottla.server.handlers.produce.handler. Versions 9 to 11, which today's clients use; older versions,
+and responses with errors, go through the codec. Tests compare the bytes with the codec's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END = Struct(">ix")  # throttle time, no tagged fields
 
 
 def pack(response: ProduceResponse, correlation_id: int) -> bytes:
-    """The whole response, its size included; no partition of it may have an error."""
+    """The complete frame, size included; no partition may have an error."""
     topics = response.responses
     parts = [b"", _HEADER.pack(correlation_id), write_varint(len(topics) + 1)]
     for topic in topics:

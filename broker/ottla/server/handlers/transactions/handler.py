@@ -1,12 +1,12 @@
-"""Transactions as producers carry them out: AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-4,
-TxnOffsetCommit 0-4; and WriteTxnMarkers 0-1, by which coordinators end them in the partitions' logs.
+"""Transactions: AddPartitionsToTxn 0 to 5, AddOffsetsToTxn 0 to 4, EndTxn 0 to 4, TxnOffsetCommit 0 to 4 of
+producers, WriteTxnMarkers 0 to 1 of coordinators, DescribeTransactions and ListTransactions of tools.
 
-Behaviour: the rules are ottla.coordinators'; this file gives them the request, and says how each API reports
-an error. AddPartitionsToTxn is one producer's up to version 3; from 4 on it holds transactions of many, from
-brokers that verify partitions before they append (KIP-890). One unknown partition fails all of a transaction
-(OPERATION_NOT_ATTEMPTED for the others). PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients of before
-KIP-588. WriteTxnMarkers is answered when every marker is replicated, or cannot be, or request.timeout.ms is
-over.
+Behaviour: `ottla.coordinators` has the rules; the handlers pass requests to it and build the responses.
+AddPartitionsToTxn is one producer's up to version 3; from version 4 brokers send it, with transactions of
+many producers, to verify partitions before they append (KIP-890). One unknown partition fails a whole
+transaction (OPERATION_NOT_ATTEMPTED for the others). Before KIP-588 PRODUCER_FENCED is
+INVALID_PRODUCER_EPOCH. WriteTxnMarkers is responded when every marker is replicated or has failed, or
+request.timeout.ms is over.
 """
 
 from __future__ import annotations
@@ -26,33 +26,40 @@ from ottla.protocol.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from ottla.protocol.topic_names import OFFSETS_TOPIC
-from ottla.server.coordination.transaction_markers import MarkerWriter
+from ottla.server.coordination.transaction_markers import TransactionMarkerWriter
 from ottla.server.dispatch.dispatcher import Request, Route
 
 MANY_FROM: Final = 4
+"""The first version of AddPartitionsToTxn with several transactions."""
 FENCED_FROM: Final = 2
-"""The first versions with PRODUCER_FENCED, of all three."""
+"""The first version with PRODUCER_FENCED, of all three APIs."""
 
 _Errors = Mapping[tuple[str, int], ErrorCode]
-_Asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
 
 class TransactionsHandler:
+    """Requests of producers and, for markers, of coordinators."""
+
     def __init__(
         self,
         transactions: TransactionCoordinator,
         groups: GroupCoordinator,
-        writer: MarkerWriter,
+        writer: TransactionMarkerWriter,
         cache: MetadataCache,
     ) -> None:
         self._transactions = transactions
@@ -79,8 +86,8 @@ class TransactionsHandler:
         results = await asyncio.gather(*(self._add(each, version) for each in message.transactions))
         return AddPartitionsToTxnResponse(results_by_transaction=list(results))
 
-    async def _add(self, asked: _Asked, version: int) -> _Result:
-        partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
+    async def _add(self, transaction: _Transaction, version: int) -> _Result:
+        partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
         unknown = {key for key in partitions if self._cache.partition(*key) is None}
         errors: _Errors
         if unknown:
@@ -90,16 +97,16 @@ class TransactionsHandler:
                 else ErrorCode.OPERATION_NOT_ATTEMPTED
                 for key in partitions
             }
-        elif asked.verify_only:
+        elif transaction.verify_only:
             errors = self._transactions.verify(
-                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+                transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions
             )
         else:
             error = await self._transactions.add_partitions(
-                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+                transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions
             )
-            errors = dict.fromkeys(partitions, _told(error, version))
-        return _Result(transactional_id=asked.transactional_id, topic_results=_topic_results(errors))
+            errors = dict.fromkeys(partitions, _error_for_version(error, version))
+        return _Result(transactional_id=transaction.transactional_id, topic_results=_topic_results(errors))
 
     async def add_offsets(self, request: Request) -> AddOffsetsToTxnResponse:
         message = request.decode(AddOffsetsToTxnRequest)
@@ -109,14 +116,14 @@ class TransactionsHandler:
             message.producer_epoch,
             [(OFFSETS_TOPIC, self._groups.partition_for(message.group_id))],
         )
-        return AddOffsetsToTxnResponse(error_code=_told(error, request.version))
+        return AddOffsetsToTxnResponse(error_code=_error_for_version(error, request.version))
 
     async def end(self, request: Request) -> EndTxnResponse:
         message = request.decode(EndTxnRequest)
         error = await self._transactions.end(
             message.transactional_id, message.producer_id, message.producer_epoch, commit=message.committed
         )
-        return EndTxnResponse(error_code=_told(error, request.version))
+        return EndTxnResponse(error_code=_error_for_version(error, request.version))
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------
 
@@ -153,14 +160,14 @@ class TransactionsHandler:
         return _marker_results(by_producer)
 
 
-def _told(error: ErrorCode, version: int) -> ErrorCode:
+def _error_for_version(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
-def _as_transaction(message: AddPartitionsToTxnRequest) -> _Asked:
-    return _Asked(
+def _as_transaction(message: AddPartitionsToTxnRequest) -> _Transaction:
+    return _Transaction(
         transactional_id=message.v3_and_below_transactional_id,
         producer_id=message.v3_and_below_producer_id,
         producer_epoch=message.v3_and_below_producer_epoch,
@@ -214,8 +221,8 @@ def _add_partitions_error(
 ) -> AddPartitionsToTxnResponse:
     if version >= MANY_FROM:
         return AddPartitionsToTxnResponse(error_code=code)
-    asked = _as_transaction(message)
-    errors = {(topic.name, index): code for topic in asked.topics for index in topic.partitions}
+    transaction = _as_transaction(message)
+    errors = {(topic.name, index): code for topic in transaction.topics for index in topic.partitions}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
 
 
@@ -256,3 +263,45 @@ def _commit_offsets_error(
             for topic in message.topics
         ]
     )
+
+
+class TransactionStatesHandler:
+    """DescribeTransactions 0 and ListTransactions 0 to 1 (KIP-664, KIP-994), for tools.
+
+    A coordinator describes its own transactional ids, each with its own error, and lists them filtered by
+    state, producer id and, from version 1, age; the response names unknown states of the filter.
+    """
+
+    def __init__(self, transactions: TransactionCoordinator) -> None:
+        self._transactions = transactions
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(DescribeTransactionsRequest, self.describe, _describe_transactions_error),
+            Route(ListTransactionsRequest, self.list_transactions, _list_transactions_error),
+        ]
+
+    def describe(self, request: Request) -> None:
+        message = request.decode(DescribeTransactionsRequest)
+        states = [self._transactions.describe(each) for each in message.transactional_ids]
+        request.respond(DescribeTransactionsResponse(transaction_states=states))
+
+    def list_transactions(self, request: Request) -> None:
+        request.respond(self._transactions.list_transactions(request.decode(ListTransactionsRequest)))
+
+
+def _describe_transactions_error(
+    message: DescribeTransactionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            DescribeTransactionsResponse.TransactionState(error_code=code, transactional_id=each)
+            for each in message.transactional_ids
+        ]
+    )
+
+
+def _list_transactions_error(
+    message: ListTransactionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> ListTransactionsResponse:
+    return ListTransactionsResponse(error_code=code)

@@ -1,11 +1,10 @@
 """InitProducerId 0 to 5, for idempotent and transactional producers, and AllocateProducerIds 0, for brokers.
 
-Behaviour: without a transactional id any broker answers InitProducerId with an id from its block; when that
-is used up, and the controller brings none in time, with COORDINATOR_LOAD_IN_PROGRESS, which every client
-retries. An idempotent producer that asks again with its id and epoch (version 3 and later, KIP-360) gets a
-new id. With a transactional id its coordinator answers; PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before
-version 4 (KIP-588). Blocks of 1000 ids come from the controller, which serves AllocateProducerIds to brokers
-in their present epoch (KIP-730).
+Behaviour: without a transactional id any broker responds to InitProducerId with an id from its block; if the
+block is used up and the controller allocates none in time, with COORDINATOR_LOAD_IN_PROGRESS, which every
+client retries. An idempotent producer that sends its id and epoch (version 3 and later, KIP-360) gets a new
+id. With a transactional id its coordinator responds; PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version
+4 (KIP-588). The controller allocates blocks of 1000 ids to brokers with their current epoch (KIP-730).
 """
 
 from __future__ import annotations
@@ -22,15 +21,18 @@ from ottla.protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from ottla.server.coordination.transactions import Transactions
+from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.dispatcher import Request, Route
 
 FENCED_FROM: Final = 4
+"""The first version of InitProducerId with PRODUCER_FENCED."""
 _NONE: Final = -1
 
 
 class ProducerIdsHandler:
-    def __init__(self, transactions: Transactions, controller: Controller) -> None:
+    """See the module."""
+
+    def __init__(self, transactions: TransactionService, controller: Controller) -> None:
         self._transactions = transactions
         self._controller = controller
 

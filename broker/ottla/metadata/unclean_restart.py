@@ -1,0 +1,112 @@
+"""Restart after an unclean shutdown: expire the previous ZooKeeper session, and wait for failover.
+
+Called by the broker's start, which holds the locks of its log directories: the process that saved a session
+there is dead. The saved session expires at once, so that its partitions get new leaders without waiting for
+its timeout. The file has the session's password, and only its owner can read it.
+
+Then the broker waits until another broker is the controller and leads what it can. Otherwise it could
+register so quickly that no controller notices the restart, and stay the leader, with the same leader epoch,
+of partitions whose last records a crash of the machine may have lost; in-sync followers would truncate to its
+log (KIP-966). Kafka in ZooKeeper mode has neither: its brokers do not start while their previous session is
+alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from ottla.metadata import znodes
+from ottla.metadata.store import MetadataStore, get_many
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "zookeeper.session"
+
+
+def save_session(store: MetadataStore, directories: Iterable[Path]) -> None:
+    """Save the store's current session in every log directory, because one of them may fail."""
+    for directory in directories:
+        path = directory / FILE_NAME
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(store.session_token)
+        except OSError as error:
+            log.warning("Cannot write %s: %s", path, error)
+
+
+def clear_session(directories: Iterable[Path]) -> None:
+    """Delete the saved session after a clean shutdown."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            (directory / FILE_NAME).unlink(missing_ok=True)
+
+
+async def expire_session(store: MetadataStore, directories: Iterable[Path]) -> bool:
+    """Expire the saved sessions of previous runs; True if there was one, so the shutdown was unclean.
+
+    Raises StoreUnavailable. The session of a file that cannot be read expires by its timeout.
+    """
+    tokens: dict[str, None] = {}
+    for directory in directories:
+        path = directory / FILE_NAME
+        try:
+            tokens[path.read_text(encoding="ascii").strip()] = None
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("Cannot read %s: %s", path, error)
+            tokens[""] = None
+    for token in tokens:
+        try:
+            await store.end_session(token)
+            log.info("Expired the ZooKeeper session of the previous run")
+        except ValueError:
+            log.warning("%s has no valid session", FILE_NAME)
+    return bool(tokens)
+
+
+POLL_S: Final = 0.1
+
+
+def can_fail_over(states: Iterable[znodes.PartitionState], broker_id: int, alive: Collection[int]) -> bool:
+    """Whether the broker is the leader of a partition for which another live replica is in sync."""
+    return any(
+        state.leader == broker_id and any(other in alive for other in state.isr if other != broker_id)
+        for state in states
+    )
+
+
+async def wait_for_failover(
+    store: MetadataStore, broker_id: int, partitions: Iterable[tuple[str, int]], *, timeout_s: float
+) -> bool:
+    """Wait until no partition of the broker can fail over any more; False after `timeout_s`.
+
+    Returns True at once if no other broker is alive.
+    """
+    paths = [(t, p, znodes.state_path(t, p)) for t, p in partitions]
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        alive = {int(name) for name in await store.children(znodes.BROKER_IDS)} - {broker_id}
+        found = await get_many(store, [path for _, _, path in paths])
+        states = [
+            znodes.decode_partition_state(topic, partition, node[0])
+            for (topic, partition, _), node in zip(paths, found, strict=True)
+            if node is not None
+        ]
+        controlled = await store.exists(znodes.CONTROLLER) is not None
+        if not alive or (controlled and not can_fail_over(states, broker_id, alive)):
+            return True
+        if loop.time() >= deadline:
+            log.warning(
+                "No failover happened within %.1f s; registering with the old leader epochs", timeout_s
+            )
+            return False
+        await asyncio.sleep(POLL_S)

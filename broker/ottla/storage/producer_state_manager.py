@@ -1,0 +1,173 @@
+"""Keeps a log's producer state across restarts and truncations: snapshots and replay (Kafka's
+ProducerStateManager).
+
+Owned by `Log`; `log_loader` updates it while it recovers segments. Appends are validated against `producers`
+and recorded in it. After a restart the state is rebuilt from the newest snapshot at or before the wanted
+offset and the headers of the later batches: after a clean shutdown there are none. A truncation, for which
+the event loop waits, rolls back the removed batches and reads few others. It replays only where that is
+impossible (a replicated marker or more than 10,000 batches are removed, or a producer's previous batch is far
+back), and at most one segment, because every roll writes a snapshot.
+
+Invariant: an aborted transaction is in its segment's index before its end is recorded here, so that the last
+stable offset never passes an abort that consumers cannot skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
+from ottla.storage.log_segment import LogSegment, scan_headers
+from ottla.storage.producer_snapshots import SnapshotFiles
+from ottla.storage.producer_state import ActiveProducers, BatchMetadata, ProducerStateEntry
+from ottla.storage.transaction_index import AbortedTransaction
+
+_SEGMENTS_WITH_SNAPSHOT = 2
+"""A replay writes snapshots at the base offsets of this many last segments: truncations end there."""
+_ROLL_BACK_BATCHES_MAX = 10_000
+"""A truncation of more batches is not rolled back but replayed."""
+_LOOK_BACK_BYTES = (1 << 20, 16 << 20)
+"""How far before a truncated log's end its producers' last batches are searched: first and second attempt."""
+
+
+class ProducerStateManager:
+    """See the module."""
+
+    __slots__ = ("_producers", "snapshots")
+
+    def __init__(self, directory: str, names: Iterable[str]) -> None:
+        """`names` are the files in the log's directory."""
+        self._producers: ActiveProducers | None = None
+        self.snapshots = SnapshotFiles(directory, names)
+
+    @property
+    def producers(self) -> ActiveProducers:
+        """The active producers, created on first use: most idle logs have none."""
+        if self._producers is None:
+            self._producers = ActiveProducers()
+        return self._producers
+
+    @property
+    def has_producers(self) -> bool:
+        return self._producers is not None
+
+    def update(self, header: BatchHeader, batch: memoryview | bytes, segment: LogSegment | None) -> None:
+        """Record a producer's batch that is in the log; `batch` is read for markers only. An aborted
+        transaction is added to the index of `segment`; None if it is there already. Raises OSError."""
+        producers = self.producers
+        if not header.is_control:
+            producers.append_data_batch(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+                header.is_transactional,
+            )
+            return
+        if not header.record_count:
+            return  # compaction removed the marker, and with it the whole transaction
+        marker = parse_control_record(decode_batch(batch)[0])
+        offset = header.last_offset
+        if segment is not None:
+            first_offset = producers.aborted_by(header.producer_id, marker)
+            if first_offset is not None:
+                next_open = producers.first_open_besides(header.producer_id)
+                stable = offset + 1 if next_open is None else next_open
+                segment.txn_index.append(AbortedTransaction(header.producer_id, first_offset, offset, stable))
+        producers.append_end_txn_marker(
+            header.producer_id, header.producer_epoch, marker, offset, header.max_timestamp
+        )
+
+    def take_snapshot(self, offset: int, log_start_offset: int, *, sync: bool) -> None:
+        """Write a snapshot of the state before `offset`, if the log has data since the latest one."""
+        latest = self.snapshots.latest
+        if offset > (log_start_offset if latest is None else latest):
+            self.snapshots.write(offset, {} if self._producers is None else self._producers.all(), sync=sync)
+
+    def clear(self) -> None:
+        """Remove all producers and snapshots."""
+        self._clear_producers()
+        for offset in self.snapshots.offsets:
+            self.snapshots.remove(offset)
+
+    def _clear_producers(self) -> None:
+        if self._producers is not None:
+            self._producers.clear()
+
+    def rebuild(
+        self, segments: Sequence[LogSegment], log_start_offset: int, end_offset: int, *, sync: bool
+    ) -> None:
+        """Rebuild the state of all batches before `end_offset`. Removes later snapshots and writes one
+        there."""
+        self.snapshots.keep_within(log_start_offset, end_offset)
+        self._clear_producers()
+        found = self.snapshots.load_newest()
+        at = log_start_offset
+        if found is not None:
+            at, producers = found
+            if producers:
+                self.producers.load(producers)
+        for index, segment in enumerate(segments):
+            next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+            if next_base <= at or segment.base_offset >= end_offset:
+                continue
+            start = max(segment.base_offset, at, log_start_offset)
+            if index >= len(segments) - _SEGMENTS_WITH_SNAPSHOT:
+                self.take_snapshot(start, log_start_offset, sync=sync)
+            self._replay(segment, start, end_offset)
+        self.take_snapshot(end_offset, log_start_offset, sync=sync)
+
+    def roll_back(self, segments: Sequence[LogSegment], end_offset: int) -> bool:
+        """Before a truncation to `end_offset`, within the first of `segments`, the last ones of the log:
+        restore the state at `end_offset`. Returns False if the state must be rebuilt."""
+        if self._producers is None or self._producers.is_empty:
+            return True  # the removed batches have not changed it
+        tail: list[BatchHeader] = []
+        for segment in segments:
+            for _, header in segment.headers(segment.position_of(end_offset)):
+                tail.append(header)
+                if len(tail) > _ROLL_BACK_BATCHES_MAX:
+                    return False
+        unknown = self.producers.roll_back(tail, end_offset)
+        return unknown is not None and _restore(unknown, segments[0], end_offset)
+
+    def _replay(self, segment: LogSegment, start: int, end_offset: int) -> None:
+        for position, header in segment.headers(segment.position_of(start)):
+            if header.base_offset >= end_offset:
+                return
+            if header.producer_id >= 0:
+                batch = segment.read_batch(position) if header.is_control else b""
+                self.update(header, batch, None)
+
+
+def _restore(unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end_offset: int) -> bool:
+    """Restore the last batches before `end_offset` of producers. Returns whether each has some."""
+    end = segment.position_of(end_offset)
+    for length in _LOOK_BACK_BYTES if unknown else ():
+        start = segment.offset_index.position_before(max(end - length, 0))
+        found: set[int] = set()
+        for _, header in scan_headers(segment.fd, start, end):
+            entry = unknown.get(header.producer_id)
+            if entry is None:
+                continue
+            if header.producer_epoch != entry.epoch or header.producer_id not in found:
+                entry.epoch = header.producer_epoch
+                entry.batches.clear()
+            if not header.is_control:
+                found.add(header.producer_id)
+                entry.batches.append(
+                    BatchMetadata(
+                        header.base_sequence,
+                        header.last_sequence,
+                        header.last_offset,
+                        header.last_offset_delta,
+                        header.max_timestamp,
+                    )
+                )
+                entry.last_timestamp = header.max_timestamp
+        if len(found) == len(unknown):
+            return True
+    return not unknown

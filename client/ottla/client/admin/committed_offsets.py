@@ -1,0 +1,193 @@
+"""What groups have committed: list, set, forget (KIP-396, KIP-496, KIP-709)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from ottla.client import errors
+from ottla.client.admin.fan_out import COORDINATOR
+from ottla.client.admin.network import (
+    GROUP,
+    AdminNetwork,
+    by_partition,
+    by_topic,
+    each_partition,
+    outcome,
+    refuse,
+)
+from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, Results, TopicPartition
+from ottla.client.errors import ClientError
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+
+_ZOOKEEPER_PARTITIONS: Final = 5000
+"""In one request; brokers answer no more than 10,000."""
+_COMMIT_AGAIN: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
+
+
+async def list_group_offsets(
+    network: AdminNetwork, groups: Mapping[str, Partitions | None], *, require_stable: bool = False
+) -> Results[str, dict[TopicPartition, OffsetToCommit | None]]:
+    """What groups have committed in these partitions (None where they have not), or, where None are
+    named, in all in which they have. `require_stable`: a partition with an offset in an open transaction
+    is left out; as is, in Kafka's client too, any that the broker does not tell."""
+    request = m.OffsetFetchRequest
+    row = request.OffsetFetchRequestTopics
+
+    def wanted(group: str) -> list[Any] | None:
+        partitions = groups[group]
+        if partitions is None:
+            return None
+        return [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
+
+    async def ask(
+        node: Node, share: list[str]
+    ) -> dict[str, dict[TopicPartition, OffsetToCommit | None] | ClientError]:
+        rows = [request.OffsetFetchRequestGroup(group_id=group, topics=wanted(group)) for group in share]
+        response = await network.send_to(node, request(groups=rows, require_stable=require_stable))
+        return {
+            group.group_id: outcome(group.error_code, None, group.group_id) or _committed(group)
+            for group in response.groups
+        }
+
+    return await network.by_node(groups, network.coordinators(GROUP), ask, COORDINATOR)
+
+
+async def group_offsets(network: AdminNetwork, group_id: str) -> dict[TopicPartition, int]:
+    """What one group has committed. Raises KafkaError."""
+    found = (await list_group_offsets(network, {group_id: None}))[group_id]
+    return {tp: committed.offset for tp, committed in found.items() if committed is not None}
+
+
+async def zookeeper_group_offsets(
+    network: AdminNetwork, group_id: str, partitions: Partitions
+) -> dict[TopicPartition, int]:
+    """What a group has committed to ZooKeeper in these partitions, as consumers of 0.8 do (OffsetFetch
+    0). Raises ClientError."""
+    wanted = list(dict.fromkeys(each_partition(partitions)))
+    row = m.OffsetFetchRequest.OffsetFetchRequestTopic
+    found: dict[TopicPartition, int] = {}
+    for start in range(0, len(wanted), _ZOOKEEPER_PARTITIONS):
+        share = by_topic(wanted[start : start + _ZOOKEEPER_PARTITIONS])
+        topics = [row(name=topic, partition_indexes=numbers) for topic, numbers in share.items()]
+        response = await network.any_broker(m.OffsetFetchRequest(group_id=group_id, topics=topics), version=0)
+        found |= {
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+            for topic in response.topics
+            for partition in topic.partitions
+            if not partition.error_code and partition.committed_offset >= 0
+        }
+    return found
+
+
+async def alter_group_offsets(
+    network: AdminNetwork, group_id: str, offsets: ByPartition[int | OffsetToCommit], *, live: bool = False
+) -> Results[TopicPartition, None]:
+    """Commit for a group without members (UNKNOWN_MEMBER_ID when it has some). A group that is not there
+    is made by it.
+
+    `live` rewinds a group with members: the coordinator stores all of the offsets (or none) and removes
+    the members in one step. They notice by their next heartbeat, lose their partitions, join again and
+    read on from these offsets; what they commit before that is refused. Only Ottla's brokers can do so.
+    Others change nothing in a group with members (UnsupportedVersionError for all partitions), and commit
+    for one without members as without `live`.
+    """
+    request = m.OffsetCommitRequest
+    rows: defaultdict[str, list[Any]] = defaultdict(list)
+    wanted = by_partition(offsets)
+    for tp, given in wanted.items():
+        offset, metadata, epoch = OffsetToCommit(given) if isinstance(given, int) else given
+        rows[tp.topic].append(
+            request.OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offset,
+                committed_metadata=metadata,
+                committed_leader_epoch=epoch,
+            )
+        )
+    topics = [request.OffsetCommitRequestTopic(name=t, partitions=p) for t, p in rows.items()]
+    asked = request(group_id=group_id, topics=topics, remove_members=live)
+
+    def read(response: m.OffsetCommitResponse) -> dict[TopicPartition, ClientError | None]:
+        found = _each(response, _COMMIT_AGAIN)
+        if live and any(isinstance(error, errors.UnknownMemberIdError) for error in found.values()):
+            raise errors.UnsupportedVersionError(
+                f"group {group_id} has members, and its coordinator cannot rewind such a group"
+            )
+        return found
+
+    return await _of_group(network, group_id, wanted, asked, read, _COMMIT_AGAIN)
+
+
+async def delete_group_offsets(
+    network: AdminNetwork, group_id: str, partitions: Partitions
+) -> Results[TopicPartition, None]:
+    """Forget what a group has committed in partitions of topics that none of its members subscribes to
+    (GROUP_SUBSCRIBED_TO_TOPIC otherwise)."""
+    wanted = list(dict.fromkeys(each_partition(partitions)))
+    request = m.OffsetDeleteRequest
+    row = request.OffsetDeleteRequestPartition
+    topics = [
+        request.OffsetDeleteRequestTopic(name=t, partitions=[row(partition_index=p) for p in numbers])
+        for t, numbers in by_topic(wanted).items()
+    ]
+
+    def read(response: m.OffsetDeleteResponse) -> dict[TopicPartition, ClientError | None]:
+        refuse(response.error_code)
+        return _each(response)
+
+    asked = request(group_id=group_id, topics=topics)
+    return await _of_group(network, group_id, wanted, asked, read, COORDINATOR)
+
+
+async def _of_group(
+    network: AdminNetwork,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    request: Any,
+    read: Callable[[Any], dict[TopicPartition, ClientError | None]],
+    again: Iterable[ErrorCode],
+) -> Results[TopicPartition, None]:
+    """One request about one group; an error of the group is that of all its partitions."""
+    wanted = list(partitions)
+    if not wanted:
+        return Results({})
+
+    async def ask(
+        node: Node, share: list[str]
+    ) -> dict[str, dict[TopicPartition, ClientError | None] | ClientError]:
+        return {group_id: read(await network.send_to(node, request))}
+
+    found = await network.by_node([group_id], network.coordinators(GROUP), ask, frozenset(again))
+    problem = found.errors.get(group_id)
+    if problem is not None:
+        return Results(dict.fromkeys(wanted, problem))
+    left_out = errors.UnknownServerError("left out of the answer")
+    return Results({tp: found[group_id].get(tp, left_out) for tp in wanted})
+
+
+def _committed(group: Any) -> dict[TopicPartition, OffsetToCommit | None]:
+    return {
+        TopicPartition(t.name, p.partition_index): None
+        if p.committed_offset < 0
+        else OffsetToCommit(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
+        for t in group.topics
+        for p in t.partitions
+        if not p.error_code
+    }
+
+
+def _each(response: Any, of_group: Iterable[ErrorCode] = ()) -> dict[TopicPartition, ClientError | None]:
+    """Raises what concerns the group, where an answer has no other place for it than its partitions."""
+    found = {
+        tp: outcome(p.error_code, None, tp)
+        for t in response.topics
+        for p in t.partitions
+        for tp in [TopicPartition(t.name, p.partition_index)]
+    }
+    for error in found.values():
+        if isinstance(error, errors.BrokerError) and error.code in of_group:
+            raise error
+    return found

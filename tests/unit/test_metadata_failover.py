@@ -1,0 +1,90 @@
+"""A broker that comes back within its own dead session lets the others take over first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ottla.metadata import znodes
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.metadata.registration import ensure_tree
+from ottla.metadata.unclean_restart import can_fail_over, wait_for_failover
+from ottla.metadata.znodes import BrokerInfo, Endpoint, PartitionState
+
+
+def state(leader: int, isr: list[int]) -> PartitionState:
+    return PartitionState(leader, 0, tuple(isr), 1)
+
+
+def test_a_partition_can_move_only_to_somebody_alive_and_in_sync() -> None:
+    assert can_fail_over([state(1, [1, 2])], 1, {2, 3})
+    assert not can_fail_over([state(1, [1, 2])], 1, {3})
+    assert not can_fail_over([state(1, [1])], 1, {2})
+    assert not can_fail_over([state(2, [1, 2])], 1, {2})
+
+
+def run(scenario: Callable[[MemoryTree, MemoryStore], Awaitable[None]]) -> None:
+    async def with_store() -> None:
+        tree = MemoryTree()
+        store = MemoryStore(tree)
+        await store.connect()
+        await ensure_tree(store)
+        await asyncio.wait_for(scenario(tree, store), 90)
+
+    asyncio.run(with_store())
+
+
+async def add_broker(store: MemoryStore, broker_id: int) -> None:
+    info = BrokerInfo(broker_id, (Endpoint("PLAINTEXT", "h", 1),), None, 0)
+    await store.create(znodes.broker_path(broker_id), znodes.encode_broker(info), ephemeral=True)
+
+
+async def led_by(store: MemoryStore, leader: int) -> None:
+    path = znodes.state_path("t", 0)
+    data = znodes.encode_partition_state(state(leader, [1, 2]))
+    if await store.exists(path) is None:
+        await store.create(path, data, make_parents=True)
+    else:
+        await store.set(path, data, -1)
+
+
+def test_we_wait_until_another_leads() -> None:
+    async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
+        await add_broker(store, 2)
+        await led_by(store, 1)
+        waiting = asyncio.create_task(wait_for_failover(store, 1, [("t", 0)], timeout_s=10))
+        await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
+        done, _ = await asyncio.wait({waiting}, timeout=0.05)
+        assert not done
+        await led_by(store, 2)
+        assert await waiting
+
+    run(scenario)
+
+
+def test_we_wait_for_a_controller_even_if_we_lead_nothing() -> None:
+    async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
+        await add_broker(store, 2)
+        assert not await wait_for_failover(store, 1, [], timeout_s=0)
+        await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
+        assert await wait_for_failover(store, 1, [], timeout_s=0)
+
+    run(scenario)
+
+
+def test_alone_there_is_nobody_to_wait_for() -> None:
+    async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
+        await led_by(store, 1)
+        assert await wait_for_failover(store, 1, [("t", 0)], timeout_s=10)
+
+    run(scenario)
+
+
+def test_we_come_back_when_nobody_takes_over_in_time() -> None:
+    async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
+        await add_broker(store, 2)
+        await led_by(store, 1)
+        await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
+        assert not await wait_for_failover(store, 1, [("t", 0)], timeout_s=0)
+
+    run(scenario)
