@@ -82,7 +82,7 @@ def test_a_compaction_that_is_killed_anywhere_loses_and_doubles_nothing(
     for batch in range(3):
         line.produce(range(batch * 4, batch * 4 + 4))
         line.land(spark)
-    monkeypatch.setattr(commits, "KEPT", 1)  # so that there is something to fold
+    monkeypatch.setattr(commits, "COMMITS_KEPT", 1)  # so that there is something to fold
     lake, before = tmp_path / "lake", tmp_path / "before"
     shutil.copytree(lake, before)
     left: list[int] = []
