@@ -1,4 +1,4 @@
-"""Spark jobs of Ottla: they read topics, write lakes and other topics, and audit the arrival of records."""
+"""The Spark jobs of Ottla: they read topics, write lakes and topics, and audit that every record arrived."""
 
 from ottla.extras import require
 

@@ -67,12 +67,12 @@ def command_of(module: ModuleType, name: str) -> click.Command:
             type=click.Path(path_type=Path, dir_okay=False),
             help="The job's configuration (YAML).",
         ),
-        click.Option(["--available-now"], is_flag=True, help="Take all there is, then stop."),
-        click.Option(["--check"], is_flag=True, help="Only check the configuration."),
+        click.Option(["--available-now"], is_flag=True, help="Process all available records, then stop."),
+        click.Option(["--check"], is_flag=True, help="Validate the configuration and exit."),
+        click.Option(["--status-port"], type=click.IntRange(0, 65535), help="Port of /status and /metrics."),
         click.Option(
-            ["--status-port"], type=click.IntRange(0, 65535), help="Serve /status and /metrics there."
+            ["--status-host"], default="127.0.0.1", show_default=True, help="Address of the status port."
         ),
-        click.Option(["--status-host"], default="127.0.0.1", show_default=True, help="On this address."),
         click.Option(
             ["--master"], default="local[2]", show_default=True, help="Spark master (not under spark-submit)."
         ),
@@ -115,7 +115,7 @@ def execute(
     try:
         config: JobConfig = load(file, module.CONFIG)
         if check:
-            echo(f"{file} is good")
+            echo(f"{file} is valid")
             return 0
         if available_now:
             config = config.model_copy(

@@ -32,7 +32,7 @@ def check_reachable(bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
             return
         except OSError as error:
             reasons.append(f"{host}:{port}: {error.strerror or error}")
-    raise BrokersUnreachable(f"no broker answers ({'; '.join(reasons)}); is the cluster up?")
+    raise BrokersUnreachable(f"no broker accepts connections ({'; '.join(reasons)}); is the cluster up?")
 
 
 def _addresses(bootstrap: str) -> Iterable[tuple[str, int]]:
@@ -67,11 +67,11 @@ def coordinator_hint(settings: Mapping[str, Any], error: KafkaError) -> str:
         configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
         factor, brokers = int(configs[FACTOR].value), len(known.brokers)
     except (KafkaException, LookupError, ValueError):
-        return ""  # what one may not see can be anything
+        return ""  # without the permission to describe, the cause is unknown
     if factor <= brokers:
         return ""
-    there = "1 broker is" if brokers == 1 else f"{brokers} brokers are"
+    available = "1 broker is" if brokers == 1 else f"{brokers} brokers are"
     return (
-        f": transactions need the topic {TOPIC}, which is to have {factor} replicas, and {there} there. "
+        f": transactions need the topic {TOPIC} with {factor} replicas, but {available} available. "
         f"Start more, or set {FACTOR} (and transaction.state.log.min.isr) to {brokers}"
     )

@@ -17,9 +17,11 @@ def error_summary(error: Exception) -> str:
     """The essential lines of a Spark error message, without query plans and stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error).partition("\tat ")[0]:
-        # Of a task in Python: what it raised stands below its stack, and above Java's.
+        # An error of a Python task: its message is below the Python stack and above the Java stack.
         python = [line for line in lines[1:] if _PYTHON_ERROR.match(line)]
         if python:
             return python[0][:600]
-    told = [line for line in lines if not line.startswith(("at ", "=== ", "Current ", "{", "JVM stacktrace"))]
-    return " ".join(told[:3])[:600]
+    essential = [
+        line for line in lines if not line.startswith(("at ", "=== ", "Current ", "{", "JVM stacktrace"))
+    ]
+    return " ".join(essential[:3])[:600]

@@ -86,9 +86,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if "--into-spark" in arguments:
         into_spark(jars)
-    click.echo(f"prefetch: {len(jars)} jars for Spark are here")
+    click.echo(f"prefetch: {len(jars)} jars for Spark are available")
     if "--into-spark" not in arguments and cds_archive.create() is None:
-        click.echo("prefetch: this Java makes no archive of Spark's classes; jobs start a few seconds later")
+        click.echo(
+            "prefetch: this Java cannot create an archive of Spark's classes; jobs start a few seconds slower"
+        )
     return 0
 
 

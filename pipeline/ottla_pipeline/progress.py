@@ -51,7 +51,7 @@ class QueryProgress:
     reached: Offsets
     latest: Offsets
     late_rows: int = 0
-    """Rows that came after the watermark, and that Spark's stateful operators left out."""
+    """Rows that arrived after the watermark and that Spark's stateful operators dropped."""
 
     @property
     def lag(self) -> int:
@@ -59,11 +59,16 @@ class QueryProgress:
         return sum(max(0, end - self.reached.get(where, 0)) for where, end in self.latest.items())
 
 
+def parse_offsets(text: str) -> Offsets:
+    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`. Raises AttributeError, TypeError or ValueError for
+    the formats of other sources."""
+    return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
+
+
 def offsets_of(text: str | None) -> Offsets:
-    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`; empty for the formats of other sources."""
+    """The offsets of a Kafka source; empty for the formats of other sources."""
     try:
-        raw = json.loads(text or "null")
-        return {(topic, int(p)): int(at) for topic, parts in raw.items() for p, at in parts.items()}
+        return parse_offsets(text or "null")
     except (AttributeError, TypeError, ValueError):
         return {}
 
@@ -79,12 +84,12 @@ def parse_progress(progress: Mapping[str, Any], ended_at: str) -> QueryProgress:
         start = offsets_of(_text(source.get("startOffset")))
         for where, at in offsets_of(_text(source["endOffset"])).items():
             read += at - start.get(where, 0)
-            # A topic that two sources read is as far as the slower one.
+            # For a topic that two sources read, the lower offset counts.
             reached[where] = min(at, reached.get(where, at))
         for where, at in offsets_of(_text(source.get("latestOffset"))).items():
             latest[where] = max(at, latest.get(where, at))
     duration_ms = int(progress["durationMs"].get("triggerExecution", 0))
-    # Spark counts a record each time that it is read, which a batch may do more than once.
+    # Spark counts a record each time it is read; a batch may read it several times.
     records = min(int(progress["numInputRows"]), read)
     batch = Batch(int(progress["batchId"]), records, duration_ms, ended_at)
     late = sum(int(one["numRowsDroppedByWatermark"]) for one in progress.get("stateOperators", ()))

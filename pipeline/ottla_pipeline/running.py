@@ -63,21 +63,28 @@ class JobMetrics(Collector):
         found: list[Metric] = []
 
         def add(
-            kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, says: str, value: float
+            kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, help_text: str, value: float
         ) -> None:
-            family = kind(name, says, labels=labels)
+            family = kind(name, help_text, labels=labels)
             family.add_metric(values, value)
             found.append(family)
 
-        add(CounterMetricFamily, "ottla_pipeline_batches", "Batches that held records.", status.batches)
+        add(CounterMetricFamily, "ottla_pipeline_batches", "Batches with records.", status.batches)
         add(CounterMetricFamily, "ottla_pipeline_records", "Records read.", status.records)
-        late = "Rows that came after the watermark and were left out by Spark's operators."
+        late = "Rows that arrived after the watermark and were dropped by Spark's operators."
         add(CounterMetricFamily, "ottla_pipeline_late_rows", late, status.late_rows)
         if (lag := status.lag) is not None:
-            add(GaugeMetricFamily, "ottla_pipeline_lag_records", "Records there, and not yet read.", lag)
+            add(
+                GaugeMetricFamily,
+                "ottla_pipeline_lag_records",
+                "Records that exist and have not been read.",
+                lag,
+            )
         if status.last_batch is not None:
             seconds = status.last_batch.duration_ms / 1000
-            add(GaugeMetricFamily, "ottla_pipeline_last_batch_seconds", "Time of the last batch.", seconds)
+            add(
+                GaugeMetricFamily, "ottla_pipeline_last_batch_seconds", "Duration of the last batch.", seconds
+            )
         return found
 
 
@@ -117,13 +124,13 @@ class ProgressListener(StreamingQueryListener):
         self._wanted.put(True)
 
     def _publish(self) -> None:
-        said: str | None = None
+        reported: str | None = None
         while self._wanted.get():
             problem = self._group.publish(self._status.reached())
             self._published_at = time.monotonic()
-            if problem is not None and problem != said:
-                self._echo(f"the offsets of the group could not be committed: {problem}")
-            said = problem
+            if problem is not None and problem != reported:
+                self._echo(f"committing the offsets of the consumer group failed: {problem}")
+            reported = problem
 
     def close(self, queries: Sequence[StreamingQuery]) -> None:
         """Reads the last progress from the ended queries and commits pending offsets. Spark delivers the

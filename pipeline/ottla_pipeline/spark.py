@@ -40,9 +40,8 @@ EXTRAS: Final[Mapping[str, str]] = {
     "postgresql": "org.postgresql:postgresql:42.7.4",
     "sqlite": "org.xerial:sqlite-jdbc:3.47.1.0",
 }
-"""Tables that jobs may join: a session has those of them that its job names (`spark.packages`)."""
-# What PySpark's own jars hold already, and what is for compilers alone: it would be 50 MB more to copy at
-# every start.
+"""Packages of tables that jobs may join; a session includes those in its job's `spark.packages`."""
+# Dependencies that PySpark's jars include, or that only compilers need: 50 MB less to copy at every start.
 SHIPPED = (
     "com.google.code.findbugs:jsr305",
     "org.antlr:antlr4-runtime",
@@ -58,14 +57,14 @@ JAVA_VERSIONS = (17, 21)
 QUIET_ARCHIVE = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
-# Without these (but the last) a job would be wrong, not just slow: event dates are dates in UTC, and a
-# timestamp before 1900 is written as it stands instead of failing its whole batch.
+# All but the last are needed for correct results: event dates are dates in UTC, and a timestamp before 1900
+# is written unchanged instead of failing its whole batch.
 NEEDED_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # It would parse the JSON anew for each field that is asked for.
+    # It would parse the JSON once for each field.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
 DELTA_SETTINGS: Final[Mapping[str, str]] = {

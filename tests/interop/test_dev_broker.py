@@ -268,7 +268,7 @@ def test_a_paused_broker_answers_when_it_goes_on(broker: DevBroker, topic: str) 
 
 
 def test_mistakes_say_what_is_wrong(broker: DevBroker, topic: str) -> None:
-    with pytest.raises(ValueError, match="api: PUT is none of"):
+    with pytest.raises(ValueError, match="api: PUT does not exist"):
         broker.fail("PUT", "NOT_LEADER_OR_FOLLOWER")
     with pytest.raises(errors.TopicAlreadyExistsError):
         broker.create_topic(topic)

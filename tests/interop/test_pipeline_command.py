@@ -201,4 +201,4 @@ def test_a_mistake_in_the_file_costs_no_start_of_spark(broker: OneBroker, tmp_pa
 def test_brokers_that_do_not_answer_are_told_at_once(tmp_path: Path) -> None:
     with Job(folder(tmp_path, "alone"), "127.0.0.1:9") as job:
         assert job.wait() == 2
-        assert "count: no broker answers (127.0.0.1:9: Connection refused)" in job.said()
+        assert "count: no broker accepts connections (127.0.0.1:9: Connection refused)" in job.said()

@@ -183,8 +183,8 @@ def test_the_command_fails_on_a_difference_and_writes_it_down(line: Line) -> Non
     ("lines", "what"),
     [
         ("no json\n", "cannot be read as JSON lines"),
-        ('{"id": "1", "time": "2013-01-01T00:00:00Z"}\n', "1 lines are without an id or a topic"),
-        ("", "holds no event"),
+        ('{"id": "1", "time": "2013-01-01T00:00:00Z"}\n', "1 lines have no id or no topic"),
+        ("", "has no events"),
     ],
 )
 def test_a_manifest_that_nothing_can_be_held_against_is_refused(line: Line, lines: str, what: str) -> None:

@@ -68,7 +68,7 @@ def test_small_files_become_few_and_say_the_same(line: Line, spark: SparkSession
     line.produce(range(8, 12), more={"nested": 1})
     line.land(spark)
     line.complete()
-    assert "nothing is small" in run(lake_compact, spark, line, {}, compaction={"minFiles": 3})
+    assert "there are no small files" in run(lake_compact, spark, line, {}, compaction={"minFiles": 3})
 
 
 class Killed(BaseException):
@@ -82,7 +82,7 @@ def test_a_compaction_that_is_killed_anywhere_loses_and_doubles_nothing(
     for batch in range(3):
         line.produce(range(batch * 4, batch * 4 + 4))
         line.land(spark)
-    monkeypatch.setattr(commits, "KEPT", 1)  # so that there is something to fold
+    monkeypatch.setattr(commits, "COMMITS_KEPT", 1)  # so that there is something to fold
     lake, before = tmp_path / "lake", tmp_path / "before"
     shutil.copytree(lake, before)
     left: list[int] = []
@@ -172,7 +172,7 @@ def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
     line: Line, spark: SparkSession
 ) -> None:
     params: dict[str, Any] = {"first": 0, "end": None, "topic": (), "partition": ()}
-    with pytest.raises(JobStartError, match="has done no batch yet"):
+    with pytest.raises(JobStartError, match="has completed no batch yet"):
         run(backfill, spark, line, params)
     (topic,) = line.topics
     line.produce(range(10))
@@ -183,7 +183,7 @@ def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
     assert line.ids() == [f"e{n}" for n in range(10, 14)]
     early = len(line.produced)
     line.produce(range(14, 16))  # still before the job
-    assert "offsets looked at" in run(backfill, spark, line, params | {"end": 2})
+    assert "offsets read" in run(backfill, spark, line, params | {"end": 2})
     some = len(line.ids())
     assert 4 < some < early
     said = run(backfill, spark, line, params | {"first": datetime(2000, 1, 1, tzinfo=UTC)})

@@ -284,7 +284,7 @@ def test_a_topic_of_confluents_is_taken_over(broker: OneBroker, tmp_path: Path) 
         registry.kill()
         registry.start()
         assert client.get_compatibility() == "NONE"
-        assert "is passed over" in registry.log.read_text()
+        assert "is skipped" in registry.log.read_text()
 
 
 @pytest.mark.parametrize(

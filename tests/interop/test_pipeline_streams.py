@@ -398,7 +398,7 @@ def test_what_cannot_be_is_refused_with_a_reason(
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (
             JobStartError,
-            "time: when is none of the fields",
+            "time: when is not one of the fields",
             lambda: job.read_topic(topic, "id STRING", time="when"),
         ),
         (
@@ -416,7 +416,7 @@ def test_what_cannot_be_is_refused_with_a_reason(
         ),
         (
             ValueError,
-            "'key' is no column of the left side",
+            "'key' is not a column of the left side",
             lambda: streams.join_table(stream, table, on=["key"]),
         ),
         (
@@ -424,7 +424,7 @@ def test_what_cannot_be_is_refused_with_a_reason(
             "at least one column",
             lambda: streams.session(stream, "1 minute", {}, time="at", by=[]),
         ),
-        (JobStartError, "is no Delta table", lambda: streams.delta_table(spark_, str(tmp_path))),
+        (JobStartError, "is not a Delta table", lambda: streams.delta_table(spark_, str(tmp_path))),
         (JobStartError, "there is no catalog lake", lambda: streams.iceberg_table(spark_, "lake.shop.t")),
         (JobStartError, "driver", lambda: streams.jdbc_table(spark_, "jdbc:oracle:x", "t")),
     ]
@@ -467,7 +467,7 @@ def test_a_sink_takes_batches_of_one_checkpoint_alone(
         lambda: streams.ParquetSink(job.spark, str(tmp_path / "parquet")),
     ]
     job.write(rows, *(sink() for sink in sinks))
-    with pytest.raises(ValueError, match="the job has a query 'main' already"):
+    with pytest.raises(ValueError, match="the job already has a query 'main'"):
         job.write(rows, job.topic_sink(out))
     finish(job)
     for number, sink in enumerate(sinks):

@@ -344,7 +344,7 @@ def test_records_that_an_application_rejects_are_told_and_must_be_pending() -> N
         counts.delivered("a", 0, offset, headers(offset))
     counts.reject("a", 0, 1)
     counts.processed({("a", 0): 2})
-    with pytest.raises(ValueError, match="a-0: the record at offset 1 is not one to be committed"):
+    with pytest.raises(ValueError, match="a-0: the record at offset 1 is not pending"):
         counts.reject("a", 0, 1)
     (receipt,) = counts.report(0).receipts
     assert (receipt.received, receipt.rejected) == (2, 1)

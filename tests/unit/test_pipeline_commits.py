@@ -245,5 +245,5 @@ def test_a_lake_that_was_moved_is_followed_where_it_is(tmp_path: Path) -> None:
     (change, _) = read(tmp_path / "there").changes
     assert (change.kind, change.batch_id, change.events, change.dead_letters) == ("batch", 0, 2, 1)
     assert change.files[0].startswith("event_date=2013-01-01/topic=")
-    with pytest.raises(NotALake, match="is no lake"):
+    with pytest.raises(NotALake, match="is not a Parquet lake"):
         committed_files(tmp_path)

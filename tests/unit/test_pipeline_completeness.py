@@ -206,7 +206,7 @@ def test_numbers_that_failed_are_neither_missed_nor_an_error_when_they_are_there
 
 def test_a_lost_report_is_told_from_one_that_the_producer_gave_up(audit: Audit) -> None:
     audit.ledger.add_events([event(0), event(3), event(4)])
-    assert problems(audit.ledger) == ["2 audit events of p/1 were published and have not been read"]
+    assert problems(audit.ledger) == ["2 audit events of p/1 were published but not read"]
     audit.ledger.add_events([replace(event(5), lost_reports=(1, 2))])
     assert problems(audit.ledger) == []
 
@@ -253,15 +253,15 @@ def test_old_windows_are_forgotten_and_what_comes_for_them_is_told(audit: Audit)
     assert list(audit.ledger.windows) == [("a", 5 * MINUTE_MS)]
     audit.both(held(0))
     assert problems(audit.ledger) == [
-        "1 records in brokers came for windows that are no longer kept",
-        "1 records in lake came for windows that are no longer kept",
+        "1 records in brokers belong to windows that are no longer kept",
+        "1 records in lake belong to windows that are no longer kept",
     ]
 
 
 def test_a_producer_of_other_windows_is_named(audit: Audit) -> None:
     audit.ledger.add_events([replace(event(0), window_ms=1_000)])
     (said,) = problems(audit.ledger)
-    assert "windows of 1000 ms, and this job in such of 60000 ms" in said
+    assert "windows of 1000 ms, this job in windows of 60000 ms" in said
 
 
 def test_the_whole_is_as_bad_as_its_worst_part() -> None:
@@ -361,7 +361,7 @@ def test_a_consumers_event_is_added_once_however_often_it_was_published(apps: Ap
     assert (apps.row("once").status, apps.row("once").counted) == ("complete", 10)
     assert apps.ledger.unaudited["billing"] == {"a": 2}
     apps.process(processed(2))
-    assert problems(apps.ledger) == ["1 audit events of c/1 were published and have not been read"]
+    assert problems(apps.ledger) == ["1 audit events of c/1 were published but not read"]
 
 
 def test_what_an_application_processed_again_is_counted_and_a_difference_for_exactly_once_alone(

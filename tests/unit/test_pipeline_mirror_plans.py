@@ -92,7 +92,7 @@ def test_a_position_survives_its_commit() -> None:
 
 @pytest.mark.parametrize("metadata", [None, "", "{}", "[]", "x", '{"source":"a","target":"b","number":"x"}'])
 def test_somebody_elses_commit_is_no_position(metadata: str | None) -> None:
-    with pytest.raises(PositionRefused, match="no mirror wrote"):
+    with pytest.raises(PositionRefused, match="not written by a mirror"):
         Position.parse(7, metadata)
 
 
@@ -173,7 +173,7 @@ def test_executors_are_sent_certificates_and_not_the_names_of_the_drivers_files(
     [
         ({"target": {"alias": "east", "bootstrap": "w:1"}}, "m.yaml: source and target have the same alias"),
         ({"target": {"alias": "we.st", "bootstrap": "w:1"}}, "m.yaml: target.alias: "),
-        ({"topics": ["west.orders"]}, "came from west: mirrored there, it would go round"),
+        ({"topics": ["west.orders"]}, "came from west: mirroring it back would create a loop"),
         ({"naming": {"policy": "identity"}, "groups": {}}, "groups cannot be carried over"),
         ({"naming": {"policy": "rename"}}, "m.yaml: naming.policy: "),
         ({"topicPattern": ".*"}, "give topics or topicPattern"),

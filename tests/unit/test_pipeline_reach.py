@@ -36,9 +36,9 @@ def test_the_error_of_a_task_in_python_is_found_among_the_stacks() -> None:
         "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted: "
         "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
         '  File "/x/worker.py", line 1, in main\n    process()\n'
-        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s\n\n"
+        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: no record arrived for 60 s\n\n"
         "\tat org.apache.spark.Something.run(Something.scala:1)\n"
     )
     assert error_summary(RuntimeError(message)) == (
-        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: nothing came for 60 s"
+        "ottla_pipeline.broker_reader.ReadStalled: a-0 at offset 1 of 2: no record arrived for 60 s"
     )

@@ -94,10 +94,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (job(aggregates={"n": "sum"}), "sum needs 'of'"),
     (
         job(input=source(where="time > now()")),
-        "windows.yaml: input.where: now gives another answer each time",
+        "windows.yaml: input.where: now has another result each time",
     ),
-    (job(input=source(derive={"r": "rand() * 2"})), "rand gives another answer"),
-    (job(input=source(where="time > current_timestamp")), "current_timestamp gives another answer"),
+    (job(input=source(derive={"r": "rand() * 2"})), "rand has another result"),
+    (job(input=source(where="time > current_timestamp")), "current_timestamp has another result"),
     (job(results={}), "windows.yaml: results: give topic or lake, or both"),
     (job(results={"topic": {"topic": "flights"}}), "flights is read and written"),
     (job(input=source(topics=None, topicPattern="fl.*|la.*")), "late is read and written"),

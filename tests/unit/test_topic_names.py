@@ -156,7 +156,7 @@ def test_directories_and_checkpoint_lines_of_no_topic_are_left_alone(
     assert again.read_high_watermarks() == {("good", 0): 1}
     assert read_offsets(tmp_path / REPLICATION_FILE) == {("good", 0): 1}
     assert "../../x" in caplog.text
-    assert "is no partition's directory" in caplog.text
+    assert "is not a partition directory" in caplog.text
     again.close(NOW_MS)
 
 

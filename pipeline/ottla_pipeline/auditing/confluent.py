@@ -25,7 +25,7 @@ from ottla_pipeline.auditing.reporting import CLOSE_AT_EXIT_S, CLOSE_S, AuditOpt
 
 Delivery = Callable[[Any, Any], None]
 Headers = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
-# Of the application's settings, those that the audit's own client must not have.
+# Settings of the application that the audit's own client must not share.
 _NOT_SHARED = frozenset(
     {
         *("acks", "request.required.acks", "enable.idempotence", "client.id", "partitioner", "logger"),
@@ -35,7 +35,7 @@ _NOT_SHARED = frozenset(
 )
 
 
-# As a plain function: looking it up through super() takes as long as what it does.
+# A plain function: the lookup through super() takes as long as the call.
 _produce: Any = Producer.produce
 
 
@@ -69,7 +69,7 @@ class AuditedProducer(Producer):
         given = {**config, **{name.replace("_", "."): value for name, value in settings.items()}}
         if str(given.get("delivery.report.only.error", "false")).lower() == "true":
             raise ValueError("delivery.report.only.error: must be false, the audit counts what was delivered")
-        # librdkafka calls it for records without a callback of their own, and all of ours have one.
+        # librdkafka calls it for records without their own callback; audited records all have one.
         own = [given.pop(name) for name in ("on_delivery", "dr_cb") if name in given]
         self._on_delivery: Delivery | None = own[0] if own else None
         super().__init__(given)
@@ -114,8 +114,8 @@ class AuditedProducer(Producer):
             if headers:
                 ours += headers.items() if isinstance(headers, Mapping) else headers
             if not self._counter.in_transaction:
-                then = bind(self._delivered, window, number, then)  # a report brings no headers along
-            # Its callbacks come from poll and flush alone. If it raises, the number goes to the next record.
+                then = bind(self._delivered, window, number, then)  # a delivery report has no headers
+            # Callbacks run in poll and flush only. If it raises, the next record gets the number.
             _produce(self, topic, value, key, partition, then, then, timestamp, ours)
             window.sent = number + 1
 

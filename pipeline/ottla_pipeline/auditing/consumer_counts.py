@@ -24,9 +24,9 @@ Partition = tuple[str, int]
 SPAN: Final = 32_768
 """Numbers of one bitmap: 4 KiB."""
 BITMAPS_BYTES_MAX: Final = 256 << 10
-"""Of one event, before base64. The rest is in the next one."""
+"""Of one event, before base64; the rest follows in the next one."""
 PENDING_MAX: Final = 1_000_000
-"""Records that were given out and are not processed. Of more than these, the oldest are not counted."""
+"""Delivered records that are not processed. With more than these, the oldest are not counted."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class ConsumerCounter:
             if given.offset == offset:
                 given.rejected = True
                 return
-        raise ValueError(f"{topic}-{partition}: the record at offset {offset} is not one to be committed")
+        raise ValueError(f"{topic}-{partition}: the record at offset {offset} is not pending")
 
     def processed(self, offsets: Mapping[Partition, int]) -> None:
         """The application has processed all delivered records before these offsets."""
@@ -159,12 +159,12 @@ class ConsumerCounter:
 
     def _next_receipts(self) -> list[Receipt]:
         taken: list[Receipt] = []
-        room = BITMAPS_BYTES_MAX
-        while self._processed and room > 0:
+        bytes_left = BITMAPS_BYTES_MAX
+        while self._processed and bytes_left > 0:
             window, processed = self._processed.popitem()
             for receipt in _receipts(window, processed):
                 taken.append(receipt)
-                room -= receipt.bits.bit_length() // 8 + 1
+                bytes_left -= receipt.bits.bit_length() // 8 + 1
         return taken
 
 
@@ -180,6 +180,8 @@ def _receipts(window: tuple[str, str, int], processed: _Processed) -> Iterable[R
         bitmap = bytearray((max(numbers) - first) // 8 + 1)
         for number in numbers:
             bitmap[(number - first) // 8] |= 1 << (number - first) % 8
-        told = min(rejected, len(numbers))
-        rejected -= told
-        yield Receipt(topic, producer, start_ms, len(numbers), told, first, int.from_bytes(bitmap, "little"))
+        reported = min(rejected, len(numbers))
+        rejected -= reported
+        yield Receipt(
+            topic, producer, start_ms, len(numbers), reported, first, int.from_bytes(bitmap, "little")
+        )

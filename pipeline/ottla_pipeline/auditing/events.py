@@ -55,9 +55,9 @@ PRODUCER_HEADER: Final = "ottla-producer"
 PRODUCED_HEADER: Final = "ottla-produced"
 AUDIT_TOPIC: Final = "ottla.audit"
 AT_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: a later time in the header is none."""
+"""The end of the year 9999: a later time in the header is invalid."""
 RANGES_MAX: Final = 10_000
-"""More ranges than this are not listed: the window's count is compared without them."""
+"""With more ranges than this, an event has no list: the audit compares the window's counts only."""
 
 
 class EventError(Exception):

@@ -83,7 +83,7 @@ class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has 
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
-        # The number is taken before: a send may wait for metadata or memory, and would hold up the others.
+        # The number is assigned first: `send` may wait for metadata or memory, and must not hold the lock.
         with self._reporter.lock:
             if self._reporter.closed:
                 raise RuntimeError("the audited producer is closed")

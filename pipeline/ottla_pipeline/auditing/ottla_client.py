@@ -39,7 +39,7 @@ _SHARED: Final = (
     "socket.",
     "metadata.",
 )
-"""Of the application's settings, those that the reports' own producer has as well."""
+"""Prefixes of the application's settings that the producer of reports shares."""
 
 
 def reports_producer(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Producer:
@@ -122,7 +122,7 @@ class AuditedProducer(Producer):
         counted, stamped = self._number(topic, headers, None)
         then = partial(complain, topic) if on_delivery is None else on_delivery
 
-        def told(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        def delivered(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             counted.end(error is None)
             then(metadata, error)
 
@@ -134,7 +134,7 @@ class AuditedProducer(Producer):
                 partition=partition,
                 timestamp_ms=timestamp_ms,
                 headers=stamped,
-                on_delivery=told,
+                on_delivery=delivered,
             )
 
     def _number(
@@ -178,7 +178,7 @@ class AuditedProducer(Producer):
                     key = event.producer.encode()
                     await self._reports.send_and_wait(self._options.topic, event.to_json(), key)
             except (ClientError, TimeoutError) as problem:
-                log.info("audit report %d did not arrive: %s", event.report, problem)
+                log.info("audit report %d was not acknowledged: %s", event.report, problem)
                 self._counter.lost(event.report)
             else:
                 self._counter.arrived(event.report)
@@ -215,7 +215,7 @@ class _Counted:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._ended:
-            # Also one that was cancelled and gets there: nobody expects what is said to have failed.
+            # Also a cancelled send whose record is delivered later: for the caller it has failed.
             self._ended = True
             self._window.fail(self._number, self._number)
 

@@ -65,7 +65,7 @@ class AuditedConsumer(Consumer):
         self._audit_producer: Producer = reports_producer(settings, keywords)
         self._audit_lock = asyncio.Lock()
         self._waits_for_reports = True
-        """False after a report that did not arrive, until one has."""
+        """False after a report that was not acknowledged, until one is."""
         self._deferred: set[asyncio.Task[None]] = set()
         self._periodic: asyncio.Task[None] | None = None
 
@@ -178,7 +178,7 @@ class AuditedConsumer(Consumer):
     def _report_failed(self, problem: object) -> None:
         if self._waits_for_reports:
             log.warning(
-                "audit reports to %s do not arrive, and commits do not wait for them: %s",
+                "audit reports to %s are not acknowledged; commits do not wait for them: %s",
                 self._audit_options.topic,
                 problem,
             )
@@ -205,7 +205,7 @@ class _DeliveryInterceptor:
         return records
 
     def on_commit(self, offsets: Mapping[Any, Any]) -> None:
-        """What is committed has been counted."""
+        """Committed records have been counted before."""
 
     def close(self) -> None: ...
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ottla_pipeline.auditing.events import RANGES_MAX, AuditEvent, WindowCount
 
 LOST_MAX = 1_000
-"""So many lost reports are named in each event: the latest."""
+"""The number of lost reports, the latest ones, that each event lists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +110,7 @@ class ProducerCounter:
     def begin_transaction(self) -> None:
         """From now on until the end of the transaction, deliveries are not counted one by one."""
         self._in_transaction = True
-        self.current.clear()  # each window is asked for anew, and marked
+        self.current.clear()  # `window` is called again for each, and marks it
         for window in self._windows:
             if window.end_ms > self.latest_ms and not window.closed:
                 self.current[window.topic] = window
@@ -140,7 +140,7 @@ class ProducerCounter:
         The caller publishes the event and then calls `arrived` or `lost` with its number.
         """
         self.latest_ms = now_ms = max(now_ms, self.latest_ms)
-        told = []
+        changed = []
         for window in self._windows:
             if not window.closed and not window.in_flight and (final or now_ms >= window.end_ms):
                 window.closed = True
@@ -148,10 +148,10 @@ class ProducerCounter:
                     del self.current[window.topic]
             state = window.state()
             if window.sent and state != window._confirmed:
-                told.append((window, state))
+                changed.append((window, state))
         number = self._reports
         self._reports += 1
-        self._in_flight[number] = told
+        self._in_flight[number] = changed
         return AuditEvent(
             producer=self.producer,
             server=self.server,
@@ -169,7 +169,7 @@ class ProducerCounter:
                     closed=window.closed,
                     numbers=window.numbers(),
                 )
-                for window, _ in told
+                for window, _ in changed
             ),
             lost_reports=tuple(self._lost),
         )

@@ -23,7 +23,7 @@ from ottla_pipeline.auditing.events import AUDIT_TOPIC, PRODUCED_HEADER, PRODUCE
 from ottla_pipeline.auditing.producer_counts import ProducerCounter
 
 FLUSH_REPORT_S: Final = 1.0
-"""A flush reports at once, but no more often than this: some applications flush after every record."""
+"""Minimum time between reports of flushes: some applications flush after every record."""
 CLOSE_S: Final = 30.0
 CLOSE_AT_EXIT_S: Final = 5.0
 
@@ -108,7 +108,7 @@ class Reporter:
         if self.at_exit is not None:
             atexit.unregister(self.at_exit)
         self._thread.join()
-        self._publisher.flush(timeout_s)  # so that the last one tells again what got lost
+        self._publisher.flush(timeout_s)  # so that the last report includes the counts of lost ones
         self.report(final=True)
         self._publisher.flush(timeout_s)
         self._publisher.close()

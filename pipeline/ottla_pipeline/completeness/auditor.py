@@ -63,7 +63,7 @@ class Auditor:
         self._ledger = Ledger.from_json(text) if text is not None else Ledger(config.window_ms, names)
         if (self._ledger.window_ms, self._ledger.tiers) != (config.window_ms, names):
             raise JobStartError(
-                f"{config.checkpoint} is that of an audit with windows of {self._ledger.window_ms} ms "
+                f"{config.checkpoint} belongs to an audit with windows of {self._ledger.window_ms} ms "
                 f"and tiers {', '.join(self._ledger.tiers)}; take another checkpoint for others"
             )
         self._queries: Sequence[StreamingQuery] = ()
@@ -208,7 +208,7 @@ class Auditor:
             report.write(self.result, Path(self._config.report), draw=draw)
             self._drawn = self.result if draw else self._drawn
         except OSError as error:
-            self._echo(f"the report could not be written: {error}")
+            self._echo(f"writing the report failed: {error}")
 
 
 def _now_ms() -> int:

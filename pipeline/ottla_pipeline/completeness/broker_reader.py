@@ -97,12 +97,12 @@ def read_range(
         reader.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
         reached, idle_s = wanted.start, 0.0
         while reached < wanted.end:
-            # It waits for as many as it is asked for: no more than there are, or the end comes a second late.
+            # `consume` waits for this number of messages: more than remain would add a second at the end.
             messages = reader.consume(min(BATCH_MAX, wanted.end - reached), timeout=POLL_S)
             idle_s = 0.0 if messages else idle_s + POLL_S
             if idle_s >= STALLED_S:
                 where = f"{wanted.topic}-{wanted.partition} at offset {reached} of {wanted.end}"
-                raise ReadStalled(f"{where}: nothing came for {STALLED_S:.0f} s")
+                raise ReadStalled(f"{where}: no record arrived for {STALLED_S:.0f} s")
             for message in messages:
                 error, offset = message.error(), message.offset()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:

@@ -49,7 +49,7 @@ class Counted(NamedTuple):
 class Entry:
     """One producer's part of a window: its latest reported counts, and the numbers that each stream held."""
 
-    told: WindowCount | None = None
+    counts: WindowCount | None = None
     report: int = -1
     tiers: dict[str, NumberBitmap] = field(default_factory=dict)
 
@@ -160,15 +160,15 @@ class Ledger:
             self._add_client(event.producer, event)
             if event.window_ms != self.window_ms:
                 continue  # its windows are none of ours; the verdicts name the producer
-            for told in event.windows:
-                if told.start_ms < self.forgotten_before_ms:
+            for counts in event.windows:
+                if counts.start_ms < self.forgotten_before_ms:
                     continue
-                window = self.windows.setdefault((told.topic, told.start_ms), Window())
+                window = self.windows.setdefault((counts.topic, counts.start_ms), Window())
                 if window.folded is not None and event.producer in window.folded.producers:
                     continue  # it was closed, and this is an event read twice
                 entry = window.entries.setdefault(event.producer, Entry())
                 if event.report > entry.report:
-                    entry.told, entry.report = told, event.report
+                    entry.counts, entry.report = counts, event.report
 
     def add_receipts(
         self,
@@ -276,7 +276,7 @@ class Ledger:
 def _window_to_json(key: tuple[str, int], window: Window) -> list[Any]:
     entries = {
         name: [
-            asdict(entry.told) if entry.told else None,
+            asdict(entry.counts) if entry.counts else None,
             entry.report,
             {tier: seen.to_json() for tier, seen in entry.tiers.items()},
         ]
@@ -299,12 +299,12 @@ def _window_from_json(raw: Sequence[Any]) -> tuple[tuple[str, int], Window]:
     return (topic, start_ms), window
 
 
-def _entry_from_json(told: dict[str, Any] | None, report: int, tiers: dict[str, Any]) -> Entry:
-    if told is not None:
-        numbers = told["numbers"]
-        told = told | {"numbers": None if numbers is None else tuple(tuple(pair) for pair in numbers)}
+def _entry_from_json(counts: dict[str, Any] | None, report: int, tiers: dict[str, Any]) -> Entry:
+    if counts is not None:
+        numbers = counts["numbers"]
+        counts = counts | {"numbers": None if numbers is None else tuple(tuple(pair) for pair in numbers)}
     return Entry(
-        WindowCount(**told) if told is not None else None,
+        WindowCount(**counts) if counts is not None else None,
         report,
         {tier: NumberBitmap.from_json(seen) for tier, seen in tiers.items()},
     )

@@ -75,10 +75,10 @@ class AuditResult:
     def line(self) -> str:
         parts = []
         for tier, total in self.totals().items():
-            told = [f"{total[kind]:,} {kind}" for kind in KINDS[2:] if total[kind]]
+            differences = [f"{total[kind]:,} {kind}" for kind in KINDS[2:] if total[kind]]
             parts.append(
                 f"{tier} {total['counted']:,} of {total['acknowledged']:,}"
-                + "".join(map(", {}".format, told))
+                + "".join(map(", {}".format, differences))
             )
         return f"{self.verdict}: {'; '.join(parts)}"
 
@@ -183,7 +183,7 @@ class AuditMetrics(Collector):
             value=len(found.silent),
         )
         yield GaugeMetricFamily(
-            "ottla_audit_problems", "What keeps the audit from telling.", value=len(found.problems)
+            "ottla_audit_problems", "Problems that prevent a verdict.", value=len(found.problems)
         )
 
 
@@ -242,10 +242,12 @@ def _complete_until_ms(
 ) -> int | None:
     """The end of the last complete window. A window counts once every tier and the audit events have been
     read beyond its grace, because the rows do not show records that no producer has reported yet."""
-    settled = [found.horizons_ms[tier] - rule.grace_ms for tier, rule in rules.items() if rule.covers(topic)]
-    if not settled:
+    read_until = [
+        found.horizons_ms[tier] - rule.grace_ms for tier, rule in rules.items() if rule.covers(topic)
+    ]
+    if not read_until:
         return None
-    until_ms = min(settled)
+    until_ms = min(read_until)
     until_ms = min(
         [until_ms - until_ms % found.window_ms, *(r.start_ms for r in rows if r.status != COMPLETE)]
     )

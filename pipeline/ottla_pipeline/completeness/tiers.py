@@ -66,16 +66,16 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
     for path in paths:
         if not _is_table(files, path):
             below = [name for name in files.names(path) if _is_table(files, f"{path}/{name}")]
-            told = f"the tables below it are {', '.join(below)}" if below else "land something first"
-            raise JobStartError(f"tiers: {path} is no Delta table: {told}")
+            hint = f"the tables below it are {', '.join(below)}" if below else "run the lake job first"
+            raise JobStartError(f"tiers: {path} is not a Delta table: {hint}")
         lacking = {*NAMES} - {*spark.read.format("delta").load(path).columns}
         if lacking:
             raise JobStartError(
-                f"tiers: {path} lacks {', '.join(sorted(lacking))}: landed by an older lake job?"
+                f"tiers: {path} lacks the columns {', '.join(sorted(lacking))}: is it of an older lake job?"
             )
         rows = (
             spark.readStream.format("delta")
-            # All there is in one batch, so that a batch says up to when the table was read.
+            # One batch reads everything, so that its time is the time up to which the table was read.
             .options(skipChangeCommits="true", maxFilesPerTrigger=_ALL_FILES)
             .load(path)
             .select(*NAMES)
@@ -121,7 +121,7 @@ def count(records: DataFrame, window_ms: int) -> list[Counted]:
             sf.bitmap_construct_agg("position").alias("bits"),
             sf.max("position").alias("highest"),
         )
-        # Most windows are small, and their bitmaps' ends empty.
+        # Most windows are small, so the end of their bitmap is empty.
         .withColumn("bits", sf.expr("substring(bits, 1, highest div 8 + 1)"))
     )
     return [
@@ -164,7 +164,7 @@ def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfi
     files = FileSystem(spark)
     lake = files.absolute(tier.parquet)
     if not files.exists(f"{lake}/_commits"):
-        raise JobStartError(f"tiers: {lake} has no commit log: it is no Parquet lake of the lake job's")
+        raise JobStartError(f"tiers: {lake} has no commit log: it is not a Parquet lake of the lake job")
     for attempt in range(TRIES_MAX):
         known = manifest_of(files, lake)
         paths = list(_paths(files, lake, known))

@@ -85,20 +85,22 @@ class _Sum:
     open: bool = False
 
     def add(self, entry: Entry, tier: str) -> None:
-        seen, told = entry.seen(tier), entry.told
+        seen, counts = entry.seen(tier), entry.counts
         self.counted += seen.count
         self.duplicated += seen.duplicated
-        if told is None:
+        if counts is None:
             self.unreported += seen.distinct
             self.open = True
             return
-        self.acknowledged += told.acknowledged
-        self.open = self.open or not told.closed
-        # Without the numbers only so much can be told as the counts tell: no more is missing than this.
+        self.acknowledged += counts.acknowledged
+        self.open = self.open or not counts.closed
+        # Without a list of numbers this is an estimate from the counts: at least so many are missing.
         held = (
-            seen.within(told.numbers) if told.numbers is not None else min(seen.distinct, told.acknowledged)
+            seen.within(counts.numbers)
+            if counts.numbers is not None
+            else min(seen.distinct, counts.acknowledged)
         )
-        self.missing += told.acknowledged - held
+        self.missing += counts.acknowledged - held
         self.unacknowledged += seen.distinct - held
 
 
@@ -109,9 +111,9 @@ def evaluate(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list
     for (topic, start_ms), window in sorted(ledger.windows.items()):
         end_ms = start_ms + ledger.window_ms
         wanted = [tier for tier in ledger.tiers if rules[tier].covers(topic)]
-        settled = {tier: ledger.horizon_ms(tier) >= end_ms + rules[tier].grace_ms for tier in wanted}
-        found = [_row(topic, start_ms, tier, window, settled[tier], rules[tier], now_ms) for tier in wanted]
-        over = bool(found) and all(settled.values()) and all(row.status == COMPLETE for row in found)
+        is_final = {tier: ledger.horizon_ms(tier) >= end_ms + rules[tier].grace_ms for tier in wanted}
+        found = [_row(topic, start_ms, tier, window, is_final[tier], rules[tier], now_ms) for tier in wanted]
+        over = bool(found) and all(is_final.values()) and all(row.status == COMPLETE for row in found)
         if over and window.entries and not any(entry.replayable() for entry in window.entries.values()):
             sums = {row.tier: Sums(row.counted, row.duplicated, row.unacknowledged) for row in found}
             window.folded = Folded(
@@ -125,7 +127,7 @@ def evaluate(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list
 
 
 def _row(
-    topic: str, start_ms: int, tier: str, window: Window, settled: bool, rule: TierRule, now_ms: int
+    topic: str, start_ms: int, tier: str, window: Window, is_final: bool, rule: TierRule, now_ms: int
 ) -> WindowVerdict:
     total = _Sum()
     if window.folded is not None:
@@ -144,7 +146,7 @@ def _row(
         topic,
         start_ms,
         tier,
-        _status(total, settled, rule),
+        _status(total, is_final, rule),
         total.acknowledged,
         total.counted,
         total.missing,
@@ -152,13 +154,13 @@ def _row(
         total.unacknowledged,
         total.unreported,
         window.completed_ms.get(tier),
-        _samples(window, tier) if total.missing and settled else (),
+        _samples(window, tier) if total.missing and is_final else (),
         window.rejected.get(tier, 0),
     )
 
 
-def _status(total: _Sum, settled: bool, rule: TierRule) -> str:
-    if not settled and (total.missing or total.open):
+def _status(total: _Sum, is_final: bool, rule: TierRule) -> str:
+    if not is_final and (total.missing or total.open):
         return PENDING
     duplicated = total.duplicated and not rule.copies_allowed
     if total.missing:
@@ -171,9 +173,9 @@ def _status(total: _Sum, settled: bool, rule: TierRule) -> str:
 def _samples(window: Window, tier: str) -> tuple[str, ...]:
     found: list[str] = []
     for name, entry in sorted(window.entries.items()):
-        if entry.told is not None and entry.told.numbers is not None and len(found) < SAMPLES:
+        if entry.counts is not None and entry.counts.numbers is not None and len(found) < SAMPLES:
             seen = entry.seen(tier)
-            lacking = seen.missing(entry.told.numbers, SAMPLES - len(found))
+            lacking = seen.missing(entry.counts.numbers, SAMPLES - len(found))
             found += [f"{name} number {number}" for number in lacking]
     return tuple(found)
 
@@ -183,16 +185,16 @@ def problems(ledger: Ledger) -> list[str]:
     found = []
     for name, client in sorted(ledger.clients.items()):
         if gaps := client.gaps():
-            found.append(f"{gaps:,} audit events of {name} were published and have not been read")
+            found.append(f"{gaps:,} audit events of {name} were published but not read")
         if client.window_ms != ledger.window_ms:
             found.append(
-                f"{name} counts in windows of {client.window_ms} ms, and this job in such of "
-                f"{ledger.window_ms} ms: what it says was left out"
+                f"{name} counts in windows of {client.window_ms} ms, this job in windows of "
+                f"{ledger.window_ms} ms: its reports were ignored"
             )
     if ledger.unreadable_events:
-        found.append(f"{ledger.unreadable_events:,} records of the audit topic are no audit events")
+        found.append(f"{ledger.unreadable_events:,} records of the audit topic are not audit events")
     for tier, count in sorted(ledger.late.items()):
-        found.append(f"{count:,} records in {tier} came for windows that are no longer kept")
+        found.append(f"{count:,} records in {tier} belong to windows that are no longer kept")
     return found
 
 

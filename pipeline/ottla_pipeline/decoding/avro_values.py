@@ -82,8 +82,8 @@ def decode_framed(
     unknown = sf.concat(sf.lit(f"{framing.UNKNOWN_SCHEMA} "), identity.cast("string"))
     reason = reason.when(~known, unknown)
     if writers:
-        told = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))
-        reason = reason.when(sf.col("_event")[MARKER].isNull(), told)
+        corrupt = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))
+        reason = reason.when(sf.col("_event")[MARKER].isNull(), corrupt)
     with_id = records.withColumn("_id", framing.schema_id(value))
     return _finish(with_id.withColumn("_event", event), reason, fields).drop("_id")
 
@@ -108,6 +108,6 @@ def _read(value: Column, writer: str, reader: str) -> Column:
 
 def _first_line(error: Exception) -> str:
     text = str(error)
-    if not isinstance(error, PySparkException):  # of Py4J: what Java said stands in the second line
+    if not isinstance(error, PySparkException):  # of Py4J: Java's message is in the second line
         text = text.partition("\n")[2] or text
     return next((line.strip() for line in text.splitlines() if line.strip().strip(":")), "?")[:300]

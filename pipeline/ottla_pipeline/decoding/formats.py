@@ -41,7 +41,7 @@ class _Registered(_Model):
     @model_validator(mode="after")
     def _one_reader(self) -> Self:
         if self.framing == "none" and self.schema_file is None:
-            raise ValueError("framing none needs schemaFile: no registry is asked")
+            raise ValueError("framing none needs schemaFile, because no registry is used")
         if self.schema_file is not None and self.reader_version is not None:
             raise ValueError("give schemaFile or readerVersion, not both")
         return self

@@ -129,7 +129,7 @@ def _decode_json_schema(records: DataFrame, how: Plan, strings: Sequence[str]) -
     validate = sf.udf(json_schemas.Validation(how.writers), StringType())
     with_id = records.withColumns({"_id": number, "_body": body})
     validated = with_id.withColumn("_invalid", validate(sf.col("_body"), sf.col("_id")))
-    # From here on `reason` is what JSON says of the body; what the framing and the schema say comes first.
+    # `reason` is now that of the JSON body; reasons of the framing and the schema take precedence.
     parsed = json_values.decode_json(validated, sf.col("_body"), how.fields, strings)
     identity = sf.col("_id")
     reason = sf.when(value.isNull(), framing.NO_VALUE).when(identity.isNull(), framing.NOT_FRAMED)
@@ -138,8 +138,8 @@ def _decode_json_schema(records: DataFrame, how: Plan, strings: Sequence[str]) -
     known = identity.isin(*how.writers) if how.writers else sf.lit(False)
     reason = reason.when(~known, sf.concat(sf.lit(f"{framing.UNKNOWN_SCHEMA} "), identity.cast("string")))
     reason = reason.when(sf.col("_invalid").isNotNull(), sf.col("_invalid")).otherwise(sf.col("reason"))
-    told = parsed.withColumn("reason", reason)
-    return told.withColumn("event", sf.when(sf.col("reason").isNull(), sf.col("event"))).drop(
+    with_reason = parsed.withColumn("reason", reason)
+    return with_reason.withColumn("event", sf.when(sf.col("reason").isNull(), sf.col("event"))).drop(
         "_id", "_body", "_invalid"
     )
 

@@ -48,8 +48,12 @@ class Bound(click.ParamType):  # type: ignore[type-arg]
 
 
 PARAMS = (
-    click.Option(["--from", "first"], type=Bound(), required=True, help="Where to begin."),
-    click.Option(["--to", "end"], type=Bound(), help="Where to end (exclusive).  [default: the job's place]"),
+    click.Option(["--from", "first"], type=Bound(), required=True, help="First offset or time."),
+    click.Option(
+        ["--to", "end"],
+        type=Bound(),
+        help="End offset or time (exclusive).  [default: the lake job's position]",
+    ),
     click.Option(["--topic"], multiple=True, help="Only this topic. May be repeated."),
     click.Option(["--partition"], type=click.IntRange(min=0), multiple=True, help="Only this partition."),
 )
@@ -69,7 +73,7 @@ def run(context: JobContext, config: LakeConfig) -> int:
     starts, ends = bounds(config, wanted, context.params["first"], context.params["end"])
     starts, ends = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(ends, limits))
     if not ends:
-        context.echo("there is nothing in this range that the lake job has behind it")
+        context.echo("the lake job has read no records of this range")
         return 0
     options = {
         **config.kafka.spark_options(),
@@ -83,7 +87,7 @@ def run(context: JobContext, config: LakeConfig) -> int:
     landed = reprocessing.backfill(lake, records)
     held = sum(end - starts[topic][number] for topic, each in ends.items() for number, end in each.items())
     context.echo(
-        f"{held:,} offsets looked at: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
+        f"{held:,} offsets read: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
     )
     return 0
 

@@ -179,10 +179,10 @@ def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
             f"{config.manifest} cannot be read as JSON lines: {error_summary(error)}"
         ) from None
     if nameless:
-        raise ManifestUnusable(f"{config.manifest}: {nameless:,} lines are without an id or a topic")
+        raise ManifestUnusable(f"{config.manifest}: {nameless:,} lines have no id or no topic")
     topics = sorted(named | set(config.topics or ()))
     if not topics:
-        raise ManifestUnusable(f"{config.manifest} holds no event, and no topics are given")
+        raise ManifestUnusable(f"{config.manifest} has no events, and the configuration names no topics")
     brokers = in_brokers(spark, config, topics).persist()
     tiers = manifest.unionByName(brokers).unionByName(in_lake(spark, config, topics))
     counted = copies(tiers).persist()
@@ -204,7 +204,7 @@ def show(report: ComparisonReport, console: Console) -> None:
     for table in report.tables():
         console.print(table)
     if report.without_id:
-        console.print(f"{report.without_id:,} records in the brokers have no id that can be read.")
+        console.print(f"{report.without_id:,} records in the brokers have no readable id.")
     verdict = "every event is held exactly once" if report.passed else "DIFFERENCES: see above"
     console.print(f"compare: {verdict}", highlight=False)
 

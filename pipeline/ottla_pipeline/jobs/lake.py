@@ -31,13 +31,13 @@ def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
     lake = open_lake(context.spark, config)
     lake.check_owner()
     events = Counter("ottla_lake_events", "Events landed.", registry=context.metrics)
-    dead = Counter("ottla_lake_dead_letters", "Records that are no events.", registry=context.metrics)
+    dead = Counter("ottla_lake_dead_letters", "Records that are not events.", registry=context.metrics)
 
     def land(records: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         landed = lake.land(records, batch_id)
         if landed is None:
-            context.echo(f"batch {batch_id}: committed before, published to the end")
+            context.echo(f"batch {batch_id}: was committed before; publication completed")
             return
         events.inc(landed.events)
         dead.inc(landed.dead_letters)

@@ -21,5 +21,7 @@ def run(context: JobContext, config: LakeConfig) -> int:
     else:
         assert isinstance(lake, ParquetLake)
         done = compaction.compact_parquet(lake, config.compaction)
-    context.echo(f"{done.before:,} small files became {done.after:,}" if done.before else "nothing is small")
+    context.echo(
+        f"{done.before:,} small files became {done.after:,}" if done.before else "there are no small files"
+    )
     return 0

@@ -63,10 +63,10 @@ class MirrorMetrics:
             name: Counter(f"ottla_mirror_{name}", text, registry=registry)
             for name, text in (
                 ("records", "Records written to the target."),
-                ("bytes", "Their keys, values and headers, as Arrow holds them."),
+                ("bytes", "Size of their keys, values and headers in Arrow."),
                 ("transactions", "Transactions committed on the target."),
-                ("skipped", "Records of batches run again that were on the target already."),
-                ("looped", "Records left out because they came from the target."),
+                ("skipped", "Records of repeated batches that were on the target already."),
+                ("looped", "Records skipped because they came from the target."),
             )
         }
         self._age = Gauge(

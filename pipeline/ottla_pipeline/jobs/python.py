@@ -68,7 +68,7 @@ def start(context: JobContext, config: PythonConfig) -> Sequence[StreamingQuery]
             query.stop()
         raise
     if not job.queries:
-        raise JobStartError(f"function: {config.function} has started no query: call job.write")
+        raise JobStartError(f"function: {config.function} started no query: it must call job.write")
     return job.queries
 
 
@@ -84,8 +84,8 @@ def function_of(name: str, source: str | None) -> Callable[[Job], None]:
         else:
             module = importlib.import_module(where)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise JobStartError(f"function: {where or 'source'} cannot be loaded: {said}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise JobStartError(f"function: {where or 'source'} cannot be loaded: {cause}") from error
     found = getattr(module, wanted, None)
     if not callable(found):
         raise JobStartError(f"function: {where or 'source'} has no function {wanted}")

@@ -19,9 +19,13 @@ from ottla_pipeline.running import JobContext
 CONFIG = LakeConfig
 SESSION = session.SESSION
 PARAMS = (
-    click.Option(["--reason"], multiple=True, help="Only those whose reason begins so. May be repeated."),
-    click.Option(["--topic"], multiple=True, help="Only those of this topic. May be repeated."),
-    click.Option(["--to-topic"], help="Send them there, in place of landing them."),
+    click.Option(
+        ["--reason"],
+        multiple=True,
+        help="Only dead letters whose reason begins with this text. May be repeated.",
+    ),
+    click.Option(["--topic"], multiple=True, help="Only dead letters of this topic. May be repeated."),
+    click.Option(["--to-topic"], help="Send them to this topic instead of the lake."),
 )
 
 

@@ -109,12 +109,12 @@ class WindowsMetrics(Collector):
         results = CounterMetricFamily("ottla_pipeline_windows_results", "Results written.", labels=["name"])
         results.add_metric([self._name], self._counts.results)
         yield results
-        for kind, says, found in (
-            ("late", "Records that came after the end of a window of theirs.", self._counts.late),
-            ("invalid", "Records that are no events.", self._counts.invalid),
+        for kind, help_text, found in (
+            ("late", "Records that arrived after the end of one of their windows.", self._counts.late),
+            ("invalid", "Records that are not events.", self._counts.invalid),
         ):
             family = CounterMetricFamily(
-                f"ottla_pipeline_windows_{kind}_records", says, labels=["name", "input"]
+                f"ottla_pipeline_windows_{kind}_records", help_text, labels=["name", "input"]
             )
             for source, number in sorted(found.items()):
                 family.add_metric([self._name, source], number)
@@ -123,7 +123,7 @@ class WindowsMetrics(Collector):
         if progress is not None:
             state = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
             rows = GaugeMetricFamily(
-                "ottla_pipeline_windows_state_rows", "Rows in Spark's state.", labels=["name"]
+                "ottla_pipeline_windows_state_rows", "Rows in Spark's state store.", labels=["name"]
             )
             rows.add_metric([self._name], state)
             yield rows

@@ -25,11 +25,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake.manifest import COMMITS, SNAPSHOT
 
 STAGING = "_staging"
-COMMITS = "_commits"
 REPLAYED = "_replayed"
-SNAPSHOT = "snapshot-"
 FORMAT = 2
 # So many of the newest batches keep their commit when the log is folded: Spark may run the last again.
 COMMITS_KEPT = 10

@@ -61,36 +61,22 @@ class DeltaLake:
     def is_table(self, path: str) -> bool:
         return self.files.exists(f"{path}/_delta_log")
 
-    def transactions(self, path: str) -> dict[str, int]:
-        """The newest transaction version of each application in a table."""
-        found = self._snapshot(path).transactions().iterator()
-        versions = {}
-        while found.hasNext():
-            pair = found.next()
-            versions[str(pair._1())] = int(pair._2())
-        return versions
-
     def data_files(self, path: str) -> DataFrame:
         """A table's data files: `path`, `size` in bytes, and `partitionValues`, a map of texts."""
-        return DataFrame(self._snapshot(path).allFiles().toDF(), self.spark)
-
-    def _snapshot(self, path: str) -> Any:
-        jvm: Any = self.spark.sparkContext._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)
-        return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
+        return DataFrame(_delta_snapshot(self.spark, path).allFiles().toDF(), self.spark)
 
     def check_owner(self) -> None:
         """Raises JobStartError for tables with batches of another checkpoint: all records would be written
         a second time."""
         ours = query_id(self.files, self._config.checkpoint)
         for path in self.tables():
-            for app in self.transactions(path):
+            for app in delta_transactions(self.spark, path):
                 owner = app.removeprefix(APP)
                 if app.startswith(APP) and owner != ours:
                     raise JobStartError(
                         f"{path} holds batches of another checkpoint (query {owner}); "
                         f"{self._config.checkpoint} {'is new' if ours is None else f'is that of {ours}'}. "
-                        "Records would land twice. Use the lake's own checkpoint, or a new lake."
+                        "Records would be written twice. Use the lake's own checkpoint, or a new lake."
                     )
 
     # -- Writing --
@@ -177,7 +163,7 @@ class DeltaLake:
     def _has(self, path: str, options: Mapping[str, str]) -> bool:
         if not self.is_table(path):
             return False
-        return self.transactions(path).get(options["txnAppId"], -1) >= int(options["txnVersion"])
+        return delta_transactions(self.spark, path).get(options["txnAppId"], -1) >= int(options["txnVersion"])
 
     def _append(self, events: DataFrame, path: str, options: Mapping[str, str]) -> None:
         by = self.partitioned_by()
@@ -243,6 +229,23 @@ class DeltaLake:
         merge.whenMatchedUpdate(
             condition="dead.replayed_at IS NULL", set={"replayed_at": sf.current_timestamp()}
         ).execute()
+
+
+def delta_transactions(spark: SparkSession, path: str) -> dict[str, int]:
+    """The newest transaction version of each application in a table."""
+    found = _delta_snapshot(spark, path).transactions().iterator()
+    versions = {}
+    while found.hasNext():
+        pair = found.next()
+        versions[str(pair._1())] = int(pair._2())
+    return versions
+
+
+def _delta_snapshot(spark: SparkSession, path: str) -> Any:
+    """The present snapshot of a table's log (Delta's Java object)."""
+    jvm: Any = spark.sparkContext._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
 
 
 def plans_to_json(tables: list[tuple[str, StructType, list[TopicPlan]]]) -> str:

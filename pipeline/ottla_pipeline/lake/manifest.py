@@ -66,7 +66,7 @@ def read(lake: str | Path) -> Manifest:
     """The commit log of a lake in a local or mounted folder. Raises NotALake."""
     folder = Path(lake) / COMMITS
     if not folder.is_dir():
-        raise NotALake(f"{folder} is no folder: {lake} is no lake of this job's")
+        raise NotALake(f"{folder} is not a folder: {lake} is not a Parquet lake of the lake job")
     return read_with(
         lambda: [path.name for path in folder.iterdir()], lambda name: (folder / name).read_text()
     )

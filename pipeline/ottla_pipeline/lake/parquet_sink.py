@@ -23,9 +23,9 @@ from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake import rows, schema_evolution
-from ottla_pipeline.lake.commits import COMMITS, REPLAYED, Commit, CommitLog
+from ottla_pipeline.lake.commits import REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.manifest import Manifest, read_with
+from ottla_pipeline.lake.manifest import COMMITS, Manifest, read_with
 from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
 
 ADDED = "added"
@@ -50,7 +50,7 @@ class ParquetLake:
             raise JobStartError(
                 f"{self.log.lake} holds batches of another checkpoint (query {owner}); "
                 f"{self._config.checkpoint} {'is new' if ours is None else f'is that of query {ours}'}. "
-                "Records would land twice. Use the lake's own checkpoint, or a new lake and checkpoint."
+                "Records would be written twice. Use the lake's own checkpoint, or a new lake and checkpoint."
             )
         self.log.recover()
 

@@ -93,9 +93,7 @@ def processed_offsets(files: FileSystem, checkpoint: str) -> Offsets:
     JobStartError if it has completed none."""
     done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
     if not done:
-        raise JobStartError(
-            f"{checkpoint}: the lake job has done no batch yet. Run it first: what it has not read, it lands."
-        )
+        raise JobStartError(f"{checkpoint}: the lake job has completed no batch yet; run it first")
     return offsets_of(files.read(f"{checkpoint}/offsets/{max(done)}"))
 
 

@@ -69,7 +69,7 @@ def plans_of(
         return [plan_of(spark, config, registry, None)]
     by_topic = writer_ids(records)
     if not by_topic:
-        return [TopicPlan(None, problem="there are no records")]
+        return [TopicPlan(None, problem="the batch has no records")]
     return [plan_of(spark, config, registry, topic, ids) for topic, ids in sorted(by_topic.items())]
 
 
@@ -97,7 +97,7 @@ def check(fields: StructType, event: EventConfig) -> None:
     lowered = [name.lower() for name in fields.names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     if twice:
-        raise SchemaUnusable(f"field {twice[0]!r} is there twice, but for upper and lower case")
+        raise SchemaUnusable(f"field {twice[0]!r} occurs twice (names are case-insensitive)")
     times = (TimestampType, TimestampNTZType, DateType, LongType, StringType)
     for name, kinds, allowed in (
         (event.id, (StringType,), "string"),
@@ -107,7 +107,7 @@ def check(fields: StructType, event: EventConfig) -> None:
             continue
         found = type_at(fields, name)
         if found is None:
-            raise SchemaUnusable(f"the schema lacks {name!r}, which is to be the event's id or time")
+            raise SchemaUnusable(f"the schema lacks {name!r}, the configured field of the event's id or time")
         if not isinstance(found, kinds):
             raise SchemaUnusable(f"field {name!r} must be {allowed}, not {found.simpleString()}")
 
@@ -147,9 +147,9 @@ def _classified(records: DataFrame, each: TopicPlan, target: StructType, config:
             }
         )
     decoded = decode(records, each.how, config.strings if each.how.kind != "avro" else ())
-    event, said = sf.col("event"), sf.col("reason")
+    event, decode_reason = sf.col("event"), sf.col("reason")
     time, time_problem = _time(each.fields, config.event.time)
-    reason = sf.when(said.isNotNull(), said)
+    reason = sf.when(decode_reason.isNotNull(), decode_reason)
     if config.event.id is not None:
         identity = _at(event, config.event.id)
         reason = reason.when(sf.coalesce(identity, sf.lit("")) == "", f"missing {config.event.id}")

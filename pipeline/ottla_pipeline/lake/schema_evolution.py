@@ -74,12 +74,14 @@ def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitt
         conflict = sf.filter(conflicts, lambda each: each.isNotNull())
         fitted = sf.transform_values(value, lambda _, each: inner.value(each))
         return Fitted(fitted, sf.try_element_at(conflict, sf.lit(1)))
-    told = sf.lit(f"type conflict: {path} is {event.simpleString()}, the table has {table.simpleString()}")
+    conflict_text = sf.lit(
+        f"type conflict: {path} is {event.simpleString()}, the table has {table.simpleString()}"
+    )
     if isinstance(event, NumericType) and isinstance(table, NumericType):
         cast = value.try_cast(table)
         fits = cast.try_cast(event).eqNullSafe(value)
-        return Fitted(cast, sf.when(value.isNotNull() & ~fits, told))
-    return Fitted(sf.lit(None).cast(table), sf.when(value.isNotNull(), told))
+        return Fitted(cast, sf.when(value.isNotNull() & ~fits, conflict_text))
+    return Fitted(sf.lit(None).cast(table), sf.when(value.isNotNull(), conflict_text))
 
 
 class _ElementFit:

@@ -100,7 +100,7 @@ class MirrorConfig(JobConfig, TopicsConfig):
         if self.groups is not None and self.names.marks_records:
             raise ValueError(
                 "groups cannot be carried over between topics that both clusters write to (naming.policy "
-                "identity): what a group has read of one's own records says nothing of the other's. Use the "
+                "identity): a group's offset covers the records of both clusters. Use the "
                 "policy prefix, or, for a mirror in one direction only, naming.provenance: false"
             )
         try:

@@ -205,11 +205,11 @@ class GroupSyncThread(threading.Thread):
             try:
                 done = self._sync.run()
             except Exception as error:
-                self._echo(f"groups were not carried over this time: {error}")
+                self._echo(f"the group sync failed and will be retried: {error}")
             else:
                 self._passed(done)
                 for group, offsets in done.items():
-                    self._echo(f"group {group}: {len(offsets)} offsets carried over")
+                    self._echo(f"group {group}: {len(offsets)} offsets synchronized")
         self._sync.close()
 
     def _wait(self) -> bool:

@@ -88,10 +88,10 @@ class Naming:
         for topic in topics:
             if self.comes_from_target(topic):
                 raise NameRefused(
-                    f"topic {topic!r} came from {self.target}: mirrored there, it would go round"
+                    f"topic {topic!r} came from {self.target}: mirroring it back would create a loop"
                 )
             if self.left_out(topic):
-                raise NameRefused(f"topic {topic!r} is internal to its cluster and is not mirrored")
+                raise NameRefused(f"topic {topic!r} is internal to its cluster and cannot be mirrored")
             self.target_topic(topic)
 
 

@@ -46,7 +46,7 @@ class SyncReader:
         self._consumer = Consumer(
             {
                 **settings,
-                "group.id": topic,  # librdkafka asks for one; nothing is committed, nobody joins
+                "group.id": topic,  # librdkafka asks for one; without commits or membership
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",

@@ -107,12 +107,12 @@ def mirror_partition(
             here = {origin(batch) for batch in chunk} | ({where} if where else set())
             if len(here) != 1:
                 raise WriteFailed(
-                    f"one task got records of {here}: a source partition needs a task of its own"
+                    f"one task received records of {here}: each source partition needs its own task"
                 )
             where = here.pop()
             topic, partition = where
             if topic not in topics:
-                raise WriteFailed(f"{topic} is in the batch, and was not on the source when it began")
+                raise WriteFailed(f"{topic} is in the batch, but was not on the source at the batch's start")
             if writer is None:
                 writer = writers.get(target, topics[topic], partition, owners.get(where))
             writer.write(chunk, written)
@@ -147,6 +147,6 @@ def origin(batch: pa.RecordBatch) -> tuple[str, int]:
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if len(topics) != 1 or len(partitions) != 1:
         raise WriteFailed(
-            f"one task got records of {topics.to_pylist()} and partitions {partitions.to_pylist()}"
+            f"one task received records of {topics.to_pylist()} and partitions {partitions.to_pylist()}"
         )
     return str(topics[0].as_py()), int(partitions[0].as_py())

@@ -41,9 +41,9 @@ NOT_COPIED: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Matters of the cluster that a topic is in. Timestamps come with the records: see ALWAYS."""
+"""Settings that belong to the topic's cluster. Timestamps are those of the records: see ALWAYS."""
 ALWAYS: Final = {"message.timestamp.type": "CreateTime"}
-"""With LogAppendTime the target would put its own in the place of the source's."""
+"""With LogAppendTime the target would replace the source's timestamps."""
 MESSAGE_BYTES_MAX: Final = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 
@@ -65,7 +65,7 @@ class Plan:
     create: dict[str, Topic] = field(default_factory=dict)
     grow: dict[str, int] = field(default_factory=dict)
     configure: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """A setting that is None goes back to the cluster's default."""
+    """A setting that is None is reset to the cluster's default."""
 
     @property
     def empty(self) -> bool:
@@ -188,7 +188,7 @@ class TopicSync:
                 _await_result(
                     future, f"topic {name} to {todo.grow[name]} partitions on {self._naming.target}"
                 )
-                self._echo(f"grew {name} to {todo.grow[name]} partitions")
+                self._echo(f"increased {name} to {todo.grow[name]} partitions")
         for name, changes in todo.configure.items():
             entries = [
                 ConfigEntry(
@@ -214,7 +214,7 @@ class TopicSync:
         ]
         for name, future in self._target.create_topics(new, operation_timeout=REQUEST_S).items():
             _await_result(future, f"topic {name} on {self._naming.target}")
-            self._echo(f"made {name} with {topics[name].partitions} partitions")
+            self._echo(f"created {name} with {topics[name].partitions} partitions")
 
 
 class TopicSyncFailed(JobStartError):

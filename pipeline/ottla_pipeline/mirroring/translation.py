@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 RING: Final = 64
 """Syncs kept of each level."""
 RUNS_MAX: Final = 200
-"""Of one transaction: a compacted source has gaps everywhere. About 5 kB."""
+"""Runs of one transaction: a compacted source has many gaps. About 5 kB."""
 FIRST: Final = "first"
-"""The slot of a partition's first transaction, which says where the mirror begins."""
+"""The slot of a partition's first transaction, which is the start of the mirrored offsets."""
 
 
 class Run(NamedTuple):
@@ -46,7 +46,7 @@ class Lineage(NamedTuple):
     offsets."""
 
     source: str
-    """The source's cluster and topic ids."""
+    """The source's cluster id and topic id."""
     target: str
 
 
@@ -144,7 +144,7 @@ class _Partition:
     lineage: Lineage
     slots: dict[str, Sync] = field(default_factory=dict)
     runs: list[Run] | None = None
-    """All runs, sorted; None when a sync came since."""
+    """All runs, sorted; None after a sync was added."""
 
 
 class Table:

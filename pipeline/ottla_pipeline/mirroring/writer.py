@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 REQUEST_S = 60.0
 POLL_EVERY = 1000
 REPORT_EVERY = 256
-"""Of so many deliveries one is reported back: enough to know all, where nobody else writes."""
+"""One of so many deliveries has a callback: enough to know all offsets if no other producer writes."""
 BATCH_BYTES_MAX = 1_000_000
 MESSAGE_BYTES_MAX = 1_000_000_000
-"""librdkafka's own limit out of the way: the target's topic has the say."""
+"""Disables librdkafka's own limit: that of the target's topic applies."""
 ATTEMPTS = 3
 
 
@@ -61,9 +61,9 @@ class Written:
     records: int = 0
     bytes: int = 0
     skipped: int = 0
-    """Were written by a former attempt."""
+    """Written by an earlier attempt."""
     looped: int = 0
-    """Had been on the target already."""
+    """Had passed the target before."""
     transactions: int = 0
     produce_s: float = 0.0
     commit_s: float = 0.0
@@ -321,7 +321,7 @@ class Position:
             return Position(Lineage(str(body["source"]), str(body["target"])), offset, int(body["number"]))
         except (ValueError, KeyError, TypeError):
             raise PositionRefused(
-                f"offset {offset} was committed with the metadata {metadata!r}, which no mirror wrote"
+                f"offset {offset} has the metadata {metadata!r}, which was not written by a mirror"
             ) from None
 
 

@@ -64,7 +64,7 @@ class Access(BaseModel):
     def _whole(cls, users: dict[str, str]) -> dict[str, str]:
         for name, text in users.items():
             if not name or ":" in name:
-                raise ValueError(f"'{name}': a user's name has no colon and is not empty")
+                raise ValueError(f"'{name}': a user name must not be empty or contain a colon")
             if _parts(text) is None:
                 raise ValueError(f"{name}: not a hash as ottla-registry --hash-password prints one")
         return users

@@ -57,13 +57,13 @@ class Metrics:
             "ottla_registry_requests", "Requests", ("method", "path", "status"), registry=self.registry
         )
         self.seconds = Histogram(
-            "ottla_registry_request_seconds", "Time to answer", ("method",), registry=self.registry
+            "ottla_registry_request_seconds", "Response time", ("method",), registry=self.registry
         )
         for name, text, value in (
             ("subjects", "Subjects, deleted ones too", lambda: len(store.state.subjects)),
-            ("highest_id", "The highest id given away", lambda: store.state.highest_id()),
-            ("offset", "How far the schemas topic is read", lambda: store.reached),
-            ("claims", "How often this instance became the writer", lambda: store.claims),
+            ("highest_id", "The highest assigned id", lambda: store.state.highest_id()),
+            ("offset", "Offset up to which the schemas topic has been read", lambda: store.reached),
+            ("claims", "Number of times that this instance became the writer", lambda: store.claims),
         ):
             gauge = Gauge(f"ottla_registry_{name}", text, registry=self.registry)
             gauge.set_function(value)

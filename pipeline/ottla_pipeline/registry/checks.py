@@ -95,7 +95,7 @@ class Checker:
             if each.type != new.type:
                 old = each.type
             elif each.source is None:
-                old = InvalidSchema("what it refers to is not there")
+                old = InvalidSchema("one of its references does not exist")
             else:
                 try:
                     old = self._parse(each.source)

@@ -79,13 +79,15 @@ def _verification(authorities: str | None, optional: bool) -> int:
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 in a pod."
 )
 @click.option("--port", default=8081, show_default=True, type=click.IntRange(1, 65535))
-@click.option("--topic", default="_schemas", show_default=True, help="Made, compacted, if it is not there.")
+@click.option(
+    "--topic", default="_schemas", show_default=True, help="Created (compacted) if it does not exist."
+)
 @click.option(
     "--replication-factor",
     default=SAFE_REPLICAS,
     show_default=True,
     type=click.IntRange(1, 32767),
-    help="Of the topic when it is made; as many as there are brokers at most.",
+    help="Of the topic when it is created; at most the number of brokers.",
 )
 @click.option("--kafka-option", "options", multiple=True, callback=_options, help="librdkafka's NAME=VALUE.")
 @click.option(
@@ -93,19 +95,19 @@ def _verification(authorities: str | None, optional: bool) -> int:
     "file_options",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     callback=_file,
-    help="A file with such lines: what should not be seen on a command line.",
+    help="A file with such lines, for settings that must not be visible on the command line.",
 )
 @click.option(
-    "--tls-certificate", type=click.Path(exists=True, dir_okay=False), help="PEM; then HTTPS alone."
+    "--tls-certificate", type=click.Path(exists=True, dir_okay=False), help="PEM; enables HTTPS only."
 )
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
 @click.option(
     "--tls-client-ca",
     type=click.Path(exists=True, dir_okay=False),
-    help="PEM; then clients need a certificate of these authorities.",
+    help="PEM; requires client certificates of these authorities.",
 )
 @click.option(
-    "--tls-client-optional", is_flag=True, help="A client without a certificate may have a password instead."
+    "--tls-client-optional", is_flag=True, help="Accepts a password in place of a client certificate."
 )
 @click.option(
     "--tls-principal-mapping",
@@ -113,14 +115,14 @@ def _verification(authorities: str | None, optional: bool) -> int:
     default="DEFAULT",
     show_default=True,
     callback=_mapping,
-    help="From certificates to users, as ssl.principal.mapping.rules of brokers.",
+    help="Maps certificates to users, as the brokers' ssl.principal.mapping.rules.",
 )
 @click.option(
     "--access",
     "access_rules",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     callback=_access,
-    help="YAML: users, and what they may read and write. Without it everybody may do everything.",
+    help="YAML: users and their permissions. Without it every request is permitted.",
 )
 @click.option(
     "--hash-password",
@@ -128,7 +130,7 @@ def _verification(authorities: str | None, optional: bool) -> int:
     is_eager=True,
     expose_value=False,
     callback=_hash_password,
-    help="Ask for a password, print its hash for the file of --access, and end.",
+    help="Prompts for a password, prints its hash for the --access file, and exits.",
 )
 def main(
     bootstrap: str,
@@ -147,7 +149,7 @@ def main(
 ) -> None:
     """A schema registry with Confluent's REST API, kept in a compacted topic.
 
-    Run several on one topic for more availability: each serves reads, and whichever is asked writes.
+    Several instances may share one topic for availability: each serves reads and writes.
     """
     logs.configure()
     if (tls_certificate is None) != (tls_key is None):

@@ -169,14 +169,14 @@ def _with_defaults(state: State, subject: str, wanted: SchemaRequest) -> SchemaR
     last = state.latest(subject)
 
     def merged(own: str | None, before: str | None, kind: str, merge: Callable[..., Any]) -> str | None:
-        said = own if own is not None else before
+        base = own if own is not None else before
         parts = (
             state.setting(subject, f"default{kind}"),
-            None if said is None else json.loads(said),
+            None if base is None else json.loads(base),
             state.setting(subject, f"override{kind}"),
         )
         given = [part for part in parts if part]
-        return dump(reduce(merge, given)) if len(given) > 1 or (given and said is None) else said
+        return dump(reduce(merge, given)) if len(given) > 1 or (given and base is None) else base
 
     return replace(
         wanted,

@@ -168,7 +168,9 @@ class TopicLog:
             elif error.code() == KafkaError._PARTITION_EOF:
                 reached = max(reached, offset or 0)  # what lies before it may be ends of transactions
             elif error.code() in _TOPIC_GONE:
-                raise LogFailed(f"topic {self.topic} was deleted or cut while it was read: {error.str()}")
+                raise LogFailed(
+                    f"topic {self.topic} was deleted or truncated while it was read: {error.str()}"
+                )
             else:
                 log.warning("reading topic %s: %s", self.topic, error.str())
         if reached:
@@ -232,8 +234,10 @@ class TopicLog:
             producer.init_transactions(CLAIM_S)
         except KafkaException as error:
             why = _message(error) + coordinator_hint(self._client, error.args[0])
-            raise LogFailed(f"topic {self.topic}: could not become its writer: {why}") from error
-        log.info("writes topic %s from now on (%.0f ms)", self.topic, (time.monotonic() - began) * 1000)
+            raise LogFailed(f"topic {self.topic}: could not claim the writer role: {why}") from error
+        log.info(
+            "claimed the writer role of topic %s (%.0f ms)", self.topic, (time.monotonic() - began) * 1000
+        )
         self._producer = producer
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], write: bytes) -> None:

@@ -124,7 +124,7 @@ class Schemas:
         """The text of a version in another form. Raises Refused, PendingChecks."""
         source = self._of(state, entry)
         if source is None:
-            raise invalid_schema("what it refers to is not there")
+            raise invalid_schema("one of its references does not exist")
         (result,) = self._results([Render(source, form)])
         if isinstance(result, Invalid):
             raise invalid_schema(result.reason)
@@ -145,7 +145,7 @@ class Schemas:
         except LookupError as error:
             missing = error.args[0]
             where = f"'{missing.name}', version {missing.version} of subject '{missing.subject}'"
-            raise invalid_schema(f"what it refers to as {where}, is not there or refers back") from None
+            raise invalid_schema(f"its reference {where}, does not exist or is circular") from None
 
     def _results(self, jobs: Sequence[Job]) -> list[Result]:
         found = [self._known.get(job, self._cache.get(job)) for job in jobs]

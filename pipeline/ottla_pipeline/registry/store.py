@@ -123,7 +123,7 @@ class Store:
     async def catch_up(self) -> None:
         """Returns when all records that were in the log at the call have been read. Raises Refused."""
         try:
-            # Who comes while the end is being asked for would get an answer that is too old.
+            # Concurrent calls each request the end: a shared result could be too old for the later one.
             await self._reach(await asyncio.to_thread(self._log.end), CATCH_UP_S)
         except LogFailed as failure:
             raise Refused(50001, f"{failure}; try again") from failure
@@ -139,7 +139,7 @@ class Store:
             except PendingChecks as pending:
                 for job in pending.jobs:
                     if asyncio.get_running_loop().time() > deadline:
-                        raise CheckFailed(f"all checks of it take longer than {CHECKS_S:.0f} s") from None
+                        raise CheckFailed(f"its checks take longer than {CHECKS_S:.0f} s") from None
                     schemas.learn(job, await self._checks.run(job, client))
 
     async def write(self, decide: Decide[Decision], client: str) -> Any:
@@ -152,11 +152,11 @@ class Store:
         except CheckFailed:
             raise
         except Refused:
-            pass  # perhaps the state is old
+            pass  # the state may be outdated
         async with self._writing:
             if not self.claimed:
                 await self.catch_up()
-                # Whoever is refused takes no claim from another one.
+                # A request that is refused does not take the claim from another instance.
                 await self.decide(decide, client, schemas)
             return await self._write(decide, client, schemas)
 
@@ -172,7 +172,7 @@ class Store:
                     self.claimed, self.claims = True, self.claims + 1
                     await self._reach(await asyncio.to_thread(self._log.end), CATCH_UP_S)
                 if sent is not None and self._awaited is None:
-                    return sent[1].answer  # it was in the log, though nobody said so
+                    return sent[1].answer  # it is in the log, although the commit reported an error
                 decision = await self.decide(decide, client, schemas)
                 if not decision.records:
                     return decision.answer
@@ -202,7 +202,7 @@ class Store:
                 async with asyncio.timeout(CATCH_UP_S):
                     await self._moved.wait_for(lambda: self._awaited is None or self.failure)
             except TimeoutError:
-                raise LogFailed(f"topic {self.topic}: what was written cannot be read yet") from None
+                raise LogFailed(f"topic {self.topic}: the written records are not readable yet") from None
         if self._awaited is not None:
             raise LogFailed(str(self.failure))
 
@@ -230,7 +230,7 @@ class Store:
         try:
             self._log.read(lambda records, reached: self._hand_over(self._apply(records, reached)))
         except Exception as error:
-            log.error("topic %s is not read any more: %s", self.topic, error)
+            log.error("topic %s is no longer read: %s", self.topic, error)
             self._hand_over(self._fail(str(error)))
 
     def _hand_over(self, work: Any) -> None:
@@ -259,10 +259,10 @@ class Store:
             key = decode_key(record.key)
             value = decode_value(key, record.value)
         except UnreadableRecord as error:
-            log.warning("topic %s, offset %d, is passed over: %s", self.topic, record.offset, error)
+            log.warning("topic %s, offset %d, is skipped: %s", self.topic, record.offset, error)
             return
         if value is None:
             self._keys.pop(key, None)
         elif record.key is not None and record.key != encode_key(key):
-            self._keys[key] = record.key  # written in another form: to be replaced in that form
+            self._keys[key] = record.key  # encoded differently: later records of this key use the same bytes
         self.state.apply(key, value)

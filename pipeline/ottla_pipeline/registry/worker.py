@@ -66,7 +66,7 @@ class WorkerPool:
     async def run(self, job: Job, client: str) -> Result:
         """The result of a job. Raises Refused; CheckFailed if it exceeds a limit."""
         if self._waiting >= WAITING_MAX:
-            raise Refused(429, f"{WAITING_MAX} checks of schemas wait already; try again later")
+            raise Refused(429, f"{WAITING_MAX} schema checks are waiting; try again later")
         self._waiting += 1
         try:
             async with self._turn(client):
@@ -110,10 +110,10 @@ class WorkerPool:
                 data = await process.stdout.readexactly(int.from_bytes(size, "big"))
         except TimeoutError:
             log.warning("a check took longer than %.0f s; its process is replaced", self._job_s)
-            raise CheckFailed(f"to check it takes longer than {self._job_s:.0f} s") from None
+            raise CheckFailed(f"its check takes longer than {self._job_s:.0f} s") from None
         except (asyncio.IncompleteReadError, OSError):
             log.warning("the process of a check ended; it is replaced")
-            raise CheckFailed("to check it takes more memory than is allowed, or failed") from None
+            raise CheckFailed("its check exceeded its memory limit, or failed") from None
         kind, value = json.loads(data)
         if kind == "invalid":
             return Invalid(value)
@@ -133,10 +133,12 @@ class WorkerPool:
             async with asyncio.timeout(START_S):
                 line = await process.stdout.readline()
         except (OSError, TimeoutError) as error:
-            raise Refused(50001, f"no process for checks of schemas starts: {error}") from None
+            raise Refused(50001, f"no process for schema checks could be started: {error}") from None
         if line != _READY:
             await self._end(process)
-            raise Refused(50001, "no process for checks of schemas starts; the registry's log has the reason")
+            raise Refused(
+                50001, "no process for schema checks could be started; the registry's log has the reason"
+            )
         return process
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

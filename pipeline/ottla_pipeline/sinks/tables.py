@@ -10,7 +10,6 @@ committed batch only the moves are completed. Readers use `lake.manifest`, or th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.commits import Commit, CommitLog
+from ottla_pipeline.lake.delta_sink import delta_transactions
 
 
 class DeltaSink:
@@ -43,23 +43,12 @@ class DeltaSink:
         another query."""
         self._query_id = query_id
         if DeltaTable.isDeltaTable(self._spark, self._path):
-            others = sorted(self._writers() - {query_id})
+            others = sorted(delta_transactions(self._spark, self._path).keys() - {query_id})
             if others:
                 raise JobStartError(
                     f"{self._path} holds batches of another checkpoint (query {others[0]}); this one is "
-                    f"{query_id}. Results would be there twice. Use that checkpoint, or another table."
+                    f"{query_id}. Results would be written twice. Use that checkpoint, or another table."
                 )
-
-    def _writers(self) -> set[str]:
-        """The applications that have numbered transactions in the table's log."""
-        jvm: Any = self._spark.sparkContext._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
-        defaults = [getattr(log, f"update$default${number}")() for number in (1, 2, 3)]
-        found = log.update(*defaults).transactions().keysIterator()
-        writers = set()
-        while found.hasNext():
-            writers.add(str(found.next()))
-        return writers
 
     def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
         """Adds the `count` rows of the batch, unless the table has the batch."""
@@ -99,7 +88,7 @@ class ParquetSink:
         if owner not in (None, query_id):
             raise JobStartError(
                 f"{self._log.lake} holds batches of another checkpoint (query {owner}); this one is "
-                f"{query_id}. Results would be there twice. Use that checkpoint, or another folder."
+                f"{query_id}. Results would be written twice. Use that checkpoint, or another folder."
             )
         self._log.recover()
 

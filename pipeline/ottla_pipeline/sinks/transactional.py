@@ -85,7 +85,7 @@ class TransactionalTopics:
             self._producer.init_transactions(COMMIT_S)
         except KafkaException as error:
             if why := coordinator_hint(self._settings, error.args[0]):
-                raise JobStartError(f"topic {self._marker} cannot be written to{why}") from error
+                raise JobStartError(f"topic {self._marker} cannot be written{why}") from error
             raise
         for topic in self._topics:
             self._find(topic)
@@ -101,8 +101,8 @@ class TransactionalTopics:
             self._next = 0
         elif found.metadata != owner:
             raise JobStartError(
-                f"group {self._group} says that topic {self._marker} holds batches of another checkpoint "
-                f"(query {found.metadata}); this one is {owner}. Results would be there twice. Use that "
+                f"group {self._group} shows that topic {self._marker} holds batches of another checkpoint "
+                f"(query {found.metadata}); this one is {owner}. Results would be written twice. Use that "
                 "checkpoint, or give the job another name."
             )
         else:
@@ -117,7 +117,7 @@ class TransactionalTopics:
         while self._producer.list_topics(topic, REQUEST_S).topics[topic].error is not None:
             if time.monotonic() > until:
                 raise JobStartError(
-                    f"there is no topic {topic}, and the brokers do not make it by themselves "
+                    f"topic {topic} does not exist, and the brokers do not create it automatically "
                     "(auto.create.topics.enable=false): create it"
                 )
             time.sleep(0.2)

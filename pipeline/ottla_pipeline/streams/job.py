@@ -121,7 +121,7 @@ class Job:
 
     def _check_name(self, query: str) -> None:
         if any(one.name == self._name(query) for one in self.queries):
-            raise ValueError(f"the job has a query {query!r} already: give this one another name (query=…)")
+            raise ValueError(f"the job already has a query {query!r}: give this one another name (query=…)")
 
     def _limit(self) -> dict[str, str]:
         limit = self.config.max_offsets_per_trigger

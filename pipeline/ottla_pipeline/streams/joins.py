@@ -84,7 +84,7 @@ def _own_names(left: DataFrame, right: DataFrame, on: Sequence[str]) -> None:
         for side, rows in (("left", left), ("right", right)):
             if name not in rows.columns:
                 raise ValueError(
-                    f"on: {name!r} is no column of the {side} side; it has {', '.join(rows.columns)}"
+                    f"on: {name!r} is not a column of the {side} side, which has {', '.join(rows.columns)}"
                 )
     taken = {name.lower() for name in left.columns} - {name.lower() for name in on}
     twice = [name for name in right.columns if name.lower() in taken]

@@ -127,7 +127,7 @@ def check_time(found: DataFrame, time: str) -> None:
     """Raises JobStartError unless `time` is a timestamp column."""
     kinds = {field.name: field.dataType for field in found.schema.fields}
     if time not in kinds:
-        raise JobStartError(f"time: {time} is none of the fields {', '.join(kinds)}")
+        raise JobStartError(f"time: {time} is not one of the fields {', '.join(kinds)}")
     if kinds[time] != TimestampType():
         raise JobStartError(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
 

@@ -73,7 +73,7 @@ def table_plan(
     column."""
     how = plan_of(spark, form, topics, registry)
     if key.lower() in (name.lower() for name in how.fields.names):
-        raise JobStartError(f"key: {key!r} is the name of a field, too; give another")
+        raise JobStartError(f"key: {key!r} is also the name of a field; use another name")
     return how
 
 
@@ -103,7 +103,7 @@ def delta_table(spark: SparkSession, path: str) -> DataFrame:
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, path):
-        raise JobStartError(f"{path} is no Delta table")
+        raise JobStartError(f"{path} is not a Delta table")
     return spark.read.format("delta").load(path)
 
 
@@ -120,7 +120,7 @@ def iceberg_table(spark: SparkSession, name: str) -> DataFrame:
         raise JobStartError(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
     if str(spark.conf.get(f"{setting}.cache-enabled", "true")).lower() != "false":
         raise JobStartError(
-            f"{name}: set {setting}.cache-enabled to false, or changes of the table are not seen"
+            f"{name}: set {setting}.cache-enabled to false, or changes of the table are not visible"
         )
     return spark.table(name)
 

@@ -205,7 +205,7 @@ class Batches:
         if to is None or to.format == "json":
             return None
         if self._registered is None:
-            assert self._registry is not None, "the configuration has a registry where it is asked for"
+            assert self._registry is not None, "the configuration requires a registry for Avro"
             self._registered = results.register(found, to.topic, self._registry)
         return self._registered
 
@@ -222,8 +222,8 @@ class Batches:
                 if number:
                     went = "dropped" if policy == "drop" else f"to {self._config.dead_letters}"
                     notes.append(f"{number:,} of {name} {what} ({went})")
-        told = self._counts
-        self._details.update(results=told.results, late=dict(told.late), invalid=dict(told.invalid))
+        counts = self._counts
+        self._details.update(results=counts.results, late=dict(counts.late), invalid=dict(counts.invalid))
         if count or notes:
             self._echo(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
 

@@ -59,8 +59,8 @@ def check_sql(text: str) -> str:
     found = _CHANGING.search(_QUOTED.sub("''", text))
     if found:
         raise ValueError(
-            f"{found[0].rstrip('( ')} gives another answer each time; a batch that is run again "
-            "after a crash must give the same"
+            f"{found[0].rstrip('( ')} has another result each time; a batch that is repeated "
+            "after a crash must have the same result"
         )
     return text
 

@@ -131,5 +131,5 @@ def uncounted_records(
     """The uncounted records of a batch: `_reason` (null: late), `_missed`, and `_record`."""
     found = src.rows(records, how, source)
     windows = sf.when(sf.col(src.KEPT), missed(src.micros(source), late_by_us, window))
-    told = found.select(REASON, RECORD, windows.alias(MISSED))
-    return told.where(sf.col(REASON).isNotNull() | (sf.size(MISSED) > 0))
+    rows = found.select(REASON, RECORD, windows.alias(MISSED))
+    return rows.where(sf.col(REASON).isNotNull() | (sf.size(MISSED) > 0))

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 
 from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.progress import Offsets, parse_offsets
 
-Offsets = dict[tuple[str, int], int]
 _NONE = "-"
 _VERSION = "v1"
 
@@ -47,17 +47,12 @@ class BatchInputs:
     sources: tuple[tuple[Range, ...], ...]
 
 
-def offsets_of(text: str) -> Offsets:
-    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`."""
-    return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
-
-
 def parse_entry(text: str) -> OffsetLogEntry:
     """Parses a file of `offsets/`: a version, a line about the batch, a line for each source."""
     version, about, *sources = text.splitlines()
     if version != _VERSION:
         raise ValueError(f"a checkpoint of version {version!r}; {_VERSION!r} is known")
-    ends = tuple(None if line == _NONE else offsets_of(line) for line in sources)
+    ends = tuple(None if line == _NONE else parse_offsets(line) for line in sources)
     return OffsetLogEntry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
 
 
@@ -67,7 +62,7 @@ def parse_initial(text: str) -> Offsets:
     version, line = text.lstrip("\0").split("\n", 1)
     if version != _VERSION:
         raise ValueError(f"a source of version {version!r}; {_VERSION!r} is known")
-    return offsets_of(line)
+    return parse_offsets(line)
 
 
 def ranges(start: Offsets, end: Offsets) -> tuple[Range, ...]:

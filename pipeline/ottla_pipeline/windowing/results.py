@@ -48,7 +48,7 @@ class Registered:
 def register(results: DataFrame, topic: str, registry: RegistryClient) -> Registered:
     """Registers the schema of these results' values under the subject `TOPIC-value`. Raises JobStartError
     if the registry refuses it."""
-    fields = _told(results)
+    fields = _result_columns(results)
     jvm: Any = results.sparkSession.sparkContext._jvm
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
     text = str(converters.toAvroType(fields._jdf.schema(), False, "Result", "ottla").toString())
@@ -58,7 +58,7 @@ def register(results: DataFrame, topic: str, registry: RegistryClient) -> Regist
         raise JobStartError(f"results.topic: {error}") from error
 
 
-def _told(results: DataFrame) -> DataFrame:
+def _result_columns(results: DataFrame) -> DataFrame:
     return results.drop(KEY, EVENT_DATE)
 
 
@@ -66,12 +66,12 @@ def messages(results: DataFrame, keys: Sequence[str], avro: Registered | None = 
     """The results as records: `key` and `value` as bytes; the value is Avro if a schema is given, else
     JSON."""
     key = sf.col(KEY) if KEY in results.columns else sf.struct(WINDOW_START, WINDOW_END, *keys)
-    told = sf.struct(*_told(results).columns)
+    columns = sf.struct(*_result_columns(results).columns)
     if avro is None:
-        value = json_bytes(told)
+        value = json_bytes(columns)
     else:
         framing = bytes([0]) + avro.id.to_bytes(4, "big")
-        value = sf.concat(sf.lit(framing), to_avro(told, avro.text))
+        value = sf.concat(sf.lit(framing), to_avro(columns, avro.text))
     return results.select(json_bytes(key).alias("key"), value.alias("value"))
 
 
@@ -84,7 +84,7 @@ def instant(micros: int) -> str:
 def dead_letter(row: Row, topic: str, late_by_us: int) -> Outgoing:
     """An uncounted record, unchanged, with headers that have the reason and its origin."""
     record = row[RECORD]
-    told: dict[str, Any] = {
+    origin: dict[str, Any] = {
         "topic": record["topic"],
         "partition": record["partition"],
         "offset": record["offset"],
@@ -92,7 +92,7 @@ def dead_letter(row: Row, topic: str, late_by_us: int) -> Outgoing:
     reason = row[REASON]
     headers = [(header["key"], header["value"]) for header in record["headers"] or ()]
     headers.append(("ottla-reason", ("late" if reason is None else reason).encode()))
-    headers.append(("ottla-origin", json.dumps(told, separators=(",", ":")).encode()))
+    headers.append(("ottla-origin", json.dumps(origin, separators=(",", ":")).encode()))
     if reason is None:
         missed = [[instant(one["start"]), instant(one["end"])] for one in row[MISSED]]
         headers.append(("ottla-watermark", instant(late_by_us).encode()))

@@ -49,7 +49,7 @@ def _schema(schema: Any, space: str | None, normalize: bool) -> Any:
         return [_schema(branch, space, normalize) for branch in schema]
     kind = schema["type"]
     if not isinstance(kind, str):
-        return _schema(kind, space, normalize)  # {"type": {…}}: the outer object says nothing
+        return _schema(kind, space, normalize)  # {"type": {…}}: the outer object is redundant
     if kind not in NAMED and kind not in ("array", "map"):
         extra = _extra(schema, _OF_SCHEMA, normalize)
         return {"type": kind, **extra} if extra and kind in PRIMITIVES else _reference(kind, space)

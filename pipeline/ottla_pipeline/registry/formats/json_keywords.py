@@ -69,8 +69,8 @@ def types(schema: Any) -> frozenset[str]:
         return ALL_TYPES
     given = schema.get("type")
     if given is None:
-        told = {_TYPE_OF[name] for name in schema if name in _TYPE_OF}
-        given = sorted(told) or sorted(ALL_TYPES)
+        implied = {_TYPE_OF[name] for name in schema if name in _TYPE_OF}
+        given = sorted(implied) or sorted(ALL_TYPES)
     found = {given} if isinstance(given, str) else set(given)
     return frozenset(found | ({"integer"} if "number" in found else set()))
 
