@@ -163,7 +163,8 @@ def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
     up.wait_until(lambda: 3 in load(up, "orders"), "the fourth to have some")
     up.write("BrokerCluster", "demo", {**cluster_spec(3), "scaleDown": {"policy": "Block"}})
     up.wait_line(
-        r"BrokerCluster/demo Scaling=False ScaleDownBlocked policy Block: broker 3 holds \d+ replicas"
+        r"BrokerCluster/demo Scaling=False ScaleDownBlocked "
+        r"scaleDown.policy is Block, and broker 3 holds \d+ replicas"
     )
     spec = {"clusterRef": {"name": "demo"}, "partitions": 4, "replicas": 2}
     up.write("Topic", "late", spec)
@@ -177,7 +178,7 @@ def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
     up.write("Topic", "late", {**spec, "partitions": 8, "replicas": 3})
     up.wait_line("Topic/late Ready=True Created 8 partitions of 3 replicas")
     up.remove("Topic", "late")
-    up.wait_line("Topic/late is gone")
+    up.wait_line("Topic/late is deleted")
     up.write("BrokerCluster", "demo", cluster_spec(3))
     up.wait_ready()
     up.wait_until(lambda: not port_in_use(up.port + 3), "the fourth to be gone")
@@ -214,7 +215,7 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
     order = [
         line.split(" stop broker ")[1][0]
         for line in up.lines
-        if "bounce, because replica.fetch.max.bytes" in line
+        if "rolling restart: replica.fetch.max.bytes" in line
     ]
     assert sorted(order) == ["0", "1", "2"]
 
@@ -332,7 +333,7 @@ def test_a_new_topic_comes_with_its_file_and_goes_with_it(up: UpSession) -> None
     up.wait_line(r"Topic/short-lived Ready=True")
     up.wait_until(lambda: partitions(up, "short-lived") == 1, "the broker to hear of it")
     up.remove("Topic", "short-lived")
-    up.wait_line("Topic/short-lived is gone")
+    up.wait_line("Topic/short-lived is deleted")
     up.wait_until(lambda: up.topic("short-lived") is None, "the broker to hear of its end")
     up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the other to be as before")
 

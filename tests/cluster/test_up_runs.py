@@ -106,7 +106,7 @@ def test_a_file_removed_between_two_runs_is_a_deletion(tmp_path: Path) -> None:
         session.stop()
         session.remove("Topic", "kept")
         session.start()
-        session.wait_line("Topic/kept is gone")
+        session.wait_line("Topic/kept is deleted")
         session.wait_until(lambda: session.topic("kept") is None, "the broker to hear of its end")
 
 

@@ -219,7 +219,7 @@ def test_all_ends_with_the_user(users: Users) -> None:
     word = users.password("guest")
     becomes(lambda: users.login("guest", word), 0)
     users.session.remove("User", "guest")
-    users.session.wait_line("User/guest is gone")
+    users.session.wait_line("User/guest is deleted")
     becomes(lambda: users.login("guest", word), ErrorCode.SASL_AUTHENTICATION_FAILED)
     assert not users.file("guest", "").exists()
     assert not (users.session.data / "clients" / "guest.properties").exists()

@@ -60,7 +60,7 @@ def test_brokers_are_emptied_and_filled_again_for_whoever_asks(
 
 def test_what_cannot_be_moved_is_refused_in_words(cluster: Cluster, ottla: Plugin) -> None:
     try:
-        with pytest.raises(AssertionError, match="there is no broker 7"):
+        with pytest.raises(AssertionError, match="broker 7 does not exist"):
             ottla("reassign", "demo", "--empty", "7", "--wait")
     finally:
         ottla("reassign", "demo", "--release")

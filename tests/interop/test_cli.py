@@ -146,7 +146,7 @@ def test_a_topic_is_created_described_grown_and_deleted(
         (("consume", "none", "--until-end"), 1, "there is no topic 'none'"),
         (("configs", "set", "topic", "none", "retention.ms=1"), 1, "UNKNOWN_TOPIC"),
         (("configs", "describe", "broker", "x"), 2, "neither a broker's id"),
-        (("quotas", "set", "producer_byte_rate=1"), 2, "whose quota"),
+        (("quotas", "set", "producer_byte_rate=1"), 2, "an entity is required"),
         (("quotas", "set", "--user", "u", "producer_byte_rate=much"), 2, "is not a number"),
         (("users", "set", "u", "--iterations", "1"), 2, "4096<=x<=16384"),
         (("users", "set", "u", "--password-file", "-"), 2, "the password is empty"),

@@ -146,7 +146,7 @@ def test_filters_formats_and_several_topics(broker: OneBroker, topic: str, ottla
     assert (row["topic"], row["value"], row["timestamp"]) == (other, "plain, text", "2000000")
     assert ottla("consume", other, *EVERYTHING, "--format", "raw").stdout_bytes == b"plain, text"
     assert "no topic matches" in ottla("consume", "--pattern", "no-such.*", code=1).output
-    assert "is no comparison" in ottla("consume", topic, "--where", "a b", code=2).output
+    assert "is not a comparison" in ottla("consume", topic, "--where", "a b", code=2).output
 
 
 def test_tail_gives_records_where_offsets_have_none(broker: OneBroker, topic: str, ottla: Command) -> None:

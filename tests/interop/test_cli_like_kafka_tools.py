@@ -156,7 +156,7 @@ def test_a_plan_is_throttled_changed_verified_and_cancelled(
     assert json.loads(back.read_text()) == started["before"]
     assert started["before"]["partitions"][0] == {"topic": "moved", "partition": 0, "replicas": [0, 1]}
     again = ottla("reassign", "execute", str(plan))
-    assert (again.exit_code, "give --additional" in again.output) == (1, True)
+    assert (again.exit_code, "use --additional" in again.output) == (1, True)
 
     verify = f"--verify --reassignment-json-file {plan} --preserve-throttles"
     listed, verified, of_topic, of_broker = kafka(

@@ -160,7 +160,7 @@ def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
     assert there(broker, facts) == list(range(80))
     mixed = rows(range(80, 90))[0]
     other = mixed.set_column(1, "partition", pa.array([1] * 10, pa.int32()))
-    with pytest.raises(WriteFailed, match="needs a task of its own"):
+    with pytest.raises(WriteFailed, match="needs its own task"):
         list(mirror_partition(target, {"t": facts}, owners)([mixed, other]))
 
 

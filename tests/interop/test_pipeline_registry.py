@@ -255,7 +255,7 @@ def test_two_instances_take_turns_and_never_give_one_id_to_two_schemas(
             line
             for each in (one, two)
             for line in each.log.read_text().splitlines()
-            if "writes topic" in line
+            if "claimed the writer role" in line
         ]
         assert len(claims) > 2, "both have written, and one after the other"
 
@@ -310,7 +310,7 @@ def test_who_cannot_write_for_want_of_brokers_is_told(
     monkeypatch.setattr(log, "CLAIM_S", 2.0)
     with one_broker(tmp_path, {factor: "3"}) as alone:
         topic_log = log.TopicLog(alone.bootstrap, "_schemas", {})
-        with pytest.raises(log.LogFailed, match=f"3 replicas, and 1 broker is there.*set {factor}"):
+        with pytest.raises(log.LogFailed, match=f"3 replicas, but 1 broker is available.*set {factor}"):
             topic_log.claim()
 
 

@@ -219,7 +219,7 @@ def test_a_topic_is_a_table_of_the_last_record_of_each_key(
     table = {row["k"]: row["n"] for row in job.topic_table(topic, "n INT", key="k").collect()}
     assert table == {key: value for key, (_, value) in model.items() if value is not None}
     assert 0 < len(table) < len(model), "some must be deleted, or nothing is tried"
-    with pytest.raises(JobStartError, match="key: 'n' is the name of a field, too"):
+    with pytest.raises(JobStartError, match="key: 'n' is also the name of a field"):
         job.topic_table(topic, "n INT", key="n")
 
 
