@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -33,6 +32,7 @@ from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.network import Network
 from ottla.client.network_loop import NetworkLoop
 from ottla.client.rebalance_listener import Listener
+from ottla.environment import environment
 
 Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -70,7 +70,7 @@ class ConsumerParts:
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """Raises ConfigError."""
         self.config = ConsumerConfig.of(settings, **keywords)
-        self._uniform = random.Random().uniform
+        self._uniform = environment.get().random.uniform
         config = self.config
         self._cluster = Cluster(
             uniform=self._uniform,

@@ -16,8 +16,6 @@ Not for the data path.
 from __future__ import annotations
 
 import inspect
-import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -91,6 +89,7 @@ from ottla.client.core.stats import Figures
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.environment import environment
 from ottla.security.acls import (
     AclBinding,
     AclFilter,
@@ -159,7 +158,7 @@ class AdminClient:
             config.retries,
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
-            random.Random().uniform,
+            environment.get().random.uniform,
         )
         self._network = AdminNetwork(self._brokers, retry_policy)
 
@@ -176,7 +175,7 @@ class AdminClient:
     def measurements(self) -> list[Metric]:
         """All figures, also those of each broker."""
         brokers = self._brokers
-        return list(of_requests("admin-client", brokers.connections, brokers.stats, time.monotonic()))
+        return list(of_requests("admin-client", brokers.connections, brokers.stats, brokers.now()))
 
     async def __aenter__(self) -> Self:
         """Brokers are looked for with the first call."""

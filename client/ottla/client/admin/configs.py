@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ottla.client.admin_types import (
     Results,
 )
 from ottla.client.errors import ClientError
+from ottla.environment import environment
 from ottla.protocol import messages as m
 
 _ALL_BROKERS: Final = ""
@@ -114,7 +114,7 @@ async def _where(
     """A broker's own settings are its own affair; the rest goes to any broker."""
     nodes = (await network.describe_cluster()).brokers
     by_id = {str(node.id): node for node in nodes}
-    anyone = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
+    anyone = environment.get().random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
     found: dict[ConfigResource, Node | ClientError] = {}
     for key in keys:
         if key.type is ConfigType.TOPIC or key == ConfigResource(ConfigType.BROKER, _ALL_BROKERS):
