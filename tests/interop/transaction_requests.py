@@ -1,4 +1,4 @@
-"""Requests of transactional producers in few words, for conversations with one broker (`group_talk.Talk`)."""
+"""Requests of transactional producers, for scenarios with a `RequestRecorder`."""
 
 from __future__ import annotations
 

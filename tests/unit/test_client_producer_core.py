@@ -27,8 +27,8 @@ def sent_batches(simulation: ProducerSimulation) -> list[bytes]:
     return [
         bytes(entry.records)
         for wire in simulation.wire.values()
-        for outgoing in wire
-        for entry in outgoing.message.topic_data[0].partition_data  # type: ignore[attr-defined]
+        for unsent in wire
+        for entry in unsent.message.topic_data[0].partition_data  # type: ignore[attr-defined]
     ]
 
 
@@ -365,15 +365,15 @@ def test_a_leader_that_an_answer_names_is_asked_at_once() -> None:
     simulation.poll()
     simulation.poll()
     simulation.move(0)
-    outgoing = simulation.wire[1].popleft()
+    unsent = simulation.wire[1].popleft()
     part = m.ProduceResponse.PartitionProduceResponse(
         index=0,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         current_leader=m.ProduceResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=1),
     )
     topic = m.ProduceResponse.TopicProduceResponse(name=TOPIC, partition_responses=[part])
-    simulation.sender.answered(outgoing.tag, m.ProduceResponse(responses=[topic]), simulation.now)
-    assert [outgoing.node_id for outgoing in simulation.sender.poll(simulation.now)] == [2]
+    simulation.sender.on_response(unsent.tag, m.ProduceResponse(responses=[topic]), simulation.now)
+    assert [unsent.node_id for unsent in simulation.sender.poll(simulation.now)] == [2]
 
 
 def test_no_broker_gets_a_larger_request_than_allowed() -> None:
@@ -385,8 +385,8 @@ def test_no_broker_gets_a_larger_request_than_allowed() -> None:
     simulation.poll()
     simulation.poll()
     for wire in simulation.wire.values():
-        for outgoing in wire:
-            data = outgoing.message.topic_data[0].partition_data  # type: ignore[attr-defined]
+        for unsent in wire:
+            data = unsent.message.topic_data[0].partition_data  # type: ignore[attr-defined]
             assert sum(len(entry.records) for entry in data) <= 2500
             assert len(data) >= 2
 
@@ -507,7 +507,7 @@ def test_a_fenced_producer_is_done_for() -> None:
     assert poll_until_asked(simulation, m.AddPartitionsToTxnRequest)
     done = RecordingCallback()
     transactions.commit(done)
-    simulation.answers.append(m.EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED))
+    simulation.scripted_responses.append(m.EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED))
     simulation.run_until_idle()
     poll_repeatedly(simulation)
     assert [type(error) for error in done.results] == [errors.ProducerFencedError]
@@ -529,7 +529,7 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     simulation, transactions = transactional()
     transactions.begin()
     simulation.send(b"a", 0)
-    simulation.answers.append(
+    simulation.scripted_responses.append(
         partitions_added(
             m.AddPartitionsToTxnRequest(
                 v3_and_below_topics=[
@@ -564,7 +564,7 @@ def test_offsets_of_a_member_that_was_thrown_out_spoil_the_transaction() -> None
     )
     found = m.FindCoordinatorResponse(node_id=1, host="here", port=9001)
     refused = offsets_committed(commit, ErrorCode.ILLEGAL_GENERATION)
-    simulation.answers.extend([m.AddOffsetsToTxnResponse(), found, refused])
+    simulation.scripted_responses.extend([m.AddOffsetsToTxnResponse(), found, refused])
     poll_repeatedly(simulation)
     assert [type(error) for error in committed.results] == [errors.CommitFailedError]
     assert transactions.state is State.ABORTABLE_ERROR
