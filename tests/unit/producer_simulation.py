@@ -127,7 +127,7 @@ class ProducerSimulation:
                 self.wire[unsent.node_id].append(unsent)
             else:
                 self.asked.append(unsent.message)
-                answer = self.scripted_responses.popleft() if self.expects_response else self._yes(unsent)
+                answer = self.scripted_responses.popleft() if self.scripted_responses else self._yes(unsent)
                 self.sender.on_response(unsent.tag, answer, self.now)
         return sent
 
