@@ -15,17 +15,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
-from ottla_operator.planning.groups import plan_group
+from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.observed import DriverInstance, Observed
-from ottla_operator.planning.offset_resets import query_of
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
-from ottla_operator.planning.revision import Revision, target_revision
+from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.planning.versions import plan_upgrade
 from ottla_operator.platform.interfaces import Drivers, Kafka, Platform, Recorder, Secrets, Store
 from ottla_operator.resources import (
     AnyResource,

@@ -29,8 +29,8 @@ from ottla.metadata.kazoo_connection import new_client
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper
-from ottla_operator.kubernetes.zookeeper_acls import set_acls
-from ottla_operator.kubernetes.zookeeper_security import ServerStage
+from ottla_operator.kubernetes.zookeeper_client import set_acls
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage
 from ottla_operator.planning.certificates import Lifetime, Pair, Subject, issue
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.resources import BrokerCluster

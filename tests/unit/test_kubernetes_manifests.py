@@ -11,7 +11,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
-from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
@@ -348,8 +348,8 @@ def test_a_disruption_budget_of_the_specs_selects_brokers_alone() -> None:
     ],
 )
 def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str) -> None:
-    assert word in listeners.problem(a_cluster(listeners=spec))
-    assert not listeners.problem(a_cluster())
+    assert word in listeners.listeners_problem(a_cluster(listeners=spec))
+    assert not listeners.listeners_problem(a_cluster())
 
 
 def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
@@ -400,7 +400,7 @@ def test_the_status_tells_clients_where_each_listener_is_and_whom_to_trust() -> 
         ]
     )
     outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
-    plain, out = listeners.statuses(cluster, outside, "PEM")
+    plain, out = listeners.listener_statuses(cluster, outside, "PEM")
     assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
     assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
 

@@ -36,7 +36,7 @@ from ottla_operator.planning.cluster_secrets import (
     clients_ca,
     renewal_can_wait,
 )
-from ottla_operator.planning.listener_security import lifetime_of
+from ottla_operator.planning.listener_security import SCRAM_MECHANISM, lifetime_of
 from ottla_operator.planning.observed import AccessState, Observed, Secret
 from ottla_operator.planning.steps import (
     CreateAcls,
@@ -50,7 +50,6 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.resources import BrokerCluster, User, UserStatus
 
-MECHANISM = "SCRAM-SHA-512"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 # Above Kafka's minimum. More would slow down each login, and a generated password needs no more.
@@ -225,7 +224,7 @@ def _password(
     ):
         return _due(PutPassword(user.secret_name, user.login_name, kept))
     iterations = iterations_of(secret.version)
-    current = access.scram.get(user.login_name, {}).get(MECHANISM)
+    current = access.scram.get(user.login_name, {}).get(SCRAM_MECHANISM)
     if current != iterations or user.status.secret_version != secret.version:
         return _due(SetScramCredential(user.login_name, iterations, kept), version=secret.version)
     return _Credentials(yes("CredentialsReady", "Ready", f"the password is in Secret {secret.name}"))
@@ -370,5 +369,5 @@ def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
 
 def _credential_of(user: User, access: AccessState) -> Iterator[UserStep]:
     """The deletion of the SCRAM credential, if the operator has set it."""
-    if user.status.secret_version and MECHANISM in access.scram.get(user.login_name, {}):
+    if user.status.secret_version and SCRAM_MECHANISM in access.scram.get(user.login_name, {}):
         yield DeleteScramCredential(user.login_name)
