@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -233,7 +234,9 @@ def test_zookeeper_of_a_secured_cluster_admits_certificates_of_the_clusters_auth
     assert found["X509AuthenticationProvider.superUser"] == "CN=demo-operator,O=ottla.dev"
     spec = manifests_zookeeper.build_stateful_set(cluster, IMAGES, stage, "")["spec"]["template"]["spec"]
     (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
-    planned = plan_secrets(cluster, {}, {}, 0, zookeeper=manifests_zookeeper.server_names(cluster)).data
+    planned = plan_secrets(
+        cluster, {}, {}, 0, os.urandom, zookeeper=manifests_zookeeper.server_names(cluster)
+    ).data
     there = {}
     for source in volume["projected"]["sources"]:
         data = planned[source["secret"]["name"]]
@@ -364,7 +367,7 @@ def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
     (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"]
     (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
     secrets = {source["secret"]["name"]: source["secret"] for source in volume["projected"]["sources"]}
-    planned = plan_secrets(cluster, {"demo-brokers-2": ["a"]}, {}, 0).data
+    planned = plan_secrets(cluster, {"demo-brokers-2": ["a"]}, {}, 0, os.urandom).data
     there = [*planned["demo-brokers"]]
     for name in ("demo-cluster-ca-cert", "demo-clients-ca-cert"):
         (item,) = secrets[name]["items"]

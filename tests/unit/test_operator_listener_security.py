@@ -1,4 +1,4 @@
-"""Kafka's security settings for listeners and authorization, validated by the broker's configuration table."""
+"""Kafka's security settings for listeners and authorization, validated by the broker's own table."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ from ottla_operator.kubernetes.zookeeper_planning import (
     plan_security,
     stale_members,
 )
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
@@ -56,7 +58,9 @@ class KubernetesPlatform:
         cluster: str,
         clock_ms: Callable[[], int],
         set_acls: SetAcls = set_acls,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
+        self._random_bytes = random_bytes
         self._set_acls = set_acls
         self._zookeeper = ZooKeeperSecurity()
         self._images = images
@@ -237,7 +241,7 @@ class KubernetesPlatform:
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        planned = plan_secrets(cluster, names, found, self._clock_ms(), zookeeper=servers)
+        planned = plan_secrets(cluster, names, found, self._clock_ms(), self._random_bytes, zookeeper=servers)
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
             why = planned.changes.get(name)

@@ -10,24 +10,12 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.observed import GroupQuery, GroupState, Observed, PartitionKey, partition_name
-from ottla_operator.planning.steps import DeleteGroup, ResetOffsets, ResourceStep
+from ottla_operator.planning.steps import DeleteGroup, ResetOffsets, ResourcePlan
 from ottla_operator.resources import ConsumerGroup, ConsumerGroupStatus
 from ottla_operator.resources.group import LastReset, OffsetReset, TopicLag
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
-    findings: tuple[Finding, ...]
-    status: ConsumerGroupStatus
-    steps: tuple[ResourceStep, ...] = ()
-    deletion_complete: bool = False
-    keep_status: bool = False
-    """The cluster cannot be observed: the status of the current generation stays."""
-    status_when_done: ConsumerGroupStatus | None = None
-    """The status after the steps have succeeded."""
-
-
-def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
+def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> ResourcePlan[ConsumerGroupStatus]:
     """`usable`: the cluster has a controller that responds."""
     state = observed.kafka.groups.get(group.group_id)
     if group.metadata.deleting:
@@ -35,7 +23,7 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
     if not usable or state is None:
         reason, message = "ClusterNotReady", "the cluster is not reachable: the group cannot be observed"
         unseen = (no("Ready", reason, message), unknown("LagWithinLimit", reason))
-        return GroupPlan(unseen, group.status, keep_status=True)
+        return ResourcePlan(group, unseen, group.status, keep_status=True)
     if state.state == "Dead":
         ready = yes(
             "Ready", "NoSuchGroup", f"group {group.group_id} does not exist yet: no client has joined it"
@@ -61,7 +49,7 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
         status.model_copy(update={"last_reset": reset.last_when_done}) if reset.last_when_done else None
     )
     findings = (ready, _lag_finding(group, lags, total), *reset.findings)
-    return GroupPlan(findings, status, reset.steps, status_when_done=status_when_done)
+    return ResourcePlan(group, findings, status, reset.steps, status_when_done=status_when_done)
 
 
 def _lag_finding(group: ConsumerGroup, lags: object, total: int) -> Finding:
@@ -75,19 +63,21 @@ def _lag_finding(group: ConsumerGroup, lags: object, total: int) -> Finding:
     return no("LagWithinLimit", "LagTooHigh", f"{total} records behind, more than spec.maxLag of {limit}")
 
 
-def _plan_deletion(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
+def _plan_deletion(
+    group: ConsumerGroup, observed: Observed, usable: bool
+) -> ResourcePlan[ConsumerGroupStatus]:
     findings = (no("Ready", "Deleting", "the resource is being deleted"),)
     if group.spec.deletion_policy == "Retain" or not group.metadata.managed:
-        return GroupPlan(findings, group.status, deletion_complete=True)
+        return ResourcePlan(group, findings, group.status, deletion_complete=True)
     state = observed.kafka.groups.get(group.group_id)
     if not usable or state is None:
-        return GroupPlan(findings, group.status)
+        return ResourcePlan(group, findings, group.status)
     if state.state == "Dead":
-        return GroupPlan(findings, group.status, deletion_complete=True)
+        return ResourcePlan(group, findings, group.status, deletion_complete=True)
     if state.state != "Empty":
         message = f"the group has {state.members} members; its offsets are deleted when all have left"
-        return GroupPlan((no("Ready", "Deleting", message),), group.status)
-    return GroupPlan(findings, group.status, (DeleteGroup(group.group_id),))
+        return ResourcePlan(group, (no("Ready", "Deleting", message),), group.status)
+    return ResourcePlan(group, findings, group.status, (DeleteGroup(group.group_id),))
 
 
 # ---- resets of offsets

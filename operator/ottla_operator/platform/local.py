@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
@@ -70,10 +72,15 @@ class LocalPlatform:
     """The brokers and the ZooKeeper of one cluster, under one data folder."""
 
     def __init__(
-        self, data: Path, first_port: int, clock_ms: Callable[[], int], secrets: SecretFiles
+        self,
+        data: Path,
+        first_port: int,
+        clock_ms: Callable[[], int],
+        secrets: SecretFiles,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._data = data
-        self._secured = LocalSecurity(secrets, HOST, first_port)
+        self._secured = LocalSecurity(secrets, HOST, first_port, random_bytes)
         self._properties: Mapping[str, str] = {}
         self._security: ClientSecurity | None = None
         self._first_port = first_port

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.local.brokers import escaped
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import (
     CA_CERTIFICATE,
     OPERATOR,
@@ -119,8 +120,9 @@ class LocalSecurity:
     port.
     """
 
-    def __init__(self, secrets: SecretFiles, host: str, first_port: int) -> None:
+    def __init__(self, secrets: SecretFiles, host: str, first_port: int, random_bytes: RandomBytes) -> None:
         self._secrets = secrets
+        self._random_bytes = random_bytes
         self._host = host
         self._first_port = first_port
 
@@ -194,7 +196,7 @@ class LocalSecurity:
         read = await self._secrets.read(secret_names(cluster.metadata.name))
         found = {name: secret.data for name, secret in read.items()}
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
-        planned = plan_secrets(cluster, names, found, now_ms)
+        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes)
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)

@@ -19,6 +19,7 @@ from watchfiles import awatch
 
 from ottla.local.java import JavaUnusable, find_java
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
@@ -87,7 +88,7 @@ class Session:
         self.kafka = KafkaAdmin(self.platform.client_properties)
         self.drivers = LocalDrivers(data, clock_ms, self.secrets)
         self._reconciler = Reconciler(
-            self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets, drivers=self.drivers
+            Environment(self.platform, self.kafka, self.store, self.secrets, self.drivers, clock_ms)
         )
         self._announced = False
         self._controller: int | None = None
