@@ -212,7 +212,15 @@ class Broker:
             # Imported here only: it takes time, and mostly the port is off.
             from ottla.server.assembly.metrics_page import broker_metrics
 
-            self.http.metrics = broker_metrics(self)
+            self.http.metrics = broker_metrics(
+                phase=lambda: self.phase,
+                usage=self.usage,
+                store=self.store,
+                logs=self.logs,
+                replication=self.replication,
+                coordinators=self.coordinators,
+                requests=self.requests,
+            )
 
     def _bind_listeners(self) -> None:
         server = self.requests.server
