@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future, as_completed, wait
 import pytest
 
 from ottla.client.core.types import RecordMetadata
-from ottla.client.delivery_futures import DeliveryFuture
+from ottla.client.deliveries import DeliveryFuture
 
 WRITTEN = RecordMetadata("t", 0, 5, 1)
 

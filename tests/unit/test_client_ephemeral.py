@@ -43,7 +43,7 @@ class World:
         return [type(each.message).__name__ for each in self.group.poll(self.now)]
 
     def hears(self, response: Any) -> None:
-        self.group.answered("", response, self.now)
+        self.group.on_response("", response, self.now)
 
 
 def looked(offset: int | None = None, error: int = 0) -> OffsetFetchResponse:

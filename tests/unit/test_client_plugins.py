@@ -152,11 +152,11 @@ def test_a_cooperative_assignor_has_to_wait_until_a_partition_was_given_up() -> 
     rebalancing = Rebalancing(config, cluster, Assigned(), Baseline(cluster))
     owner = Subscription(("t",), owned=(TopicPartition("t", 0),))
     nobody = Subscription(("t",))
-    decided = rebalancing.decide("cooperative", {"a": owner, "b": nobody})
+    decided = rebalancing.perform_assignment("cooperative", {"a": owner, "b": nobody})
     assert decided is not None
     assert [len(share.partitions) for share in decided.values()] == [1, 0]
     with pytest.raises(errors.IllegalStateError, match="assigns t-0 to one member before another one"):
-        rebalancing.decide("cooperative", {"a": nobody, "b": owner})
+        rebalancing.perform_assignment("cooperative", {"a": nobody, "b": owner})
 
 
 def test_a_class_is_made_once_for_each_client_and_is_told_the_settings() -> None:

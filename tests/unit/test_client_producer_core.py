@@ -27,8 +27,8 @@ def sent_batches(world: World) -> list[bytes]:
     return [
         bytes(entry.records)
         for wire in world.wire.values()
-        for outgoing in wire
-        for entry in outgoing.message.topic_data[0].partition_data  # type: ignore[attr-defined]
+        for unsent in wire
+        for entry in unsent.message.topic_data[0].partition_data  # type: ignore[attr-defined]
     ]
 
 
@@ -363,15 +363,15 @@ def test_a_leader_that_an_answer_names_is_asked_at_once() -> None:
     world.poll()
     world.poll()
     world.move(0)
-    outgoing = world.wire[1].popleft()
+    unsent = world.wire[1].popleft()
     part = m.ProduceResponse.PartitionProduceResponse(
         index=0,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         current_leader=m.ProduceResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=1),
     )
     topic = m.ProduceResponse.TopicProduceResponse(name=TOPIC, partition_responses=[part])
-    world.sender.answered(outgoing.tag, m.ProduceResponse(responses=[topic]), world.now)
-    assert [outgoing.node_id for outgoing in world.sender.poll(world.now)] == [2]
+    world.sender.on_response(unsent.tag, m.ProduceResponse(responses=[topic]), world.now)
+    assert [unsent.node_id for unsent in world.sender.poll(world.now)] == [2]
 
 
 def test_no_broker_gets_a_larger_request_than_allowed() -> None:
@@ -383,8 +383,8 @@ def test_no_broker_gets_a_larger_request_than_allowed() -> None:
     world.poll()
     world.poll()
     for wire in world.wire.values():
-        for outgoing in wire:
-            data = outgoing.message.topic_data[0].partition_data  # type: ignore[attr-defined]
+        for unsent in wire:
+            data = unsent.message.topic_data[0].partition_data  # type: ignore[attr-defined]
             assert sum(len(entry.records) for entry in data) <= 2500
             assert len(data) >= 2
 
@@ -505,7 +505,7 @@ def test_a_fenced_producer_is_done_for() -> None:
     assert poll_until_asked(world, m.AddPartitionsToTxnRequest)
     done = Said()
     transactions.commit(done)
-    world.answers.append(m.EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED))
+    world.expects_response.append(m.EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED))
     world.settle()
     settle_requests(world)
     assert [type(error) for error in done.heard] == [errors.ProducerFencedError]
@@ -527,7 +527,7 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     world, transactions = transactional()
     transactions.begin()
     world.send(b"a", 0)
-    world.answers.append(
+    world.expects_response.append(
         partitions_added(
             m.AddPartitionsToTxnRequest(
                 v3_and_below_topics=[
@@ -562,7 +562,7 @@ def test_offsets_of_a_member_that_was_thrown_out_spoil_the_transaction() -> None
     )
     found = m.FindCoordinatorResponse(node_id=1, host="here", port=9001)
     refused = offsets_committed(commit, ErrorCode.ILLEGAL_GENERATION)
-    world.answers.extend([m.AddOffsetsToTxnResponse(), found, refused])
+    world.expects_response.extend([m.AddOffsetsToTxnResponse(), found, refused])
     settle_requests(world)
     assert [type(error) for error in told.heard] == [errors.CommitFailedError]
     assert transactions.state is State.ABORTABLE_ERROR

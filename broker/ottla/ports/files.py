@@ -134,7 +134,6 @@ class OsFiles:
     truncate = staticmethod(os.truncate)
     unlink = staticmethod(os.unlink)
     rmtree = staticmethod(shutil.rmtree)
-    realpath = staticmethod(os.path.realpath)
 
     def open(self, path: Path, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
         return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -159,6 +158,9 @@ class OsFiles:
 
     def mkdir(self, path: Path, /) -> None:
         os.makedirs(path, exist_ok=True)
+
+    def realpath(self, path: Path, /) -> str:
+        return os.fspath(os.path.realpath(path))
 
     def disk_usage(self, path: Path, /) -> DiskUsage:
         usage = shutil.disk_usage(path)

@@ -15,8 +15,7 @@ from typing import Any
 
 from ottla.client import errors
 from ottla.client.admin_types import ClusterDescription, Node
-from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.stats import Window
+from ottla.client.core.stats import RequestStats, Window
 from ottla.client.node_connections import BOOTSTRAP_ID, Buffers, connect_socket
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
@@ -109,7 +108,7 @@ class Brokers:
         throttle_ms = getattr(response, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self._throttled_until[host, port] = now() + throttle_ms / 1000
-        self.stats.answered(node_id, request.api_key, now() - began, throttle_ms, now())
+        self.stats.record_response(node_id, request.api_key, now() - began, throttle_ms, now())
         return response
 
     def _id_of(self, host: str, port: int) -> int:

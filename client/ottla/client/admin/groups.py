@@ -7,8 +7,15 @@ from collections.abc import Iterable
 from ottla.client import errors
 from ottla.client.admin.fan_out import COORDINATOR
 from ottla.client.admin.network import GROUP, AdminNetwork, operations, outcome, refuse
-from ottla.client.admin_member_types import GroupDescription, GroupListing, GroupMember, MemberToRemove
-from ottla.client.admin_types import Node, Results, TopicPartition
+from ottla.client.admin_types import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    MemberToRemove,
+    Node,
+    Results,
+    TopicPartition,
+)
 from ottla.client.errors import ClientError
 from ottla.protocol import codec
 from ottla.protocol import messages as m

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.client.admin.network import AdminNetwork, outcome, refuse
-from ottla.client.admin_member_types import ANY, QuotaEntity
-from ottla.client.admin_types import Results
+from ottla.client.admin_types import ANY, QuotaEntity, Results
 from ottla.protocol import messages as m
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2

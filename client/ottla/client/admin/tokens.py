@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.client.admin.network import AdminNetwork, refuse
-from ottla.client.admin_member_types import DelegationToken
+from ottla.client.admin_types import DelegationToken
 from ottla.protocol import messages as m
 
 

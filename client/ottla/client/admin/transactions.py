@@ -7,13 +7,16 @@ from typing import Any, Final
 
 from ottla.client.admin.fan_out import COORDINATOR, LEADER
 from ottla.client.admin.network import TRANSACTION, AdminNetwork, by_topic, each_partition, outcome, refuse
-from ottla.client.admin_member_types import (
+from ottla.client.admin_types import (
+    Node,
+    Partitions,
     ProducerIdAndEpoch,
     ProducerState,
+    Results,
+    TopicPartition,
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.admin_types import Node, Partitions, Results, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode

@@ -8,8 +8,7 @@ from typing import Any
 
 from ottla.client import errors
 from ottla.client.admin.network import AdminNetwork, outcome, refuse
-from ottla.client.admin_member_types import ScramDeletion, ScramUpsertion
-from ottla.client.admin_types import Node, Results
+from ottla.client.admin_types import Node, Results, ScramDeletion, ScramUpsertion
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 from ottla.security.scram import ITERATIONS_MIN, TYPES, new_nonce, salted_password
