@@ -22,7 +22,7 @@ from tests.e2e.clients import Traffic
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
 from tests.e2e.kube import Kube, wait_for
 from tests.e2e.secured_clients import CERTIFIED, KNOCK, KNOWN, NODES, PASSWORDED, REPLICATION, TOPIC, Clients
-from tests.judges import needs_kafka_jars
+from tests.oracles import needs_kafka_jars
 
 _READY_S = 240
 

@@ -132,10 +132,10 @@ async def three(directory: Path) -> AsyncIterator[Brokers]:
             await brokers.stop(broker_id)
 
 
-def play(directory: Path, story: Callable[[Brokers], Awaitable[None]]) -> None:
+def run_scenario(directory: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> None:
     async def main() -> None:
         async with three(directory) as brokers:
-            await story(brokers)
+            await scenario(brokers)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
@@ -153,7 +153,7 @@ async def make(brokers: Brokers, topic: str, partitions: int) -> None:
 
 
 def test_a_topic_deleted_and_made_again_is_followed_anew(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "stays", 3)
         for _ in range(2):
             await make(brokers, "t", 6)
@@ -174,11 +174,11 @@ def test_a_topic_deleted_and_made_again_is_followed_anew(tmp_path: Path) -> None
         brokers.append("stays", 3)
         await until(lambda: brokers.replicated("stays", 3, replicas=3, end=1), "the other is followed still")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 6)
         brokers.append("t", 6)
         await until(lambda: brokers.replicated("t", 6, replicas=3, end=1), "all have the records")
@@ -207,13 +207,13 @@ def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
         await until(lambda: brokers.replicated("t", 6, replicas=2, end=3), "and a second one has come")
         await until(brokers.in_step, "sessions are what is followed")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) -> None:
     """Its polls did not look at the partition for longer than replica.lag.time.max.ms."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 1)
         brokers.append("t", 1)
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
@@ -237,11 +237,11 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         assert len(leader.isr) == 3
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 3)
         await until(brokers.in_step, "sessions are what is followed")
         for broker in brokers.running.values():
@@ -252,14 +252,14 @@ def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None
         await until(lambda: brokers.replicated("t", 3, replicas=3, end=1), "all have the records")
         await until(brokers.in_step, "there are sessions again")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000], ids=["forth", "back"])
 def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
     """Nobody leaves the ISR for that; and who stops fetching afterwards does, as soon as ever."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 1)
         brokers.append("t", 1)
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
@@ -278,4 +278,4 @@ def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
         brokers.append("t", 1)
         await until(lambda: away not in leader.isr, "the ISR is smaller")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

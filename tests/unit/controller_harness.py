@@ -206,7 +206,7 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         for broker_id in self.initial:
             await self.start(broker_id)
-        await self.settled()
+        await self.wait_until_quiet()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -241,7 +241,7 @@ class Cluster:
                 raise AssertionError(f"never came true: {what or condition}")
             await asyncio.sleep(0.001)
 
-    async def settled(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Wait until the controller knows all live brokers, and has told them all that it has to say."""
 
         def knows() -> bool:
@@ -252,11 +252,11 @@ class Cluster:
             )
 
         await self.until(knows, "all brokers know all brokers")
-        heard, quiet_turns = -1, 0
+        counted, quiet_turns = -1, 0
         while quiet_turns < 50:
             await asyncio.sleep(0)
             now = sum(len(node.fake.received) for node in self.nodes.values())
-            heard, quiet_turns = now, quiet_turns + 1 if now == heard else 0
+            counted, quiet_turns = now, quiet_turns + 1 if now == counted else 0
 
     def state(self, topic: str, partition: int = 0) -> PartitionState | None:
         node = self.tree.find(znodes.state_path(topic, partition))

@@ -466,11 +466,11 @@ def test_what_a_producer_is_given_becomes_keyed_messages() -> None:
         (("t", one), plain[:1]), (("t", b"x"), [KeyedMessage("t", b"x")]), (([],), []),
     ):  # fmt: skip
         assert keyed_messages(list(arguments)) == expected
-    for wrong, told in (
+    for wrong, reported in (
         (("t",), "send.topic, messages."), ((b"x",), "bytes cannot"), ((one,), "Message cannot"),
         ((["a", "b"],), "has no topic"), ((7,), "int cannot"),
     ):  # fmt: skip
-        with pytest.raises(TypeError, match=told):
+        with pytest.raises(TypeError, match=reported):
             keyed_messages(wrong)
 
 
