@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import PageCache, PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.listener import SocketServer
@@ -25,7 +26,7 @@ class Harness:
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
-        self.page_cache_reader = PageCacheReader(self.loop, disk)
+        self.page_cache_reader = PageCacheReader(self.loop, OsWorkers(), disk)
         self.server = SocketServer(
             loop=self.loop,
             on_frame=self.on_frame,

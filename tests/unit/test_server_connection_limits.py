@@ -11,8 +11,10 @@ import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.ports import OsClock
+from ottla.ports.workers import OsWorkers
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.idle_watch import IdleWatch
@@ -50,6 +52,7 @@ class Served:
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
+            page_cache_reader=PageCacheReader(asyncio.get_running_loop(), OsWorkers()),
             limits=ConnectionLimits(settings, rates, clock=OsClock().monotonic_ms),
         )
         self.ports = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
+from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
@@ -122,7 +123,7 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(1)
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         found = asyncio.Event()
 
@@ -141,7 +142,7 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
         assert disk.ahead == [
             range(MIB + i * AHEAD_BYTES, MIB + (i + 1) * AHEAD_BYTES) for i in range(len(disk.ahead))
         ]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -150,13 +151,13 @@ def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runne
     async def scenario() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         for number in range(99):
             assert cold.ensure_resident(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
         assert disk.ahead == []
         assert cold.loads == 0
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -204,7 +205,7 @@ def unexpected(problem: BaseException) -> None:
 def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
@@ -219,7 +220,7 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
         disk.give(2)
         await until(lambda: answers == ["found"])
         assert disk.loads == [range(4), range(4, 8)]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -230,7 +231,7 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(100)
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         tries: list[bool] = []
 
@@ -243,7 +244,7 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
         cold.run_lookup(lookup, lambda _: None, unexpected)
         await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
         assert tries == [False] * ATTEMPTS_MAX + [True]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -253,7 +254,7 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
 
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         misses = [(0, 4)]
         may_wait: list[bool] = []
@@ -270,7 +271,7 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
         await until(lambda: bool(may_wait))
         cold.run_lookup(lookup, answer, unexpected)
         assert may_wait == [True, True]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -280,7 +281,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         problems: list[BaseException] = []
 
@@ -289,7 +290,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
 
         cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -297,7 +298,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers(), disk)
         file, _ = segment(tmp_path, 10)
         reported: list[OSError | None] = []
         cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], reported.append)
@@ -307,6 +308,6 @@ def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> N
         assert reported == []
         disk.give(1)
         await until(lambda: reported == [None])
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())

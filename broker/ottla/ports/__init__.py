@@ -15,11 +15,14 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from ottla.ports.files import Files, OsFiles
 from ottla.ports.network import Network, OsNetwork
+
+if TYPE_CHECKING:
+    from ottla.ports.workers import Workers
 
 
 class Clock(Protocol):
@@ -67,3 +70,10 @@ class Ports:
     """The source of random numbers, ids and secrets: the operating system's, which is fit for secrets."""
     files: Files = field(default_factory=OsFiles)
     network: Network = field(default_factory=OsNetwork)
+    workers: Workers = field(default_factory=lambda: _os_workers())
+
+
+def _os_workers() -> Workers:
+    from ottla.ports.workers import OsWorkers  # not imported by worker processes: it takes time
+
+    return OsWorkers()

@@ -71,11 +71,11 @@ class BrokerSecurity:
 
     def __init__(self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, ports: Ports) -> None:
         """Raises SecurityProblem."""
-        config, clock = settings.config, ports.clock
+        config = settings.config
         self.credentials = ScramCredentials(ports.random)
-        self.tokens = DelegationTokens(config, clock.wall_ms)
+        self.tokens = DelegationTokens(config, ports.clock.wall_ms)
         self.listeners = SecureListeners(
-            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, clock=clock
+            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, ports=ports
         )
 
         settings.checks.append(self.listeners.problem)
@@ -100,7 +100,7 @@ class BrokerSecurity:
 
     async def close(self) -> None:
         await self.tokens.stop()
-        self.listeners.close()
+        await self.listeners.stop()
 
 
 def _inter_broker_security(config: BrokerConfig) -> ClientSecurity | None:

@@ -19,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from ottla.ports.workers import Workers
 from ottla.storage import page_cache
 from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
 from ottla.storage.segment_files import FileSlice
@@ -71,10 +71,12 @@ class PageCache(Protocol):
 class PageCacheReader:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cache: PageCache = page_cache) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, workers: Workers, cache: PageCache = page_cache
+    ) -> None:
         self._loop = loop
         self._page_cache = cache
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page-cache-reader")
+        self._threads = workers.threads("page-cache-reader", THREADS)
         self._closed = False
         self.loads = 0
         """Reads by threads so far, for tests."""
@@ -212,10 +214,10 @@ class PageCacheReader:
             if not self._closed:
                 raise
 
-    def close(self) -> None:
-        """Stop calling back (connections are closed already)."""
+    async def stop(self) -> None:
+        """Stop calling back (connections are closed already), and wait for the reads that have begun."""
         self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._threads.stop()
 
 
 def _set_loaded(loaded: asyncio.Future[None], problem: OSError | None) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any, Final
 
+from ottla.ports.workers import Threads
 from ottla.security.oauth import parse_key_set
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class KeySet:
     def __init__(
         self,
         url: str,
-        threads: Executor,
+        threads: Threads,
         *,
         refresh_s: float,
         retry_s: float,

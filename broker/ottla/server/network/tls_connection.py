@@ -18,9 +18,9 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any, cast
 
+from ottla.ports.workers import Threads
 from ottla.server.network.socket_connection import SocketConnection
 from ottla.storage.segment_files import FileSlice
 
@@ -82,7 +82,7 @@ class TlsConnection(SocketConnection):
         self,
         sock: ssl.SSLSocket,
         *,
-        threads: Executor,
+        threads: Threads,
         on_secured: Callable[[TlsConnection, bytes | None], None],
         **settings: Any,
     ) -> None:
