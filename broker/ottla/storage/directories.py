@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
+from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 from ottla.storage.files import sync_directory, write_atomically
 
 META_PROPERTIES_FILE = "meta.properties"

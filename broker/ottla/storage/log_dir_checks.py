@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
