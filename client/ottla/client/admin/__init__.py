@@ -16,8 +16,6 @@ broker until default.api.timeout.ms. Not for the data path.
 from __future__ import annotations
 
 import inspect
-import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -89,6 +87,7 @@ from ottla.client.core.stats import Figures
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.environment import environment
 from ottla.security.acls import (
     AclBinding,
     AclFilter,
@@ -157,7 +156,7 @@ class AdminClient:
             config.retries,
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
-            random.Random().uniform,
+            environment.get().random.uniform,
         )
         self._network = AdminNetwork(self._brokers, retry_policy)
 
@@ -174,7 +173,7 @@ class AdminClient:
     def measurements(self) -> list[Metric]:
         """All metrics, those of each broker included."""
         brokers = self._brokers
-        return list(of_requests("admin-client", brokers.connections, brokers.stats, time.monotonic()))
+        return list(of_requests("admin-client", brokers.connections, brokers.stats, brokers.now()))
 
     async def __aenter__(self) -> Self:
         """Start the metric reporters; the first call connects."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ottla.client.admin_types import (
     Results,
 )
 from ottla.client.errors import ClientError
+from ottla.environment import environment
 from ottla.protocol import messages as m
 
 _ALL_BROKERS: Final = ""
@@ -113,6 +113,7 @@ async def _find_brokers(
     """Settings of a broker are served by that broker, all others by any broker."""
     nodes = (await network.describe_cluster()).brokers
     by_id = {str(node.id): node for node in nodes}
+    random = environment.get().random
     any_node = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
     found: dict[ConfigResource, Node | ClientError] = {}
     for key in keys:
