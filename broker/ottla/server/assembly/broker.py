@@ -28,6 +28,7 @@ from ottla.metadata.config import BrokerConfig, ConfigError, Listener
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
+from ottla.ports import Ports
 from ottla.server.assembly.components import (
     Coordinators,
     Replication,
@@ -93,7 +94,9 @@ class Broker:
         store: MetadataStore | None = None,
         zookeeper_access: ZooKeeperAccess | None = None,
         clock: Callable[[], int] = wall_clock_ms,
+        ports: Ports | None = None,
     ) -> None:
+        self.ports = ports or Ports()
         self.config = config
         self.broker_id = config.broker_id
         self.endpoints: list[Endpoint] = []
@@ -160,6 +163,7 @@ class Broker:
             self.config,
             self.store,
             self._undo,
+            self.ports,
             clock=self._clock,
             broker_epoch=lambda: self.broker_epoch,
             on_failure=self._failed.set,
@@ -230,7 +234,7 @@ class Broker:
         """End the session of this broker's previous process, which a crash left open, and let the controller
         fail over its leaders."""
         self._session_dirs = [log_dir.path for log_dir in self.logs.online_dirs()]
-        if await unclean_restart.expire_session(self.store, self._session_dirs):
+        if await unclean_restart.expire_session(self.ports.files, self.store, self._session_dirs):
             await self._wait_for_failover()
 
     async def _wait_for_failover(self) -> None:
@@ -242,8 +246,8 @@ class Broker:
 
     async def _register(self) -> None:
         store, undo = self.store, self._undo
-        unclean_restart.save_session(store, self._session_dirs)
-        undo.callback(unclean_restart.clear_session, self._session_dirs)
+        unclean_restart.save_session(self.ports.files, store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self.ports.files, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -320,7 +324,7 @@ class Broker:
             self._session_lost = False
             try:
                 replication.replicas.broker_epoch = await self._registration.register()
-                unclean_restart.save_session(self.store, self._session_dirs)
+                unclean_restart.save_session(self.ports.files, self.store, self._session_dirs)
                 await replication.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

@@ -23,6 +23,7 @@ from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
 from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.store import MetadataStore
+from ottla.ports import Ports
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
@@ -48,6 +49,7 @@ class BrokerContext:
     config: BrokerConfig
     store: MetadataStore
     undo: AsyncExitStack
+    ports: Ports
     clock: Callable[[], int]
     """Wall time in ms, which may step."""
     broker_epoch: Callable[[], int]
