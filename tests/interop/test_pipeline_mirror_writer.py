@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ottla_pipeline.mirroring.naming import Naming
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Naming, Target
 from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written

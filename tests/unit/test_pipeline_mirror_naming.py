@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla_pipeline.mirroring.naming import PATH_HEADER, NameRefused, Naming, forwarded_headers, path_of
+from ottla_pipeline.mirroring.target import PATH_HEADER, NameRefused, Naming, forwarded_headers, path_of
 
 EAST_TO_WEST = Naming("east", "west")
 PARTS = st.sampled_from(["east", "west", "north", "orders", "x-internal", "internal", "__x", "", "westward"])
@@ -25,14 +25,14 @@ def test_a_topic_gets_the_alias_of_its_cluster_in_front() -> None:
     "topic", ["west.orders", "north.west.orders", "west.north.orders", "__consumer_offsets"]
 )
 def test_what_came_from_the_target_or_is_internal_is_left_out(topic: str) -> None:
-    assert EAST_TO_WEST.left_out(topic)
+    assert EAST_TO_WEST.excludes(topic)
     with pytest.raises(NameRefused, match=re.escape(topic)):
         EAST_TO_WEST.check_named([topic])
 
 
 @pytest.mark.parametrize("topic", ["orders", "west", "orders.west", "westward.orders", "north.orders"])
 def test_other_topics_are_mirrored(topic: str) -> None:
-    assert not EAST_TO_WEST.left_out(topic)
+    assert not EAST_TO_WEST.excludes(topic)
     EAST_TO_WEST.check_named([topic])
 
 
@@ -42,7 +42,7 @@ def test_the_pattern_for_the_source_leaves_out_the_same_topics(
 ) -> None:
     naming = Naming("east", "west", policy, separator)  # type: ignore[arg-type]
     for match in (re.fullmatch, re.search):  # whichever of the two Spark does
-        assert (match(naming.source_pattern(".*"), topic) is None) == naming.left_out(topic)
+        assert (match(naming.source_pattern(".*"), topic) is None) == naming.excludes(topic)
 
 
 def test_a_users_alternatives_stay_together() -> None:
@@ -59,7 +59,7 @@ def test_a_ring_of_clusters_comes_to_rest(ring: list[str], topic: str) -> None:
     hops = 0
     for place in range(10):
         naming = Naming(ring[place % 3], ring[(place + 1) % 3])
-        if naming.left_out(topic):
+        if naming.excludes(topic):
             break
         topic = naming.target_topic(topic)
         hops += 1

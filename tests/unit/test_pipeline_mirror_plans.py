@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ottla_pipeline.config.loading import ConfigError, validate
 from ottla_pipeline.mirroring.config import MirrorConfig
 from ottla_pipeline.mirroring.groups import GroupFilter, offsets_to_commit, translated
-from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.target import Limits, MirroredTopic
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Naming
 from ottla_pipeline.mirroring.tasks import Writers, transactions
 from ottla_pipeline.mirroring.topics import Topic, plan
 from ottla_pipeline.mirroring.translation import Lineage, Run, Sync, SyncKey, Table, slot_of

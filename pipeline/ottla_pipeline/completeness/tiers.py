@@ -19,11 +19,11 @@ from ottla_pipeline.completeness.config import AuditConfig, TierConfig
 from ottla_pipeline.completeness.ledger import Counted
 from ottla_pipeline.completeness.number_bitmap import BITS
 from ottla_pipeline.config.common import TopicsConfig
-from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.manifest import Manifest
 from ottla_pipeline.lake.parquet_sink import manifest_of
+from ottla_pipeline.lake.rows import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 
 NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 _ALL_FILES: Final = str(2**31 - 1)

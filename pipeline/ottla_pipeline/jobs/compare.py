@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
+from ottla_pipeline.checkpoints import OffsetRange
 from ottla_pipeline.completeness import broker_reader
 from ottla_pipeline.completeness.comparison import (
     ComparisonReport,
@@ -89,11 +90,9 @@ def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) ->
     wanted = broker_reader.offset_ranges(bootstrap, topics, options)
     id_field, time_field = config.id_field, config.time_field
 
-    def read(parts: Iterable[broker_reader.OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
+    def read(parts: Iterable[OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
         for part in parts:
-            yield from broker_reader.read_range(
-                broker_reader.OffsetRange(*part), bootstrap, id_field, time_field, options
-            )
+            yield from broker_reader.read_range(OffsetRange(*part), bootstrap, id_field, time_field, options)
 
     if not wanted:
         return timed(spark.createDataFrame([], COLUMNS), "brokers")

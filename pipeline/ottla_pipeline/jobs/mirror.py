@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.connectivity import check_reachable
+from ottla_pipeline.errors import check_reachable
 from ottla_pipeline.mirroring.config import MirrorConfig, seconds
 from ottla_pipeline.mirroring.groups import GroupFilter, GroupSync, GroupSyncThread, Offsets
 from ottla_pipeline.mirroring.target import syncs_topic

@@ -29,8 +29,16 @@ from ottla_pipeline.config.common import (
     Settings,
     TopicsConfig,
 )
-from ottla_pipeline.mirroring.naming import ALIAS, NameRefused, Naming, Policy
-from ottla_pipeline.mirroring.target import Limits, Target, mirror_name, syncs_topic
+from ottla_pipeline.mirroring.target import (
+    ALIAS,
+    Limits,
+    NameRefused,
+    Naming,
+    Policy,
+    Target,
+    mirror_name,
+    syncs_topic,
+)
 
 
 class ClusterConfig(KafkaConfig):

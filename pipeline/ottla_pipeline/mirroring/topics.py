@@ -24,8 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from ottla_pipeline.errors import JobStartError
-from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.target import MirroredTopic
+from ottla_pipeline.mirroring.target import MirroredTopic, Naming
 from ottla_pipeline.mirroring.translation import Lineage
 
 REQUEST_S: Final = 60.0

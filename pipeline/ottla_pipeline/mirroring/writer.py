@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from ottla_pipeline.connectivity import coordinator_hint
-from ottla_pipeline.mirroring.naming import forwarded_headers
+from ottla_pipeline.errors import coordinator_hint
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import MirroredTopic, Target
+from ottla_pipeline.mirroring.target import MirroredTopic, Target, forwarded_headers
 from ottla_pipeline.mirroring.translation import Lineage, Sync, SyncKey, runs_of, slot_of
 
 if TYPE_CHECKING:

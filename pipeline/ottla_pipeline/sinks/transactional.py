@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ottla_pipeline.connectivity import coordinator_hint
-from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.errors import JobStartError, coordinator_hint
 
 REQUEST_S: Final = 30.0
 TOPIC_S: Final = 10.0
