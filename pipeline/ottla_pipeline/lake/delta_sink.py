@@ -152,7 +152,7 @@ class DeltaLake:
             letters = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp"))
             if dead or again:
                 self._append_dead(letters, options)
-            else:  # who reads them need not wait for the first
+            else:  # the table exists for readers before the first dead letter
                 self._make_dead(letters.schema)
         return Landed(events, dead)
 
@@ -179,7 +179,7 @@ class DeltaLake:
     def _make_dead(self, schema: StructType) -> None:
         from delta.tables import DeltaTable
 
-        # As an append would make it: nothing is required.
+        # All columns are nullable, as after an append.
         made = DeltaTable.createIfNotExists(self.spark).location(self._dead).partitionedBy("topic")
         made.addColumns(schema_evolution.merge_structs(StructType(), schema)).execute()
 

@@ -41,7 +41,7 @@ class NameRefused(JobStartError):
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class ReplicationPolicy:
     """The naming policy between two clusters, by their aliases."""
 
     source: str
@@ -108,7 +108,9 @@ def path_of(headers: Headers) -> tuple[str, ...]:
     return tuple(path)
 
 
-def forwarded_headers(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
+def forwarded_headers(
+    headers: Headers | None, naming: ReplicationPolicy
+) -> list[tuple[str, str | bytes | None]] | None:
     """A record's headers on the target, with the source's alias added to its path; None if it has passed
     the target."""
     path = path_of(headers or ())
@@ -126,7 +128,7 @@ class Limits:
     records_max: int = 20_000
     bytes_max: int = 16 * 2**20
     timeout_ms: int = 120_000
-    """How long the broker lets a transaction be open: what a dead mirror's readers wait for at most."""
+    """The transaction time-out: the maximum wait of read_committed readers after the death of a mirror."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,12 @@ class Target:
     """The target cluster, and how to write to it."""
 
     mirror: str
-    """The mirror's own name there: its consumer group, and the beginning of its transactional ids."""
+    """The mirror's name there: its consumer group, and the prefix of its transactional ids."""
     settings: tuple[tuple[str, str], ...]
     """librdkafka's, `bootstrap.servers` among them."""
-    naming: Naming
+    naming: ReplicationPolicy
     syncs: str
-    """The topic that keeps the offsets' translation."""
+    """The topic of the offset syncs."""
     limits: Limits
 
 

@@ -20,7 +20,7 @@ from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.config.common import KafkaConfig, Trigger
 from ottla_pipeline.decoding.avro import EXECUTOR_OPTIONS
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
 from ottla_pipeline.spark import DELTA_SETTINGS
 from ottla_pipeline.streams.reading import RECORD
 
@@ -125,10 +125,10 @@ def key_bytes(rows: DataFrame, names: Sequence[str]) -> Column:
     return json_bytes(sf.struct(*names))
 
 
-def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[Outgoing]:
+def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[OutgoingRecord]:
     """Records of `count` rows with `key` and `value`: few rows are collected by one Spark job, more by one
     job per partition, so that the driver holds one partition at a time."""
     rows = records.collect() if count <= COLLECTED_MAX else records.toLocalIterator()
     for row in rows:
         key = row["key"]
-        yield Outgoing(topic, bytes(key) if key is not None else None, bytes(row["value"]))
+        yield OutgoingRecord(topic, bytes(key) if key is not None else None, bytes(row["value"]))

@@ -30,7 +30,7 @@ from ottla_pipeline.checkpoints import BatchInputs, Checkpoint, read_ranges
 from ottla_pipeline.decoding import Plan, writer_ids
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
 from ottla_pipeline.streams.writing import Sink, outgoing
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
@@ -179,7 +179,7 @@ class Batches:
     ) -> None:
         if self._topics is None:
             return
-        streams: list[Callable[[], Iterator[Outgoing]]] = []
+        streams: list[Callable[[], Iterator[OutgoingRecord]]] = []
         if self._config.results.topic is not None and count:
             out = results.messages(found, self._config.keys, self._avro(found))
             topic = self._config.results.topic.topic
@@ -191,7 +191,9 @@ class Batches:
             ]
         self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
 
-    def _dead_letters(self, records: UncountedRecords, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+    def _dead_letters(
+        self, records: UncountedRecords, topic: str, late_by_us: int
+    ) -> Iterator[OutgoingRecord]:
         wanted = {"late": self._config.late, "invalid": self._config.invalid}
         for row in records.select(**{kind: policy == "deadLetter" for kind, policy in wanted.items()}):
             yield results.dead_letter(row, topic, late_by_us)
