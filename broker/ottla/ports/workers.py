@@ -26,7 +26,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ottla.ports.files import Files
 from ottla.ports.worker_process import EXCEPTION, RESULT, STEP, Message, receive, send
@@ -36,6 +36,10 @@ P = ParamSpec("P")
 
 Job = Callable[Concatenate[Files, P], T | Generator[Any, Any, T]]
 Answer = Callable[[Any], Awaitable[object]]
+
+
+_EXIT_S: Final = 1.0
+"""A process that has closed its pipes ends within this time, or is killed."""
 
 
 class ProcessDied(Exception):
@@ -250,6 +254,9 @@ class _Process:
         return message
 
     def _died(self) -> ProcessDied:
+        """After the end of its output, or of its input."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_S)
         self.kill()
         return ProcessDied(f"exit status {self._process.wait()}")
 
