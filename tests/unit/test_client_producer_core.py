@@ -10,7 +10,7 @@ import pytest
 from producer_world import TOPIC, World, offsets_committed, partitions_added
 
 from ottla.client import errors
-from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, TOPIC_FULL
+from ottla.client.core.accumulator import BATCH_FULL, BUFFER_FULL, TOPIC_FULL
 from ottla.client.core.batches import Batch
 from ottla.client.core.partitioners import BY_NAME, fnv1a, partition_for_key
 from ottla.client.core.transactions import State
@@ -59,7 +59,7 @@ def test_records_without_a_key_leave_a_partition_when_told_and_go_to_one_with_a_
 
     def partition_of(value: bytes) -> int:
         world.send(value)
-        return next(b.tp.partition for b in world.accumulator.incomplete if value in b.sinks)
+        return next(b.tp.partition for b in world.accumulator.incomplete if value in b.deliveries)
 
     first = partition_of(b"first")
     world.leaders[first] = -1
@@ -109,7 +109,7 @@ def test_memory_is_bounded_and_comes_back() -> None:
     world = World(partitions=1, buffer_memory=1000, buffer_memory_per_topic=1000, linger_ms=100_000)
     world.learn()
     count = 0
-    while world.send(b"%d" % count + b"x" * 100, 0) != NO_ROOM:
+    while world.send(b"%d" % count + b"x" * 100, 0) != BUFFER_FULL:
         count += 1
     assert count == 8
     world.poll()
@@ -117,7 +117,7 @@ def test_memory_is_bounded_and_comes_back() -> None:
     assert sent_batches(world), "what waits for room does not linger"
     world.settle()
     assert world.accumulator.used_bytes == 0
-    assert world.send(b"again", 0) != NO_ROOM
+    assert world.send(b"again", 0) != BUFFER_FULL
 
 
 def fill(world: World, topic: str, size: int = 87) -> tuple[int, int]:
@@ -125,7 +125,7 @@ def fill(world: World, topic: str, size: int = 87) -> tuple[int, int]:
     append = world.accumulator.append
     for count in range(100):
         result = append(topic, None, b"x" * size, (), None, 0, topic, lambda: world.now)
-        if result >= NO_ROOM:
+        if result >= BUFFER_FULL:
             return count, result
     raise AssertionError("there is always room")
 
@@ -138,7 +138,7 @@ def test_topics_that_stand_still_leave_room_for_others() -> None:
         (2, TOPIC_FULL),
         (1, TOPIC_FULL),  # a topic that holds nothing may begin
     ]
-    assert fill(world, "e") == (0, NO_ROOM)
+    assert fill(world, "e") == (0, BUFFER_FULL)
 
 
 def test_a_topic_may_begin_with_a_record_larger_than_its_share() -> None:
@@ -149,7 +149,7 @@ def test_a_topic_may_begin_with_a_record_larger_than_its_share() -> None:
 
 @pytest.mark.parametrize(
     ("per_topic", "expected"),
-    [(300, (3, TOPIC_FULL)), (0, (1, TOPIC_FULL)), (1199, (11, TOPIC_FULL)), (1200, (12, NO_ROOM))],
+    [(300, (3, TOPIC_FULL)), (0, (1, TOPIC_FULL)), (1199, (11, TOPIC_FULL)), (1200, (12, BUFFER_FULL))],
 )
 def test_the_share_of_a_topic_in_bytes(per_topic: int, expected: tuple[int, int]) -> None:
     world = World(buffer_memory=1200, buffer_memory_per_topic=per_topic)

@@ -8,7 +8,7 @@ partitions are known. Invariants:
 * a batch is in its partition's queue, or in flight, or has its one outcome;
 * `used_bytes` is the sum over the records that have no outcome yet (also by topic), and never above
   buffer.memory; a topic that holds buffer.memory.per.topic takes no further record;
-* every record gets one outcome, through the `settle` callback.
+* every record gets one outcome, through the `on_batch_done` callback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ottla.client.core.batches import (
 )
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
+from ottla.client.core.partitioners import BY_NAME, KeyHashCache, Partitioner, StickyPartitioner
 from ottla.client.core.sequences import Sequence as ProducerSequence
 from ottla.client.core.settings import made
 from ottla.client.core.types import Header, TopicPartition
@@ -46,7 +46,7 @@ from ottla.client.errors import (
 from ottla.protocol.errors import ErrorCode
 
 
-class Outcome(NamedTuple):
+class BatchResult(NamedTuple):
     """What became of a batch; of records that never got a partition, whose partition is -1, too."""
 
     batch: Batch
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
     """Those records that were at fault, where the broker says so (KIP-467)."""
 
 
-Settle: TypeAlias = Callable[[Outcome], None]
+OnBatchDone: TypeAlias = Callable[[BatchResult], None]
 
 
 class PartitionQueue:
@@ -76,7 +76,7 @@ class PartitionQueue:
         self.sequence = ProducerSequence()
 
 
-class Waiting(NamedTuple):
+class UnassignedRecord(NamedTuple):
     """A record whose partition cannot be told yet."""
 
     number: int
@@ -87,13 +87,13 @@ class Waiting(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    sink: Any
+    delivery: Any
 
 
 class Topic:
     __slots__ = ("name", "partitions", "queues", "sticky", "used_bytes", "waiting")
 
-    def __init__(self, name: str, sticky: Sticky) -> None:
+    def __init__(self, name: str, sticky: StickyPartitioner) -> None:
         self.name = name
         self.partitions = 0
         """0 while that is not known."""
@@ -101,19 +101,19 @@ class Topic:
         self.sticky = sticky
         self.used_bytes = 0
         """Of its records without an outcome."""
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[UnassignedRecord] = deque()
 
 
 log = logging.getLogger("ottla.client")
 
 APPENDED: Final = 0
-BEGUN: Final = 1
+NEW_BATCH: Final = 1
 """Appended, and there is something new for the sender to look at."""
 BATCH_FULL: Final = 2
 """Appended, and a batch is full: the caller does well to let it go out before the next record."""
-WAITS: Final = 3
+NO_METADATA: Final = 3
 """Appended, and nothing is known of the topic: the caller does well to wait for metadata."""
-NO_ROOM: Final = 4
+BUFFER_FULL: Final = 4
 """Not appended: buffer.memory is in use."""
 TOPIC_FULL: Final = 5
 """Not appended: the topic holds as much as buffer.memory.per.topic allows. There is room for other topics."""
@@ -122,14 +122,16 @@ TOPIC_FULL: Final = 5
 class Accumulator:
     """Times are seconds."""
 
-    def __init__(self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, settle: Settle) -> None:
+    def __init__(
+        self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, on_batch_done: OnBatchDone
+    ) -> None:
         """Raises ConfigError for a partitioner that is none."""
-        self._settle = settle
+        self._on_batch_done = on_batch_done
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.used_bytes = 0
         self._topics: dict[str, Topic] = {}
-        self.short_of_room = False
+        self.exhausted = False
         """Somebody waits for memory: batches go out without lingering."""
         self.flushing = 0
         """How many want everything sent without lingering."""
@@ -150,21 +152,21 @@ class Accumulator:
             if self._users_partitioner is None
             else getattr(self._users_partitioner, "partition", self._users_partitioner)
         )
-        self._key_hash = None if config.partitioner_ignore_keys else KeyHash()
+        self._key_hash = None if config.partitioner_ignore_keys else KeyHashCache()
         self.memory = config.buffer_memory
         per_topic = config.buffer_memory_per_topic
         self._topic_max = math.inf if per_topic >= self.memory else per_topic
         """Bytes of one topic; negative for as many as are free."""
         self._ample = self.memory if per_topic < 0 else min(self.memory, per_topic)
         """There is room as long as all that is used, and what the topic uses, do not exceed this together."""
-        self.available: Callable[[int], bool] = lambda node_id: True
+        self.is_available: Callable[[int], bool] = lambda node_id: True
         """Whether new records without a key may go to this node; set by the sender."""
-        self.added: Callable[[TopicPartition], None] | None = None
+        self.on_partition_added: Callable[[TopicPartition], None] | None = None
         """Told of each new batch's partition: transactions have to know."""
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
-        self._designating = 0
+        self._assigning_number = 0
         """The number of a waiting record that is given its partition just now."""
 
     def ready_at(self, queue: PartitionQueue) -> float:
@@ -172,7 +174,7 @@ class Accumulator:
         first = queue.batches[0]
         if first.attempts:
             return first.backoff_until
-        if first is not queue.open or self.flushing or self.short_of_room:
+        if first is not queue.open or self.flushing or self.exhausted:
             return -math.inf
         return first.created_at + self._linger_s
 
@@ -186,7 +188,7 @@ class Accumulator:
             self.active[queue] = None
         return batch
 
-    def put_back(self, queue: PartitionQueue, *batches: Batch) -> None:
+    def reenqueue(self, queue: PartitionQueue, *batches: Batch) -> None:
         """To be sent again, before what was not sent yet, in the order of their numbers."""
         for batch in batches:
             numbered = queue.sequence.in_flight
@@ -201,7 +203,7 @@ class Accumulator:
             queue.batches.insert(at, batch)
         self.active[queue] = None
 
-    def divide(self, queue: PartitionQueue, batch: Batch) -> None:
+    def split_and_reenqueue(self, queue: PartitionQueue, batch: Batch) -> None:
         """Put two halves in the place of a batch that is too large."""
         parts = batch.split()
         if batch.stamped:
@@ -212,24 +214,24 @@ class Accumulator:
             self.incomplete.update(dict.fromkeys(parts if other is batch else [other]))
         for part in parts:
             self._free(part.tp.topic, BATCH_OVERHEAD - part.size)
-        self.put_back(queue, *parts)
+        self.reenqueue(queue, *parts)
 
-    def finish(self, outcome: Outcome) -> None:
+    def complete(self, outcome: BatchResult) -> None:
         """A batch has its outcome; it is in no queue any more, or this takes it out."""
         batch = outcome.batch
         assert not batch.done, f"{batch!r} has its outcome already"
         batch.done = True
         del self.incomplete[batch]
         self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
-        self.short_of_room = False
-        self._settle(outcome)
+        self.exhausted = False
+        self._on_batch_done(outcome)
 
     def _free(self, topic: str, size: int) -> None:
         """So many bytes of a topic's records have an outcome."""
         self.used_bytes -= size
         self._topics[topic].used_bytes -= size
 
-    def withdraw(self, queue: PartitionQueue, batch: Batch) -> None:
+    def remove(self, queue: PartitionQueue, batch: Batch) -> None:
         """Take a batch out of its queue."""
         queue.batches.remove(batch)
         if queue.open is batch:
@@ -263,12 +265,12 @@ class Accumulator:
         headers: Sequence[Header],
         partition: int | None,
         timestamp_ms: int,
-        sink: Any,
+        delivery: Any,
         clock: Callable[[], float],
     ) -> int:
-        """APPENDED, BEGUN, BATCH_FULL, WAITS, NO_ROOM or TOPIC_FULL. `clock` is asked for the time by those
-        records alone that begin a batch, or wait. Raises MessageTooLargeError, and ValueError for a partition
-        that cannot be."""
+        """APPENDED, NEW_BATCH, BATCH_FULL, NO_METADATA, BUFFER_FULL or TOPIC_FULL. `clock` is asked for the
+        time by those records alone that begin a batch, or wait. Raises MessageTooLargeError, and ValueError
+        for a partition that cannot be."""
         size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
@@ -281,7 +283,7 @@ class Accumulator:
         if known is None:
             known = self._new_topic(topic)
         used = known.used_bytes + size
-        if used + self.used_bytes > self._ample and (lack := self._lacks_room(known, size)):
+        if used + self.used_bytes > self._ample and (lack := self._check_room(known, size)):
             return lack
         partitions = known.partitions
         if partition is not None and partition < 0:
@@ -289,9 +291,11 @@ class Accumulator:
         if not partitions or (partition is not None and partition >= partitions):
             self._numbers += 1
             since = clock()
-            waiting = Waiting(self._numbers, since, size, partition, timestamp_ms, key, value, headers, sink)
-            self._wait(known, waiting)
-            return WAITS
+            waiting = UnassignedRecord(
+                self._numbers, since, size, partition, timestamp_ms, key, value, headers, delivery
+            )
+            self._add_unassigned(known, waiting)
+            return NO_METADATA
         sticky = None
         if partition is None:
             if self._partitioner is not None:
@@ -316,9 +320,9 @@ class Accumulator:
         result = APPENDED
         if batch is None:
             batch = self._new_batch(queue, clock())
-            result = BEGUN
+            result = NEW_BATCH
         batch.records.append((timestamp_ms, key, value, headers))
-        batch.sinks.append(sink)
+        batch.deliveries.append(delivery)
         batch.size = grown = batch.size + size
         self.used_bytes += size
         known.used_bytes = used
@@ -332,18 +336,18 @@ class Accumulator:
                 sticky.partition = None
         return result
 
-    def _lacks_room(self, topic: Topic, size: int) -> int:
-        """TOPIC_FULL, NO_ROOM, or APPENDED if there is room after all."""
-        if self._designating:
+    def _check_room(self, topic: Topic, size: int) -> int:
+        """TOPIC_FULL, BUFFER_FULL, or APPENDED if there is room after all."""
+        if self._assigning_number:
             return APPENDED  # it had its room while it waited
         most = self.memory - self.used_bytes if self._topic_max < 0 else self._topic_max
         if topic.used_bytes and topic.used_bytes + size > most:
             lack = TOPIC_FULL
         elif self.used_bytes + size > self.memory:
-            lack = NO_ROOM
+            lack = BUFFER_FULL
         else:
             return APPENDED
-        self.short_of_room = True
+        self.exhausted = True
         return lack
 
     def _checked(self, topic: str, chosen: int | None, partitions: int) -> int | None:
@@ -360,13 +364,13 @@ class Accumulator:
         return MessageTooLargeError(f"a record of {size} bytes with its overhead; {key} is {most}")
 
     def _new_topic(self, name: str) -> Topic:
-        sticky = Sticky(self._batch_size, self._uniform, adaptive=self._adaptive)
+        sticky = StickyPartitioner(self._batch_size, self._uniform, adaptive=self._adaptive)
         topic = self._topics[name] = Topic(name, sticky)
-        self._learn(topic)
+        self._update_partitions(topic)
         return topic
 
     def _new_batch(self, queue: PartitionQueue, now: float) -> Batch:
-        number = self._designating
+        number = self._assigning_number
         if not number:
             self._numbers += 1
             number = self._numbers
@@ -376,8 +380,8 @@ class Accumulator:
         queue.open = batch
         self.active[queue] = None
         self.incomplete[batch] = None
-        if self.added is not None:
-            self.added(queue.tp)
+        if self.on_partition_added is not None:
+            self.on_partition_added(queue.tp)
         return batch
 
     def leave_partition(self, topic: str) -> None:
@@ -391,14 +395,14 @@ class Accumulator:
         good = []
         for queue in topic.queues:
             leader = self._cluster.leader(queue.tp)
-            if leader is not None and self.available(leader.node_id):
+            if leader is not None and self.is_available(leader.node_id):
                 good.append(queue)
         queues = good or topic.queues[: topic.partitions]
         return topic.sticky.choose([q.tp.partition for q in queues], [len(q.batches) for q in queues])
 
     # --- records whose partition is not known ---
 
-    def _wait(self, topic: Topic, record: Waiting) -> None:
+    def _add_unassigned(self, topic: Topic, record: UnassignedRecord) -> None:
         self._cluster.add(topic.name, record.since)
         if topic.partitions:
             self._cluster.invalidate(topic.name)
@@ -406,7 +410,7 @@ class Accumulator:
         self._waiting += 1
         self._free(topic.name, -record.size)
 
-    def _learn(self, topic: Topic) -> None:
+    def _update_partitions(self, topic: Topic) -> None:
         partitions = self._cluster.partitions(topic.name) or 0
         # Never fewer: what is queued would be lost; a deleted topic's batches expire.
         for partition in range(len(topic.queues), partitions):
@@ -418,13 +422,13 @@ class Accumulator:
         if self._seen_version != self._cluster.version:
             self._seen_version = self._cluster.version
             for topic in self._topics.values():
-                self._learn(topic)
+                self._update_partitions(topic)
         if self._waiting:
             for topic in self._topics.values():
                 if topic.waiting:
-                    self._designate(topic, now)
+                    self._assign_partitions(topic, now)
 
-    def _designate(self, topic: Topic, now: float) -> None:
+    def _assign_partitions(self, topic: Topic, now: float) -> None:
         error, refusal = self._cluster.error(topic.name), self._cluster.refusal
         hopeless: BaseException | None = None
         if not topic.partitions:
@@ -440,31 +444,31 @@ class Accumulator:
             self._free(topic.name, record.size)
             beyond = record.partition is not None and record.partition >= topic.partitions
             if topic.partitions and not beyond:
-                self._append_waiting(topic, record, now)
+                self._append_unassigned(topic, record, now)
             elif hopeless is not None:
-                self._refuse(topic, record, hopeless)
+                self._fail(topic, record, hopeless)
             elif now >= record.since + self._max_block_s:
                 what = f"partition {record.partition} of {topic.name}" if topic.partitions else topic.name
                 told = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
-                self._refuse(topic, record, RequestTimedOutError(told))
+                self._fail(topic, record, RequestTimedOutError(told))
             else:
-                self._wait(topic, record)
+                self._add_unassigned(topic, record)
 
-    def _append_waiting(self, topic: Topic, record: Waiting, now: float) -> None:
-        number, _, _, partition, timestamp_ms, key, value, headers, sink = record
-        self._designating = number
+    def _append_unassigned(self, topic: Topic, record: UnassignedRecord, now: float) -> None:
+        number, _, _, partition, timestamp_ms, key, value, headers, delivery = record
+        self._assigning_number = number
         try:
-            self.append(topic.name, key, value, headers, partition, timestamp_ms, sink, lambda: now)
+            self.append(topic.name, key, value, headers, partition, timestamp_ms, delivery, lambda: now)
         except Exception as error:  # of a partitioner
-            self._refuse(topic, record, error)
+            self._fail(topic, record, error)
         finally:
-            self._designating = 0
+            self._assigning_number = 0
 
-    def _refuse(self, topic: Topic, record: Waiting, error: BaseException) -> None:
+    def _fail(self, topic: Topic, record: UnassignedRecord, error: BaseException) -> None:
         batch = Batch(TopicPartition(topic.name, -1), record.since, 0)
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
-        batch.sinks.append(record.sink)
-        self._settle(Outcome(batch, -1, -1, error))
+        batch.deliveries.append(record.delivery)
+        self._on_batch_done(BatchResult(batch, -1, -1, error))
 
     def close_partitioner(self) -> None:
         """No record comes any more. What it raises is logged."""
@@ -480,7 +484,7 @@ class Accumulator:
         """What was sent so far has no higher one."""
         return self._numbers
 
-    def has_before(self, number: int) -> bool:
+    def has_incomplete_up_to(self, number: int) -> bool:
         """Whether anything up to this number has no outcome yet."""
         return any(batch.number <= number for batch in self.incomplete) or any(
             record.number <= number for topic in self._topics.values() for record in topic.waiting
@@ -510,14 +514,14 @@ class Accumulator:
             at = min(at, since + self._max_block_s)
         return at
 
-    def refuse_waiting(self, error: BaseException) -> None:
+    def fail_unassigned(self, error: BaseException) -> None:
         """Give up the records that have no partition yet."""
         for topic in self._topics.values():
             waiting, topic.waiting = topic.waiting, deque()
             for record in waiting:
                 self._waiting -= 1
                 self._free(topic.name, record.size)
-                self._refuse(topic, record, error)
+                self._fail(topic, record, error)
 
 
 def _partitioner(given: Any) -> Partitioner | None:

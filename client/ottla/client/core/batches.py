@@ -84,6 +84,7 @@ class Batch:
         "compression_ratio",
         "created_at",
         "data",
+        "deliveries",
         "done",
         "epoch",
         "in_flight",
@@ -91,7 +92,6 @@ class Batch:
         "number",
         "producer_id",
         "records",
-        "sinks",
         "size",
         "tp",
     )
@@ -102,7 +102,7 @@ class Batch:
         self.number = number
         """Of its first part where a batch was split: batches are numbered as they are begun."""
         self.records: list[Entry] = []
-        self.sinks: list[Any] = []
+        self.deliveries: list[Any] = []
         """Who waits for each record's outcome; None for nobody."""
         self.size = BATCH_OVERHEAD
         """Bytes before compression, at most."""
@@ -165,7 +165,7 @@ class Batch:
         for records in (self.records[:half], self.records[half:]):
             part = Batch(self.tp, self.created_at, self.number)
             part.records = records
-            part.sinks = self.sinks[at : at + len(records)]
+            part.deliveries = self.deliveries[at : at + len(records)]
             part.size = BATCH_OVERHEAD + sum(map(record_size, records))
             part.attempts = self.attempts
             if self.stamped:

@@ -52,7 +52,7 @@ _FNV_OFFSET: Final = 0x811C9DC5
 _FNV_PRIME: Final = 0x01000193
 
 
-class KeyHash:
+class KeyHashCache:
     """Murmur2 of keys as the Java client has it, without its sign; remembers those that it has met.
 
     In Python the hash of a key of ten bytes costs as much as all the rest of sending its record.
@@ -139,7 +139,7 @@ BY_JAVA_CLASS: Final[dict[str, type[RoundRobin] | Partitioner]] = {
 }
 
 
-class Sticky:
+class StickyPartitioner:
     """Where a topic's records without a key go just now (KIP-794)."""
 
     __slots__ = ("_adaptive", "_batch_size", "_uniform", "left", "partition")

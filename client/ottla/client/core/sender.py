@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
+from ottla.client.core.accumulator import Accumulator, BatchResult, PartitionQueue
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
@@ -92,7 +92,7 @@ class Sender:
         self._unresolved: set[Sequence] = set()
         self._now = 0.0
         self._next = math.inf
-        accumulator.available = self._available
+        accumulator.is_available = self._available
 
     def _available(self, node_id: int) -> bool:
         """KIP-794: whether a broker took what there was for it, until not long ago."""
@@ -108,17 +108,17 @@ class Sender:
     def poll(self, now: float) -> list[UnsentRequest]:
         self._now = now
         self._accumulator.refresh(now)
-        self._expire(now)
+        self._expire_batches(now)
         out: list[UnsentRequest] = []
         transactions = self._transactions
         if transactions is not None:
-            self._resolve(transactions)
-            verdict = transactions.verdict
-            if verdict is not None:
-                self.give_up_all(verdict)
+            self._resolve_sequences(transactions)
+            batch_error = transactions.batch_error
+            if batch_error is not None:
+                self.fail_all(batch_error)
             out += transactions.poll(now)
         self._next = self._accumulator.next_expiry()
-        for node_id, queues in self._ready_queues(now).items():
+        for node_id, queues in self._sendable_queues(now).items():
             self._send_to(node_id, queues, now, out)
         return out
 
@@ -127,7 +127,7 @@ class Sender:
             return min(self._next, self._transactions.next_time(now))
         return self._next
 
-    def _ready_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
+    def _sendable_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
         """The queues whose first batch may go now, by who leads the partition."""
         found: dict[int, list[PartitionQueue]] = {}
         ready_at, leader_of = self._accumulator.ready_at, self._cluster.leader
@@ -141,11 +141,11 @@ class Sender:
             if leader is None:
                 self._cluster.invalidate(queue.tp)
                 continue
-            if self._admits(queue):
+            if self._may_send(queue):
                 found.setdefault(leader.node_id, []).append(queue)
         return found
 
-    def _admits(self, queue: PartitionQueue) -> bool:
+    def _may_send(self, queue: PartitionQueue) -> bool:
         if self._in_flight_max == 1 and queue.in_flight:
             return False
         transactions, sequence = self._transactions, queue.sequence
@@ -161,9 +161,9 @@ class Sender:
         elif not sequence.is_of(transactions.producer_id, transactions.epoch):
             if sequence.in_flight:
                 # What has numbers already is sent with those, and everything else after that.
-                return first.stamped and sequence.admits(first)
+                return first.stamped and sequence.may_send(first)
             sequence.begin(transactions.producer_id, transactions.epoch)
-        return sequence.admits(first)
+        return sequence.may_send(first)
 
     def _send_to(
         self, node_id: int, queues: list[PartitionQueue], now: float, out: list[UnsentRequest]
@@ -176,14 +176,14 @@ class Sender:
             return
         self._unready_since.pop(node_id, None)
         while queues and self._in_flight[node_id] < self._in_flight_max:
-            batches = self._drain(queues, now)
+            batches = self._drain_queues(queues, now)
             out.append(self._request(node_id, batches, now))
             # Those that have more: the next request takes from them again.
             queues = [
-                q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._admits(q)
+                q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._may_send(q)
             ]
 
-    def _drain(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
+    def _drain_queues(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
         """A batch of each queue, as many as fit into a request; one at least."""
         batches: list[Batch] = []
         size = 0
@@ -194,7 +194,7 @@ class Sender:
                 continue
             batch = self._accumulator.take(queue)
             if self._transactions is not None and not batch.stamped:
-                queue.sequence.take(batch)
+                queue.sequence.assign(batch)
             data = batch.encode(*self._compression, transactional=self._transactional_id is not None)
             size += len(data)
             batch.attempts += 1
@@ -252,11 +252,11 @@ class Sender:
             for batch in tag.batches.values():
                 self._complete(batch, -1, -1)
         elif isinstance(response, BaseException):
-            self._not_answered(tag, response, now)
+            self._on_request_failed(tag, response, now)
         else:
-            self._take(tag, response, now)
+            self._on_produce_response(tag, response, now)
 
-    def _not_answered(self, sent: _Sent, problem: BaseException, now: float) -> None:
+    def _on_request_failed(self, sent: _Sent, problem: BaseException, now: float) -> None:
         """The connection was lost, or the broker did not answer in time; or it was never to be sent."""
         if isinstance(problem, KafkaError):
             code = problem.code
@@ -266,9 +266,9 @@ class Sender:
             code = ErrorCode.UNKNOWN_SERVER_ERROR  # a request that cannot be made
         self._cluster.invalidate()
         for batch in sent.batches.values():
-            self._refused(batch, code, str(problem), now)
+            self._retry_or_fail(batch, code, str(problem), now)
 
-    def _take(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
+    def _on_produce_response(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         left = dict(sent.batches)
         for topic in response.responses:
@@ -284,17 +284,17 @@ class Sender:
                     news = Leader(leader.leader_id, leader.leader_epoch)
                     self._cluster.take_leader(batch.tp, news, nodes)
                 code = ErrorCode.of(answer.error_code)
-                self._refused(batch, code, answer.error_message, now, answer)
+                self._retry_or_fail(batch, code, answer.error_message, now, answer)
         for batch in left.values():
-            self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention it", now)
+            self._retry_or_fail(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention it", now)
 
     def _complete(self, batch: Batch, offset: int, log_append_time_ms: int) -> None:
         if self._transactions is not None:
             self._accumulator.queue_of(batch.tp).sequence.acked(batch)
         if not batch.done:
-            self._accumulator.finish(Outcome(batch, offset, log_append_time_ms, None))
+            self._accumulator.complete(BatchResult(batch, offset, log_append_time_ms, None))
 
-    def _refused(
+    def _retry_or_fail(
         self,
         batch: Batch,
         code: ErrorCode,
@@ -310,10 +310,10 @@ class Sender:
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             log.info("%r is too large for the broker: it is split", batch)
             self.stats.was_split(now)
-            self._accumulator.divide(queue, batch)
+            self._accumulator.split_and_reenqueue(queue, batch)
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._complete(batch, -1, -1)
-        elif self._retries_after(queue, batch, code, answer):
+        elif self._can_retry(queue, batch, code, answer):
             log.info("%r: %s; it is sent again", batch, code.name)
             leader = self._cluster.leader(batch.tp)
             if leader is not None and leader.epoch > batch.leader_epoch >= 0:
@@ -321,11 +321,11 @@ class Sender:
             else:
                 batch.backoff_until = now + self._pause_s(batch.attempts - 1, self._uniform)
             self.stats.retried(batch, now)
-            self._accumulator.put_back(queue, batch)
+            self._accumulator.reenqueue(queue, batch)
         else:
-            self._fail(queue, batch, self._error(batch, code, message), answer)
+            self._fail_refused(queue, batch, self._error(batch, code, message), answer)
 
-    def _retries_after(
+    def _can_retry(
         self,
         queue: PartitionQueue,
         batch: Batch,
@@ -353,7 +353,7 @@ class Sender:
     def _error(self, batch: Batch, code: ErrorCode, message: str | None) -> ClientError:
         return for_code(code, f"{batch.tp}: {message or code.message}")
 
-    def _fail(
+    def _fail_refused(
         self,
         queue: PartitionQueue,
         batch: Batch,
@@ -371,35 +371,35 @@ class Sender:
                 entry.batch_index: self._error(batch, code, entry.batch_index_error_message)
                 for entry in answer.record_errors
             }
-        self._end(batch, error, faults)
+        self._complete_with_error(batch, error, faults)
 
-    def _end(
+    def _complete_with_error(
         self, batch: Batch, error: BaseException, faults: dict[int, BaseException] | None = None
     ) -> None:
         self.stats.failed(batch, self._now)
-        self._accumulator.finish(Outcome(batch, -1, -1, error, faults))
+        self._accumulator.complete(BatchResult(batch, -1, -1, error, faults))
 
     # --- what took too long ---
 
-    def _expire(self, now: float) -> None:
+    def _expire_batches(self, now: float) -> None:
         for batch in self._accumulator.expired(now):
             queue = self._accumulator.queue_of(batch.tp)
             error = self._accumulator.expiry_error(batch)
-            self.give_up(queue, batch, error)
+            self.fail_batch(queue, batch, error)
 
-    def give_up(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
+    def fail_batch(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
         """End a batch from this side, whatever the broker made of it."""
         if not batch.in_flight:
-            self._accumulator.withdraw(queue, batch)
+            self._accumulator.remove(queue, batch)
         if self._transactions is not None and batch.stamped:
             queue.sequence.unresolved = True
             self._unresolved.add(queue.sequence)
             if not batch.in_flight:
                 queue.sequence.drop(batch)
             self._transactions.batch_expired(queue.sequence, error)
-        self._end(batch, error)
+        self._complete_with_error(batch, error)
 
-    def _resolve(self, transactions: Transactions) -> None:
+    def _resolve_sequences(self, transactions: Transactions) -> None:
         """Where batches have expired: once all others are back, find out whether there is a gap."""
         for sequence in [s for s in self._unresolved if not s.in_flight]:
             self._unresolved.remove(sequence)
@@ -408,10 +408,10 @@ class Sender:
             else:
                 transactions.restart(sequence)
 
-    def give_up_all(self, error: BaseException, *, also_on_wire: bool = False) -> None:
+    def fail_all(self, error: BaseException, *, also_in_flight: bool = False) -> None:
         """End every batch: the producer is closed, or its transaction is aborted."""
-        self._accumulator.refuse_waiting(error)
+        self._accumulator.fail_unassigned(error)
         for batch in list(self._accumulator.incomplete):
-            if batch.in_flight and not also_on_wire:
+            if batch.in_flight and not also_in_flight:
                 continue
-            self.give_up(self._accumulator.queue_of(batch.tp), batch, error)
+            self.fail_batch(self._accumulator.queue_of(batch.tp), batch, error)

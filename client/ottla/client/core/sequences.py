@@ -11,7 +11,7 @@ from typing import Final
 from ottla.client.core.batches import Batch
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
-REMEMBERED_BY_BROKERS: Final = 5
+IN_FLIGHT_MAX: Final = 5
 """How many batches of a producer a broker can tell from new ones, for each partition."""
 
 
@@ -33,13 +33,13 @@ class Sequence:
     def on_wire(self) -> bool:
         return any(batch.in_flight for batch in self.in_flight)
 
-    def admits(self, batch: Batch) -> bool:
+    def may_send(self, batch: Batch) -> bool:
         """Whether this batch may be sent now; of those that are sent again, the first only."""
         if self.restarts:
             return False
         if batch.stamped:
             return self.in_flight[0] is batch
-        return not self.unresolved and len(self.in_flight) < REMEMBERED_BY_BROKERS
+        return not self.unresolved and len(self.in_flight) < IN_FLIGHT_MAX
 
     def is_of(self, producer_id: int, epoch: int) -> bool:
         return self.producer_id == producer_id and self.epoch == epoch
@@ -53,7 +53,7 @@ class Sequence:
         for batch in self.in_flight:
             self._stamp(batch)
 
-    def take(self, batch: Batch) -> None:
+    def assign(self, batch: Batch) -> None:
         """Give a new batch its numbers."""
         self._stamp(batch)
         self.in_flight.append(batch)

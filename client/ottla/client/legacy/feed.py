@@ -17,7 +17,7 @@ from ottla.client.consumer import Consumer
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.legacy.streams import KafkaStream, Progress
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import EventLoopThread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Feed:
         """Raises ConfigError."""
         self._streams = streams
         self.consumer = Consumer(settings)
-        self._thread = LoopThread(name)
+        self._thread = EventLoopThread(name)
         self._progress: dict[TopicPartition, Progress] = {}
         self._pump: asyncio.Task[None] | None = None
         self._thread.run(self.consumer.start())
