@@ -1,14 +1,14 @@
-"""Records that were sent and not acknowledged: batches by partition, within buffer.memory.
+"""The record accumulator: unacknowledged records in batches by partition, within buffer.memory.
 
-The producer appends records, the sender takes, puts back, splits and finishes batches. Each partition has a
-queue of batches, of which the last may be open; each topic has a queue of records that wait until its
+The producer appends records; the sender takes, reenqueues, splits and completes batches. Each partition has a
+queue of batches, whose last batch may be open. Each topic has a queue of records that wait until its
 partitions are known. Invariants:
 
-* records of a partition are in the order in which they were appended, keyed or not;
-* a batch is in its partition's queue, or in flight, or has its one outcome;
-* `used_bytes` is the sum over the records that have no outcome yet (also by topic), and never above
-  buffer.memory; a topic that holds buffer.memory.per.topic takes no further record;
-* every record gets one outcome, through the `on_batch_done` callback.
+* records of a partition stay in the order in which they were appended, with or without a key;
+* a batch is in the queue of its partition, or in flight, or complete;
+* `used_bytes` is the sum over the incomplete records (also by topic), and never above buffer.memory; a topic
+  that uses buffer.memory.per.topic takes no further record;
+* every record gets one result, through the `on_batch_done` callback.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from ottla.protocol.errors import ErrorCode
 
 
 class BatchResult(NamedTuple):
-    """What became of a batch; of records that never got a partition, whose partition is -1, too."""
+    """The result of a batch, or of a record that was never assigned a partition (partition -1)."""
 
     batch: Batch
     base_offset: int
     log_append_time_ms: int
-    """-1 where the records' own timestamps hold."""
+    """-1 if the timestamps of the records are kept."""
     error: BaseException | None
     record_errors: dict[int, BaseException] | None = None
-    """Those records that were at fault, where the broker says so (KIP-467)."""
+    """The errors of the records at fault, if the broker returned them (KIP-467)."""
 
 
 OnBatchDone: TypeAlias = Callable[[BatchResult], None]
 
 
 class PartitionQueue:
-    """The batches of one partition, first to be sent first."""
+    """The batches of one partition in the order in which they are sent."""
 
     __slots__ = ("batches", "in_flight", "open", "sequence", "tp")
 
@@ -72,12 +72,12 @@ class PartitionQueue:
         self.open: Batch | None = None
         """The last of `batches`, while it takes records."""
         self.in_flight = 0
-        """Batches on the wire."""
+        """The number of batches in flight."""
         self.sequence = ProducerSequence()
 
 
 class UnassignedRecord(NamedTuple):
-    """A record whose partition cannot be told yet."""
+    """A record whose partition is not known yet."""
 
     number: int
     since: float
@@ -91,16 +91,18 @@ class UnassignedRecord(NamedTuple):
 
 
 class Topic:
+    """A topic of the accumulator: its partition queues, and records without a partition."""
+
     __slots__ = ("name", "partitions", "queues", "sticky", "used_bytes", "waiting")
 
     def __init__(self, name: str, sticky: StickyPartitioner) -> None:
         self.name = name
         self.partitions = 0
-        """0 while that is not known."""
+        """0 while the number of partitions is unknown."""
         self.queues: list[PartitionQueue] = []
         self.sticky = sticky
         self.used_bytes = 0
-        """Of its records without an outcome."""
+        """Bytes of its incomplete records."""
         self.waiting: deque[UnassignedRecord] = deque()
 
 
@@ -108,37 +110,37 @@ log = logging.getLogger("ottla.client")
 
 APPENDED: Final = 0
 NEW_BATCH: Final = 1
-"""Appended, and there is something new for the sender to look at."""
+"""Appended to a new batch: wake the sender."""
 BATCH_FULL: Final = 2
-"""Appended, and a batch is full: the caller does well to let it go out before the next record."""
+"""Appended, and a batch is full: the caller should let it be sent before the next record."""
 NO_METADATA: Final = 3
-"""Appended, and nothing is known of the topic: the caller does well to wait for metadata."""
+"""Appended, and the partitions of the topic are unknown: the caller should wait for metadata."""
 BUFFER_FULL: Final = 4
 """Not appended: buffer.memory is in use."""
 TOPIC_FULL: Final = 5
-"""Not appended: the topic holds as much as buffer.memory.per.topic allows. There is room for other topics."""
+"""Not appended: the topic uses its share, buffer.memory.per.topic. Other topics may have memory left."""
 
 
 class Accumulator:
-    """Times are seconds."""
+    """Kafka's RecordAccumulator. Times are seconds."""
 
     def __init__(
         self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, on_batch_done: OnBatchDone
     ) -> None:
-        """Raises ConfigError for a partitioner that is none."""
+        """Raises ConfigError for an invalid partitioner."""
         self._on_batch_done = on_batch_done
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.used_bytes = 0
         self._topics: dict[str, Topic] = {}
         self.exhausted = False
-        """Somebody waits for memory: batches go out without lingering."""
+        """A sender waits for memory: batches are sent without lingering."""
         self.flushing = 0
-        """How many want everything sent without lingering."""
+        """The number of flushes in progress: batches are sent without lingering."""
         self.incomplete: dict[Batch, None] = {}
-        """Batches without an outcome, oldest first."""
+        """Incomplete batches, oldest first."""
         self.active: dict[PartitionQueue, None] = {}
-        """Queues that hold batches; who was served goes to the end."""
+        """Queues with batches; a queue from which a batch was taken moves to the end."""
         self._cluster = cluster
         self._uniform = uniform
         self._batch_size = config.batch_size
@@ -156,21 +158,21 @@ class Accumulator:
         self.memory = config.buffer_memory
         per_topic = config.buffer_memory_per_topic
         self._topic_max = math.inf if per_topic >= self.memory else per_topic
-        """Bytes of one topic; negative for as many as are free."""
-        self._ample = self.memory if per_topic < 0 else min(self.memory, per_topic)
-        """There is room as long as all that is used, and what the topic uses, do not exceed this together."""
+        """The limit for one topic in bytes; negative for all that are free."""
+        self._unchecked_max = self.memory if per_topic < 0 else min(self.memory, per_topic)
+        """No further check is needed while the bytes in use, plus those of the topic, are within this."""
         self.is_available: Callable[[int], bool] = lambda node_id: True
-        """Whether new records without a key may go to this node; set by the sender."""
+        """Whether records without a key may be assigned to a partition of this node; set by the sender."""
         self.on_partition_added: Callable[[TopicPartition], None] | None = None
-        """Told of each new batch's partition: transactions have to know."""
+        """Called with the partition of each new batch; set for transactions."""
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
         self._assigning_number = 0
-        """The number of a waiting record that is given its partition just now."""
+        """The number of the unassigned record that is being appended."""
 
     def ready_at(self, queue: PartitionQueue) -> float:
-        """When its first batch may be sent."""
+        """When the first batch of a queue may be sent."""
         first = queue.batches[0]
         if first.attempts:
             return first.backoff_until
@@ -179,7 +181,7 @@ class Accumulator:
         return first.created_at + self._linger_s
 
     def take(self, queue: PartitionQueue) -> Batch:
-        """Its first batch, which takes no records any more."""
+        """Remove and close the first batch of a queue."""
         batch = queue.batches.popleft()
         if queue.open is batch:
             queue.open = None
@@ -189,7 +191,7 @@ class Accumulator:
         return batch
 
     def reenqueue(self, queue: PartitionQueue, *batches: Batch) -> None:
-        """To be sent again, before what was not sent yet, in the order of their numbers."""
+        """Put batches back for a retry, before unsent ones and in the order of their sequence numbers."""
         for batch in batches:
             numbered = queue.sequence.in_flight
             at = 0
@@ -204,7 +206,7 @@ class Accumulator:
         self.active[queue] = None
 
     def split_and_reenqueue(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Put two halves in the place of a batch that is too large."""
+        """Replace a batch that is too large by two halves."""
         parts = batch.split()
         if batch.stamped:
             queue.sequence.replace(batch, parts)
@@ -217,9 +219,9 @@ class Accumulator:
         self.reenqueue(queue, *parts)
 
     def complete(self, outcome: BatchResult) -> None:
-        """A batch has its outcome; it is in no queue any more, or this takes it out."""
+        """Report the result of a batch, which is in no queue."""
         batch = outcome.batch
-        assert not batch.done, f"{batch!r} has its outcome already"
+        assert not batch.done, f"{batch!r} is complete already"
         batch.done = True
         del self.incomplete[batch]
         self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
@@ -227,12 +229,12 @@ class Accumulator:
         self._on_batch_done(outcome)
 
     def _free(self, topic: str, size: int) -> None:
-        """So many bytes of a topic's records have an outcome."""
+        """Release memory of records of a topic."""
         self.used_bytes -= size
         self._topics[topic].used_bytes -= size
 
     def remove(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Take a batch out of its queue."""
+        """Remove a batch from its queue."""
         queue.batches.remove(batch)
         if queue.open is batch:
             queue.open = None
@@ -240,7 +242,7 @@ class Accumulator:
             self.active.pop(queue, None)
 
     def expired(self, now: float) -> list[Batch]:
-        """Batches whose delivery.timeout.ms has passed, on the wire or not."""
+        """Batches whose delivery.timeout.ms has passed, in flight or not."""
         latest = now - self._delivery_timeout_s
         found = []
         for batch in self.incomplete:
@@ -251,7 +253,7 @@ class Accumulator:
 
     def expiry_error(self, batch: Batch) -> DeliveryTimeoutError:
         return DeliveryTimeoutError(
-            f"{batch.count} records for {batch.tp}: no acknowledgement in {self._delivery_timeout_s:g} s, "
+            f"{batch.count} records for {batch.tp}: not acknowledged within {self._delivery_timeout_s:g} s, "
             f"after {batch.attempts} attempts"
         )
 
@@ -268,9 +270,9 @@ class Accumulator:
         delivery: Any,
         clock: Callable[[], float],
     ) -> int:
-        """APPENDED, NEW_BATCH, BATCH_FULL, NO_METADATA, BUFFER_FULL or TOPIC_FULL. `clock` is asked for the
-        time by those records alone that begin a batch, or wait. Raises MessageTooLargeError, and ValueError
-        for a partition that cannot be."""
+        """Append a record: APPENDED, NEW_BATCH, BATCH_FULL, NO_METADATA, BUFFER_FULL or TOPIC_FULL. `clock`
+        is called only for records that begin a batch or wait for a partition. Raises MessageTooLargeError,
+        and ValueError for an invalid partition."""
         size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
@@ -283,11 +285,11 @@ class Accumulator:
         if known is None:
             known = self._new_topic(topic)
         used = known.used_bytes + size
-        if used + self.used_bytes > self._ample and (lack := self._check_room(known, size)):
-            return lack
+        if used + self.used_bytes > self._unchecked_max and (shortage := self._check_room(known, size)):
+            return shortage
         partitions = known.partitions
         if partition is not None and partition < 0:
-            raise ValueError(f"partition {partition} of {topic}: partitions are numbered from 0")
+            raise ValueError(f"partition {partition} of {topic}: partition numbers start at 0")
         if not partitions or (partition is not None and partition >= partitions):
             self._numbers += 1
             since = clock()
@@ -309,13 +311,13 @@ class Accumulator:
                     partition = self._choose(known)
         queue = known.queues[partition]
         batch = queue.open
-        most = self._batch_size
-        if batch is not None and batch.size + size > most:
+        size_max = self._batch_size
+        if batch is not None and batch.size + size > size_max:
             queue.open = batch = None
-            if sticky is not None:  # it is another partition's turn
+            if sticky is not None:  # switch to the next sticky partition
                 queue = known.queues[self._choose(known)]
                 batch = queue.open
-                if batch is not None and batch.size + size > most:
+                if batch is not None and batch.size + size > size_max:
                     batch = None
         result = APPENDED
         if batch is None:
@@ -326,8 +328,8 @@ class Accumulator:
         batch.size = grown = batch.size + size
         self.used_bytes += size
         known.used_bytes = used
-        if grown + size > most:
-            # Another record like this one has no place in it: it need not wait for that one to come.
+        if grown + size > size_max:
+            # A record of the same size does not fit any more: send the batch without lingering.
             queue.open = None
             result = BATCH_FULL
         if sticky is not None:
@@ -337,18 +339,18 @@ class Accumulator:
         return result
 
     def _check_room(self, topic: Topic, size: int) -> int:
-        """TOPIC_FULL, BUFFER_FULL, or APPENDED if there is room after all."""
+        """TOPIC_FULL, BUFFER_FULL, or APPENDED if there is memory."""
         if self._assigning_number:
-            return APPENDED  # it had its room while it waited
+            return APPENDED  # its memory was reserved while it waited
         most = self.memory - self.used_bytes if self._topic_max < 0 else self._topic_max
         if topic.used_bytes and topic.used_bytes + size > most:
-            lack = TOPIC_FULL
+            shortage = TOPIC_FULL
         elif self.used_bytes + size > self.memory:
-            lack = BUFFER_FULL
+            shortage = BUFFER_FULL
         else:
             return APPENDED
         self.exhausted = True
-        return lack
+        return shortage
 
     def _checked(self, topic: str, chosen: int | None, partitions: int) -> int | None:
         if chosen is not None and not 0 <= chosen < partitions:
@@ -385,13 +387,13 @@ class Accumulator:
         return batch
 
     def leave_partition(self, topic: str) -> None:
-        """The next record without a key may go to another partition."""
+        """The next record without a key may be assigned to another partition."""
         known = self._topics.get(topic)
         if known is not None:
             known.sticky.partition = None
 
     def _choose(self, topic: Topic) -> int:
-        """The next sticky partition: one with a leader that can be reached, if there is any."""
+        """Choose the next sticky partition: one whose leader can be reached, if there is any."""
         good = []
         for queue in topic.queues:
             leader = self._cluster.leader(queue.tp)
@@ -400,7 +402,7 @@ class Accumulator:
         queues = good or topic.queues[: topic.partitions]
         return topic.sticky.choose([q.tp.partition for q in queues], [len(q.batches) for q in queues])
 
-    # --- records whose partition is not known ---
+    # --- records without a partition ---
 
     def _add_unassigned(self, topic: Topic, record: UnassignedRecord) -> None:
         self._cluster.add(topic.name, record.since)
@@ -412,13 +414,13 @@ class Accumulator:
 
     def _update_partitions(self, topic: Topic) -> None:
         partitions = self._cluster.partitions(topic.name) or 0
-        # Never fewer: what is queued would be lost; a deleted topic's batches expire.
+        # Queues are never removed, since their batches would be lost; those of a deleted topic expire.
         for partition in range(len(topic.queues), partitions):
             topic.queues.append(PartitionQueue(TopicPartition(topic.name, partition)))
         topic.partitions = partitions
 
     def refresh(self, now: float) -> None:
-        """Take in what is new of the cluster; records whose partition is known by now get into its queue."""
+        """Process new metadata: append records whose partition is known now."""
         if self._seen_version != self._cluster.version:
             self._seen_version = self._cluster.version
             for topic in self._topics.values():
@@ -430,12 +432,12 @@ class Accumulator:
 
     def _assign_partitions(self, topic: Topic, now: float) -> None:
         error, refusal = self._cluster.error(topic.name), self._cluster.refusal
-        hopeless: BaseException | None = None
+        fatal: BaseException | None = None
         if not topic.partitions:
             if refusal is not None:
-                hopeless = typed(refusal)
+                fatal = typed(refusal)
             elif error is not ErrorCode.NONE and not error.retriable:
-                hopeless = for_code(error, topic.name)
+                fatal = for_code(error, topic.name)
             elif now < topic.waiting[0].since + self._max_block_s:
                 return
         waiting, topic.waiting = topic.waiting, deque()
@@ -445,12 +447,12 @@ class Accumulator:
             beyond = record.partition is not None and record.partition >= topic.partitions
             if topic.partitions and not beyond:
                 self._append_unassigned(topic, record, now)
-            elif hopeless is not None:
-                self._fail(topic, record, hopeless)
+            elif fatal is not None:
+                self._fail(topic, record, fatal)
             elif now >= record.since + self._max_block_s:
                 what = f"partition {record.partition} of {topic.name}" if topic.partitions else topic.name
-                told = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
-                self._fail(topic, record, RequestTimedOutError(told))
+                text = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
+                self._fail(topic, record, RequestTimedOutError(text))
             else:
                 self._add_unassigned(topic, record)
 
@@ -471,7 +473,7 @@ class Accumulator:
         self._on_batch_done(BatchResult(batch, -1, -1, error))
 
     def close_partitioner(self) -> None:
-        """No record comes any more. What it raises is logged."""
+        """Close the partitioner of the user; errors are logged."""
         close = getattr(self._users_partitioner, "close", None)
         if close is not None:
             try:
@@ -481,11 +483,11 @@ class Accumulator:
 
     @property
     def last_number(self) -> int:
-        """What was sent so far has no higher one."""
+        """The highest number of the batches and unassigned records so far."""
         return self._numbers
 
     def has_incomplete_up_to(self, number: int) -> bool:
-        """Whether anything up to this number has no outcome yet."""
+        """Whether a batch or record up to this number is incomplete."""
         return any(batch.number <= number for batch in self.incomplete) or any(
             record.number <= number for topic in self._topics.values() for record in topic.waiting
         )
@@ -504,7 +506,7 @@ class Accumulator:
             yield from topic.queues
 
     def next_expiry(self) -> float:
-        """When the next batch, or waiting record, expires."""
+        """When the next batch or unassigned record expires."""
         at = math.inf
         for batch in self.incomplete:
             at = batch.created_at + self._delivery_timeout_s
@@ -515,7 +517,7 @@ class Accumulator:
         return at
 
     def fail_unassigned(self, error: BaseException) -> None:
-        """Give up the records that have no partition yet."""
+        """Fail the records without a partition."""
         for topic in self._topics.values():
             waiting, topic.waiting = topic.waiting, deque()
             for record in waiting:

@@ -1,13 +1,13 @@
-"""Which Produce requests go to which broker now, and what becomes of their batches.
+"""The sender: decides which Produce requests go to which broker, and handles their responses.
 
-A core of the network loop (`poll`, `answered`, `next_time`), over the accumulator and the producer's state.
-One batch of each partition a request, max.in.flight.requests.per.connection requests to each broker.
+A request manager of the network loop, over the accumulator and the transaction state. A request has at most
+one batch of each partition; each broker has at most max.in.flight.requests.per.connection requests.
 Invariants:
 
-* with idempotence, and with one request in flight, records of a partition are written in the order in which
-  they were sent, whatever fails and is sent again;
-* a batch is retried until it is acknowledged, refused for good, or delivery.timeout.ms is over;
-* a broker that is not connected gets nothing: its batches go on growing meanwhile.
+* with idempotence, or with one request in flight, records of a partition are written in the order in which
+  they were sent, also after retries;
+* a batch is retried until it is acknowledged, a fatal error occurs, or delivery.timeout.ms has passed;
+* batches are not drained for a broker that is not connected, so that they continue to grow.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _MOVED: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""After these, somebody else may lead."""
+"""Errors after which the leader may have changed."""
 
 
 class _Sent(NamedTuple):
-    """A Produce request on the wire."""
+    """A Produce request in flight."""
 
     node_id: int
     batches: dict[tuple[str, int], Batch]
 
 
 class Sender:
-    """Times are seconds."""
+    """Kafka's Sender. Times are seconds."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Sender:
         ready: Callable[[int], bool],
         ready_at: Callable[[int, float], float],
     ) -> None:
-        """`transactions`: the producer's id and state; None without idempotence. `ready` and `ready_at` are
+        """`transactions`: the producer id and its state; None without idempotence. `ready` and `ready_at` are
         those of the network."""
         self._cluster = cluster
         self._accumulator = accumulator
@@ -95,7 +95,7 @@ class Sender:
         accumulator.is_available = self._available
 
     def _available(self, node_id: int) -> bool:
-        """KIP-794: whether a broker took what there was for it, until not long ago."""
+        """KIP-794: whether a broker has accepted requests within partitioner.availability.timeout.ms."""
         since = self._unready_since.get(node_id)
         return not self._availability_s or since is None or self._now - since < self._availability_s
 
@@ -103,7 +103,7 @@ class Sender:
     def requests_in_flight(self) -> int:
         return sum(self._in_flight.values())
 
-    # --- what goes out ---
+    # --- requests ---
 
     def poll(self, now: float) -> list[UnsentRequest]:
         self._now = now
@@ -128,7 +128,7 @@ class Sender:
         return self._next
 
     def _sendable_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
-        """The queues whose first batch may go now, by who leads the partition."""
+        """The queues whose first batch may be sent now, by leader."""
         found: dict[int, list[PartitionQueue]] = {}
         ready_at, leader_of = self._accumulator.ready_at, self._cluster.leader
         ending = self._transactions is not None and self._transactions.ending
@@ -160,7 +160,7 @@ class Sender:
             sequence.begin(transactions.producer_id, transactions.epoch)
         elif not sequence.is_of(transactions.producer_id, transactions.epoch):
             if sequence.in_flight:
-                # What has numbers already is sent with those, and everything else after that.
+                # Batches with sequence numbers keep them and are sent first.
                 return first.stamped and sequence.may_send(first)
             sequence.begin(transactions.producer_id, transactions.epoch)
         return sequence.may_send(first)
@@ -178,18 +178,18 @@ class Sender:
         while queues and self._in_flight[node_id] < self._in_flight_max:
             batches = self._drain_queues(queues, now)
             out.append(self._request(node_id, batches, now))
-            # Those that have more: the next request takes from them again.
+            # Queues with further batches: the next request takes from them again.
             queues = [
                 q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._may_send(q)
             ]
 
     def _drain_queues(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
-        """A batch of each queue, as many as fit into a request; one at least."""
+        """Take one batch of each queue, as many as fit into a request, at least one."""
         batches: list[Batch] = []
         size = 0
         for queue in queues:
             first = queue.batches[0]
-            # Compressed, it may be much smaller; what is larger than a request allows goes alone.
+            # It may be smaller after compression; a batch above max.request.size is sent alone.
             if batches and size + (len(first.data) if first.data else first.size) > self._request_max:
                 continue
             batch = self._accumulator.take(queue)
@@ -200,7 +200,7 @@ class Sender:
             batch.attempts += 1
             batch.in_flight = True
             leader = self._cluster.leader(batch.tp)
-            assert leader is not None, f"{batch.tp} had a leader a moment ago"
+            assert leader is not None, f"{batch.tp} has a leader"
             batch.leader_epoch = leader.epoch
             queue.in_flight += 1
             batches.append(batch)
@@ -236,7 +236,7 @@ class Sender:
             expects_response=self._acks != 0,
         )
 
-    # --- what came of it ---
+    # --- responses ---
 
     def on_response(self, tag: Any, response: Any, now: float) -> None:
         if not isinstance(tag, _Sent):
@@ -257,13 +257,13 @@ class Sender:
             self._on_produce_response(tag, response, now)
 
     def _on_request_failed(self, sent: _Sent, problem: BaseException, now: float) -> None:
-        """The connection was lost, or the broker did not answer in time; or it was never to be sent."""
+        """The connection was lost, the request timed out, or it could not be sent."""
         if isinstance(problem, KafkaError):
             code = problem.code
         elif isinstance(problem, OSError | TimeoutError):
             code = ErrorCode.NETWORK_EXCEPTION
         else:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR  # a request that cannot be made
+            code = ErrorCode.UNKNOWN_SERVER_ERROR  # the request could not be encoded
         self._cluster.invalidate()
         for batch in sent.batches.values():
             self._retry_or_fail(batch, code, str(problem), now)
@@ -272,21 +272,23 @@ class Sender:
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         left = dict(sent.batches)
         for topic in response.responses:
-            for answer in topic.partition_responses:
-                batch = left.pop((topic.name, answer.index), None)
+            for row in topic.partition_responses:
+                batch = left.pop((topic.name, row.index), None)
                 if batch is None:
                     continue
-                if answer.error_code == _NONE:
-                    self._complete(batch, answer.base_offset, answer.log_append_time_ms)
+                if row.error_code == _NONE:
+                    self._complete(batch, row.base_offset, row.log_append_time_ms)
                     continue
-                leader = answer.current_leader
+                leader = row.current_leader
                 if leader.leader_id >= 0:
-                    news = Leader(leader.leader_id, leader.leader_epoch)
-                    self._cluster.take_leader(batch.tp, news, nodes)
-                code = ErrorCode.of(answer.error_code)
-                self._retry_or_fail(batch, code, answer.error_message, now, answer)
+                    new_leader = Leader(leader.leader_id, leader.leader_epoch)
+                    self._cluster.take_leader(batch.tp, new_leader, nodes)
+                code = ErrorCode.of(row.error_code)
+                self._retry_or_fail(batch, code, row.error_message, now, row)
         for batch in left.values():
-            self._retry_or_fail(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention it", now)
+            self._retry_or_fail(
+                batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the response lacks the partition", now
+            )
 
     def _complete(self, batch: Batch, offset: int, log_append_time_ms: int) -> None:
         if self._transactions is not None:
@@ -300,37 +302,37 @@ class Sender:
         code: ErrorCode,
         message: str | None,
         now: float,
-        answer: ProduceResponse.PartitionProduceResponse | None = None,
+        row: ProduceResponse.PartitionProduceResponse | None = None,
     ) -> None:
         queue = self._accumulator.queue_of(batch.tp)
         if code in _MOVED:
             self._cluster.invalidate(batch.tp)
-        if batch.done:  # it has expired meanwhile
+        if batch.done:  # it has expired in the meantime
             queue.sequence.drop(batch)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
-            log.info("%r is too large for the broker: it is split", batch)
+            log.info("%r is too large for the broker: splitting it", batch)
             self.stats.was_split(now)
             self._accumulator.split_and_reenqueue(queue, batch)
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._complete(batch, -1, -1)
-        elif self._can_retry(queue, batch, code, answer):
-            log.info("%r: %s; it is sent again", batch, code.name)
+        elif self._can_retry(queue, batch, code, row):
+            log.info("%r: %s; retrying", batch, code.name)
             leader = self._cluster.leader(batch.tp)
             if leader is not None and leader.epoch > batch.leader_epoch >= 0:
-                batch.backoff_until = now  # there is somebody new to ask (KIP-951)
+                batch.backoff_until = now  # the leader has changed: retry at once (KIP-951)
             else:
                 batch.backoff_until = now + self._pause_s(batch.attempts - 1, self._uniform)
             self.stats.retried(batch, now)
             self._accumulator.reenqueue(queue, batch)
         else:
-            self._fail_refused(queue, batch, self._error(batch, code, message), answer)
+            self._fail_refused(queue, batch, self._error(batch, code, message), row)
 
     def _can_retry(
         self,
         queue: PartitionQueue,
         batch: Batch,
         code: ErrorCode,
-        answer: ProduceResponse.PartitionProduceResponse | None,
+        row: ProduceResponse.PartitionProduceResponse | None,
     ) -> bool:
         transactions, sequence = self._transactions, queue.sequence
         if batch.attempts > self._retries:
@@ -339,7 +341,7 @@ class Sender:
             return code.retriable
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if not sequence.follows(batch) and not sequence.unresolved:
-                return True  # one before it was not written, and goes first
+                return True  # an earlier batch was not written and is retried first
             if transactions.transactional:
                 return False
             if sequence.in_flight and sequence.in_flight[0] is batch:
@@ -358,28 +360,28 @@ class Sender:
         queue: PartitionQueue,
         batch: Batch,
         error: BaseException,
-        answer: ProduceResponse.PartitionProduceResponse | None,
+        row: ProduceResponse.PartitionProduceResponse | None,
     ) -> None:
-        """Refused for good: numbers that come after it have a gap before them."""
+        """Fail a batch after a fatal error; the sequence numbers of later batches have a gap before them."""
         if self._transactions is not None:
             queue.sequence.drop(batch)
             self._transactions.batch_failed(queue.sequence, error)
-        faults: dict[int, BaseException] | None = None
-        if answer is not None and answer.record_errors:
-            code = ErrorCode.of(answer.error_code)
-            faults = {
+        record_errors: dict[int, BaseException] | None = None
+        if row is not None and row.record_errors:
+            code = ErrorCode.of(row.error_code)
+            record_errors = {
                 entry.batch_index: self._error(batch, code, entry.batch_index_error_message)
-                for entry in answer.record_errors
+                for entry in row.record_errors
             }
-        self._complete_with_error(batch, error, faults)
+        self._complete_with_error(batch, error, record_errors)
 
     def _complete_with_error(
-        self, batch: Batch, error: BaseException, faults: dict[int, BaseException] | None = None
+        self, batch: Batch, error: BaseException, record_errors: dict[int, BaseException] | None = None
     ) -> None:
         self.stats.failed(batch, self._now)
-        self._accumulator.complete(BatchResult(batch, -1, -1, error, faults))
+        self._accumulator.complete(BatchResult(batch, -1, -1, error, record_errors))
 
-    # --- what took too long ---
+    # --- expiry ---
 
     def _expire_batches(self, now: float) -> None:
         for batch in self._accumulator.expired(now):
@@ -388,7 +390,7 @@ class Sender:
             self.fail_batch(queue, batch, error)
 
     def fail_batch(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
-        """End a batch from this side, whatever the broker made of it."""
+        """Fail a batch, whether or not the broker has written it."""
         if not batch.in_flight:
             self._accumulator.remove(queue, batch)
         if self._transactions is not None and batch.stamped:
@@ -400,7 +402,7 @@ class Sender:
         self._complete_with_error(batch, error)
 
     def _resolve_sequences(self, transactions: Transactions) -> None:
-        """Where batches have expired: once all others are back, find out whether there is a gap."""
+        """Where batches have expired: when no other batch is in flight, check whether there is a gap."""
         for sequence in [s for s in self._unresolved if not s.in_flight]:
             self._unresolved.remove(sequence)
             if sequence.resolved():
@@ -409,7 +411,7 @@ class Sender:
                 transactions.restart(sequence)
 
     def fail_all(self, error: BaseException, *, also_in_flight: bool = False) -> None:
-        """End every batch: the producer is closed, or its transaction is aborted."""
+        """Fail all batches: the producer is closed, or its transaction is aborted."""
         self._accumulator.fail_unassigned(error)
         for batch in list(self._accumulator.incomplete):
             if batch.in_flight and not also_in_flight:

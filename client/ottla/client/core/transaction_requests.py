@@ -1,4 +1,4 @@
-"""The requests of a producer's life: its id, its transactions (KIP-98, KIP-447). Called by `transactions`."""
+"""The requests of a transactional producer (KIP-98, KIP-447). Called by `transactions`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 
 FIND_COORDINATOR_VERSION_MAX: Final = 3
-"""The last version of FindCoordinator that asks for one key."""
+"""The last version of FindCoordinator for a single key."""
 ADD_PARTITIONS_VERSION_MAX: Final = 3
 """The last version of AddPartitionsToTxn for clients; later ones are for brokers (KIP-890)."""
 
 
 class Identity(NamedTuple):
+    """A transactional id with its producer id and epoch."""
+
     transactional_id: str
     producer_id: int
     epoch: int
@@ -81,7 +83,7 @@ def end(producer: Identity, *, committed: bool) -> m.EndTxnRequest:
 
 
 def codes_of(request: Message, response: Any) -> list[int]:
-    """The error codes of an answer, one for each partition where there are such."""
+    """The error codes of a response, one for each partition if it has partitions."""
     if isinstance(request, m.AddPartitionsToTxnRequest):
         return [
             result.partition_error_code

@@ -46,7 +46,7 @@ from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from ottla.protocol.types import Message
 
 Done = Callable[[BaseException | None], None]
-"""Called once with the error of a call, or None."""
+"""Called once with the error of an operation, or None."""
 
 _EPOCH_MAX: Final = 32767
 _FATAL_FOR_BATCHES: Final = frozenset(
@@ -60,6 +60,8 @@ _FATAL_FOR_BATCHES: Final = frozenset(
 
 
 class State(Enum):
+    """The states of the transaction manager."""
+
     UNINITIALIZED = "not initialized"
     INITIALIZING = "being initialized"
     READY = "ready"
@@ -71,7 +73,7 @@ class State(Enum):
 
 
 class PendingOffsets:
-    """Offsets of a group that the transaction will commit."""
+    """Offsets of a group to commit in the transaction."""
 
     __slots__ = ("added", "done", "group", "pending")
 
@@ -106,7 +108,7 @@ _GROUP_MISMATCH: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEG
 
 
 class Transactions:
-    """Times are seconds."""
+    """Kafka's TransactionManager. Times are seconds."""
 
     def __init__(
         self,
@@ -116,21 +118,21 @@ class Transactions:
         uniform: Uniform,
         incomplete: Callable[[], bool],
     ) -> None:
-        """`incomplete`: whether there are records without an outcome."""
+        """`incomplete`: whether there are incomplete records."""
         self.transactional = config.transactional_id is not None
         self.state = State.UNINITIALIZED
         self.error: BaseException | None = None
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self._done: Done | None = None
-        """Of initialize, commit or abort."""
+        """The callback of initialize, commit or abort."""
         self._pending_partitions: set[TopicPartition] = set()
         self._partitions: set[TopicPartition] = set()
         self._offsets: list[PendingOffsets] = []
         self._epoch_bump_required = False
-        """The next step is a new epoch."""
+        """The next InitProducerId has to bump the epoch."""
         self._init_error: BaseException | None = None
-        """Why an idempotent producer has got no id."""
+        """The error of InitProducerId of an idempotent producer without transactions."""
         self._config = config
         self._id = config.transactional_id or ""
         self._timeout_ms = config.transaction_timeout_ms
@@ -139,7 +141,7 @@ class Transactions:
         self._uniform = uniform
         self._incomplete = incomplete
         self._transaction_started = False
-        """The coordinator knows of the transaction."""
+        """The coordinator has started the transaction."""
         self._in_flight_request: Message | None = None
         self._not_before = -math.inf
         self._attempts = 0
@@ -165,7 +167,7 @@ class Transactions:
             done(None)
 
     def commit(self, done: Done) -> None:
-        """As `abort`, it may be called again when the caller did not want to wait for the first call."""
+        """Begin to commit. It may be called again if the caller did not wait for the first call."""
         self._check_state("commit", State.IN_TRANSACTION, State.COMMITTING)
         self.state = State.COMMITTING
         self._done = done
@@ -186,7 +188,7 @@ class Transactions:
             raise IllegalStateError(f"cannot {what}: the producer is {self.state.value}")
 
     def check_sending(self) -> None:
-        """Raises IllegalStateError, or what went wrong, when no record may be sent now."""
+        """Raises IllegalStateError, or the error of the producer, if no record may be sent now."""
         if self.state is State.FATAL_ERROR or (self.transactional and self.error is not None):
             assert self.error is not None
             raise self.error
@@ -197,7 +199,7 @@ class Transactions:
 
     @property
     def batch_error(self) -> BaseException | None:
-        """What batches that are not on the wire have to end with, if they have to."""
+        """The error for batches that are not in flight, if they have to fail."""
         if self.state is State.ABORTING:
             return TransactionAbortedError("the transaction was aborted before the record was sent")
         if self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
@@ -210,7 +212,7 @@ class Transactions:
         return self.state in (State.COMMITTING, State.ABORTING)
 
     def add(self, tp: TopicPartition) -> None:
-        """A record goes to this partition."""
+        """A record was appended to this partition."""
         if self.transactional and tp not in self._partitions:
             self._pending_partitions.add(tp)
 
@@ -221,10 +223,15 @@ class Transactions:
         return not self.transactional or tp in self._partitions
 
     def restart(self, sequence: Sequence) -> None:
-        """A partition's numbers have to begin anew: under a new epoch, or it is the transaction's end."""
+        """Restart the sequence numbers of a partition under a new epoch; with transactions, the transaction
+        fails."""
         if self.transactional:
             sequence.unresolved = False
-            self.abortable(ClientError("records that were sent are in doubt: abort, and send them again"))
+            self.abortable(
+                ClientError(
+                    "it is unknown whether sent records were written: abort the transaction and send them again"
+                )
+            )
             return
         if sequence.restarts:
             return
@@ -236,7 +243,7 @@ class Transactions:
             self.epoch += 1
 
     def batch_failed(self, sequence: Sequence, error: BaseException) -> None:
-        """A batch was refused for good."""
+        """A batch failed with a fatal error."""
         code = error.code if isinstance(error, KafkaError) else None
         if self.transactional:
             if code in _FATAL_FOR_BATCHES:
@@ -251,7 +258,7 @@ class Transactions:
             self.abortable(error)
 
     def abortable(self, error: BaseException) -> None:
-        """The transaction cannot be committed any more; after an abort all is well."""
+        """The transaction cannot be committed any more and has to be aborted."""
         self._epoch_bump_required = True
         if self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR):
             return
@@ -287,7 +294,7 @@ class Transactions:
 
     def next_time(self, now: float) -> float:
         if self._in_flight_request is not None or self._not_before <= now:
-            return math.inf  # an answer, or a change of what is wanted, wakes
+            return math.inf  # a response or a change of the state wakes the loop
         return self._not_before
 
     def poll(self, now: float) -> list[UnsentRequest]:
@@ -302,7 +309,7 @@ class Transactions:
         return [unsent]
 
     def _next_request(self) -> UnsentRequest | None:
-        """The next step towards what is wanted."""
+        """The next request towards the wanted state."""
         if self.state is State.INITIALIZING:
             return self._initialize()
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
@@ -353,12 +360,12 @@ class Transactions:
     def _unsent(self, node: int, request: Message, version_max: int | None = None) -> UnsentRequest:
         return UnsentRequest(node, request, request, self._request_timeout_s, version_max, keeps=True)
 
-    # --- answers ---
+    # --- responses ---
 
     def on_response(self, request: Message, response: Any, now: float) -> None:
-        assert request is self._in_flight_request, "one request is on its way"
+        assert request is self._in_flight_request, "one request is in flight"
         self._in_flight_request = None
-        if isinstance(response, OSError | TimeoutError):  # also what stands for a lost connection
+        if isinstance(response, OSError | TimeoutError):  # including ConnectionLost
             self._forget_coordinator(request)
             self._retry_later(now)
         elif isinstance(response, KafkaError):
@@ -369,14 +376,14 @@ class Transactions:
             self._on_success_or_code(request, response, now)
 
     def _on_success_or_code(self, request: Message, response: Any, now: float) -> None:
-        told = map(ErrorCode.of, requests.codes_of(request, response))
-        codes = [code for code in told if code is not ErrorCode.NONE]
+        returned = map(ErrorCode.of, requests.codes_of(request, response))
+        codes = [code for code in returned if code is not ErrorCode.NONE]
         if not codes:
             self._attempts = 0
             self._not_before = -math.inf
             self._succeeded(request, response)
             return
-        # What is said of the others, that they were not tried, matters less.
+        # OPERATION_NOT_ATTEMPTED only says that another partition failed.
         codes.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)
         code = codes[0]
         if isinstance(request, m.TxnOffsetCommitRequest):
@@ -387,7 +394,9 @@ class Transactions:
             self._forget_coordinator(request)
             self._retry_later(now)
         elif code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._partitions:
-            self._not_before = now + _CONCURRENT_PAUSE_S  # the markers of the one before are being written
+            self._not_before = (
+                now + _CONCURRENT_PAUSE_S
+            )  # the markers of the previous transaction are being written
         elif code.retriable:
             self._retry_later(now)
         else:
@@ -399,18 +408,18 @@ class Transactions:
             return
         error: ClientError = for_code(code, message)
         if isinstance(request, m.TxnOffsetCommitRequest) and code in _GROUP_MISMATCH:
-            error = CommitFailedError(f"the group has moved on without this consumer: {code.message}")
+            error = CommitFailedError(f"the group has rebalanced: {code.message}")
         if code in _UNKNOWN_ID:
-            self._transaction_started = False  # nothing to end under this id
+            self._transaction_started = False  # there is no transaction to end under this id
         if self.state is State.INITIALIZING or code not in _ABORTABLE:
             self._on_fatal_response(error)
         else:
             self.abortable(error)
 
     def _on_fatal_response(self, error: BaseException) -> None:
-        """Nothing that is known to help."""
+        """An error after which no retry is known to help."""
         if self.state is State.INITIALIZING:
-            # It may be asked for again: somebody may have changed what is allowed.
+            # The producer may initialize again: permissions may have changed.
             self.state = State.UNINITIALIZED
             if not self.transactional:
                 self._init_error = error
