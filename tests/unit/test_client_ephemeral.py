@@ -61,8 +61,8 @@ def deleted(error: int = 0) -> DeleteGroupsResponse:
 @pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
 def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
     world = World()
-    assert (world.asks(), world.group.vanishing) == ([], False)
-    world.group.vanish()
+    assert (world.asks(), world.group.deleting) == ([], False)
+    world.group.delete()
     assert world.asks() == []
     world.leaving = False
     assert world.asks() == ["OffsetFetchRequest"]
@@ -70,22 +70,22 @@ def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
     world.hears(looked())
     assert world.asks() == ["DeleteGroupsRequest"]
     world.hears(deleted(error))
-    assert (world.asks(), world.group.vanishing) == ([], False)
+    assert (world.asks(), world.group.deleting) == ([], False)
 
 
 def test_a_group_with_offsets_stays() -> None:
     world = World()
     world.leaving = False
-    world.group.vanish()
+    world.group.delete()
     assert world.asks() == ["OffsetFetchRequest"]
     world.hears(looked(offset=3))
-    assert (world.asks(), world.group.vanishing) == ([], False)
+    assert (world.asks(), world.group.deleting) == ([], False)
 
 
 def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
     world = World()
     world.leaving = False
-    world.group.vanish()
+    world.group.delete()
     world.asks()
     world.hears(looked(error=ErrorCode.NOT_COORDINATOR))
     assert world.group.next_time(0) > 0
@@ -96,7 +96,7 @@ def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
     world.hears(looked())
     assert world.asks() == ["DeleteGroupsRequest"]
     world.hears(TimeoutError())
-    assert world.group.vanishing
+    assert world.group.deleting
 
 
 @pytest.mark.parametrize(

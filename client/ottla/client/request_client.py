@@ -299,8 +299,8 @@ class RequestClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._api_timeout_s
         while not condition():
-            if cluster.refusal is not None:
-                raise errors.typed(cluster.refusal)
+            if cluster.authentication_error is not None:
+                raise errors.typed(cluster.authentication_error)
             try:
                 await network_loop.metadata(max(deadline - loop.time(), 0))
             except TimeoutError:

@@ -431,11 +431,11 @@ class Accumulator:
                     self._assign_partitions(topic, now)
 
     def _assign_partitions(self, topic: Topic, now: float) -> None:
-        error, refusal = self._cluster.error(topic.name), self._cluster.refusal
+        error, authentication_error = self._cluster.error(topic.name), self._cluster.authentication_error
         fatal: BaseException | None = None
         if not topic.partitions:
-            if refusal is not None:
-                fatal = typed(refusal)
+            if authentication_error is not None:
+                fatal = typed(authentication_error)
             elif error is not ErrorCode.NONE and not error.retriable:
                 fatal = for_code(error, topic.name)
             elif now < topic.waiting[0].since + self._max_block_s:

@@ -228,9 +228,7 @@ class Transactions:
         if self.transactional:
             sequence.unresolved = False
             self.abortable(
-                ClientError(
-                    "it is unknown whether sent records were written: abort the transaction and send them again"
-                )
+                ClientError("it is unknown whether sent records were written: abort the transaction")
             )
             return
         if sequence.restarts:
