@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from java_member import java_member
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.admin import TopicPartition

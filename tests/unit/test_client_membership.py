@@ -172,7 +172,7 @@ class Client:
         self.member = GroupMember(config, self.coordinator, self.rebalancing.perform_assignment, uniform)
         self.rebalancing.member = self.member
         self.sent: list[tuple[Any, UnsentRequest]] = []
-        self.told: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.reported: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.cluster.want(["t"])
         assert self.cluster.request(0.0) is not None
         rows = [

@@ -138,16 +138,16 @@ def test_prometheus_is_given_what_there_is() -> None:
 
 
 def test_reporters_hear_at_an_interval_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[object] = []
+    received: list[object] = []
     reported = asyncio.Event()
 
     class Listening:
         def report(self, client_id: str, metrics: list[Metric]) -> None:
-            heard.append((client_id, metrics))
+            received.append((client_id, metrics))
             reported.set()
 
         def close(self) -> None:
-            heard.append("closed")
+            received.append("closed")
 
     class Failing(Listening):
         def report(self, client_id: str, metrics: list[Metric]) -> None:
@@ -164,7 +164,7 @@ def test_reporters_hear_at_an_interval_and_at_the_end(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert heard[0] == ("me", METRICS)
-    assert heard[-3:] == [("me", METRICS), "closed", "closed"]
+    assert received[0] == ("me", METRICS)
+    assert received[-3:] == [("me", METRICS), "closed", "closed"]
     assert "client me: the metrics reporter" in caplog.text
     assert "Failing failed in report" in caplog.text

@@ -107,7 +107,7 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
 
 
 @pytest.mark.parametrize(
-    ("strategy", "told"),
+    ("strategy", "message"),
     [
         ("best", r"'best' cannot be imported.*assign\(\).*dotted name; or one of cooperative-sticky, range"),
         (f"{NAME}.Missing", "cannot be imported"),
@@ -116,8 +116,8 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
         ([], "must be a list of"),
     ],
 )
-def test_what_is_no_assignor_is_told(strategy: object, told: str) -> None:
-    with pytest.raises(errors.ConfigError, match=told):
+def test_what_is_no_assignor_is_told(strategy: object, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
         consumer(partition_assignment_strategy=strategy)
 
 

@@ -1,8 +1,8 @@
-"""A conversation with one broker: what was asked, and the answers in a comparable form.
+"""Requests to one broker, and its responses in a comparable form.
 
-Called by the `test_*_like_kafka.py`, which hold two such conversations side by side. Names that brokers
-invent (the UUIDs in member ids) are numbered in the order of their appearance, and lists, whose order means
-nothing in these APIs, are sorted.
+Called by the `test_*_like_kafka.py`, which compare the responses of two brokers. Names that brokers invent
+(the UUIDs in member ids) are numbered in the order of their appearance, and lists, whose order has no meaning
+in these APIs, are sorted.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _UUID = re.compile(r"([a-z0-9]*-)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _UNKNOWN_MEMBER = 25
 
 
-class Talk:
-    """Connections of four clients to one broker, and all that was answered, by label."""
+class RequestRecorder:
+    """Connections of four clients to one broker, and all recorded responses, by label."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -65,7 +65,7 @@ class Talk:
         return await self._connections[client].request(request, version=version, timeout_s=90)
 
     def begin(self, client: str, request: Message, version: int) -> asyncio.Task[Any]:
-        """Ask without waiting for the answer: joins wait for others."""
+        """Sends a request without waiting for the response: joins wait for others."""
         return asyncio.create_task(self.send(client, request, version))
 
     async def ask(
@@ -109,7 +109,7 @@ class Talk:
         await until(reached)
 
     async def wait_for_coordinator(self) -> None:
-        """Until the broker coordinates every group: it loads partition after partition."""
+        """Waits until the broker coordinates every group: it loads partition after partition."""
 
         async def ready() -> bool:
             found = await self.send("watcher", FindCoordinatorRequest(key="any", key_type=0), 2)
@@ -121,7 +121,7 @@ class Talk:
         await until(ready)
 
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
+Scenario = Callable[[RequestRecorder], Coroutine[Any, Any, None]]
 """What one broker is asked, and what it answers."""
 
 
@@ -130,50 +130,52 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def ready(talk: Talk) -> None:
-    """Until the broker knows that it is the controller: Kafka's serves requests before."""
+async def ready(recorder: RequestRecorder) -> None:
+    """Waits until the broker knows that it is the controller: Kafka's broker serves requests before that."""
 
     async def knows() -> bool:
-        answer: MetadataResponse = await talk.send("watcher", MetadataRequest(topics=[]), 5)
+        answer: MetadataResponse = await recorder.send("watcher", MetadataRequest(topics=[]), 5)
         return answer.controller_id >= 0 and len(answer.brokers) == 1
 
     await until(knows)
 
 
-async def until_led(talk: Talk, topics: Iterable[str]) -> None:
-    """Until the one broker there is leads every partition of these topics."""
+async def until_led(recorder: RequestRecorder, topics: Iterable[str]) -> None:
+    """Waits until the single broker leads every partition of these topics."""
     wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
 
     async def led() -> bool:
-        answer: MetadataResponse = await talk.send("anna", MetadataRequest(topics=wanted), 5)
+        answer: MetadataResponse = await recorder.send("anna", MetadataRequest(topics=wanted), 5)
         return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
 
     await until(led)
 
 
-def side_by_side(ports: Mapping[str, int], story: Story, timeout_s: float = 300) -> dict[str, dict[str, Any]]:
-    """Tell the story to every broker at the same time: name -> label -> answer."""
+def side_by_side(
+    ports: Mapping[str, int], scenario: Scenario, timeout_s: float = 300
+) -> dict[str, dict[str, Any]]:
+    """Runs the scenario on every broker at the same time: name -> label -> response."""
 
-    async def tell(port: int) -> dict[str, Any]:
-        async with Talk(port) as talk:
-            await story(talk)
-            return talk.answers
+    async def record(port: int) -> dict[str, Any]:
+        async with RequestRecorder(port) as recorder:
+            await scenario(recorder)
+            return recorder.answers
 
-    async def tell_all() -> list[dict[str, Any]]:
+    async def record_all() -> list[dict[str, Any]]:
         async with asyncio.timeout(timeout_s):
-            return list(await asyncio.gather(*[tell(port) for port in ports.values()]))
+            return list(await asyncio.gather(*[record(port) for port in ports.values()]))
 
-    return dict(zip(ports, asyncio.run(tell_all()), strict=True))
-
-
-def same(ports: Mapping[str, int], story: Story) -> dict[str, Any]:
-    """Tell the story to Apache Kafka and to Ottla: every answer has to be the same. Returns them."""
-    return compare(side_by_side(ports, story))
+    return dict(zip(ports, asyncio.run(record_all()), strict=True))
 
 
-def compare(told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Apache Kafka's answers by label, and Ottla's, which have to be the same. Returns them."""
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
+def same(ports: Mapping[str, int], scenario: Scenario) -> dict[str, Any]:
+    """Runs the scenario on Apache Kafka and on Ottla, asserts equal responses, and returns them."""
+    return compare(side_by_side(ports, scenario))
+
+
+def compare(by_broker: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Asserts that the responses of both brokers are equal, by label, and returns Apache Kafka's."""
+    kafka, ours = by_broker["Apache Kafka"], by_broker["Ottla"]
     assert kafka, "nothing was asked"
     assert ours.keys() == kafka.keys()
     differing = [label for label in kafka if ours[label] != kafka[label]]
@@ -182,7 +184,7 @@ def compare(told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _difference(label: str, kafka: object, ours: object) -> str:
-    """The two answers, if they are long from shortly before where they part."""
+    """The two responses; long ones from shortly before the first difference."""
     texts = str(kafka), str(ours)
     at = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
     start = max(0, at - 500)
@@ -321,8 +323,11 @@ def kafka_and_ottla(
     of_ottla: Mapping[str, str] | None = None,
     classes: Path | None = None,
 ) -> Iterator[dict[str, int]]:
-    """One broker of each kind with the same settings, and some of its own, over one ZooKeeper; their ports by
-    name. `prepare` gets the connect string of each of them before it starts; `classes` are Java's."""
+    """The ports of one broker of each kind by name, over one ZooKeeper.
+
+    Both get `settings`, and some of their own. `prepare` is called with the connect string of each before it
+    starts; `classes` is a class path for Java.
+    """
     with ExitStack() as running:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)

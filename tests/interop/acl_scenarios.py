@@ -1,6 +1,7 @@
-"""Requests, and scenes in which something is granted to a stranger who then asks: for test_acls_like_kafka.
+"""Requests and scenarios of authorization for test_acls_like_kafka: ACLs of a client, and its requests in
+order.
 
-A scene is the ACLs of the stranger (see `strangers`) and what it asks, in this order.
+The client is a `raw_client.RawClient`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from strangers import ABSENT, BATCH, SECRET, allow
+from raw_client import ABSENT, BATCH, SECRET, allow
 
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
@@ -85,7 +86,7 @@ def offsets_to_commit(group: str, *topics: str) -> m.OffsetCommitRequest:
 
 
 def offsets_to_fetch(version: int, *topics: str, groups: Sequence[str] = ("g",)) -> Ask:
-    """No topics: all of them."""
+    """An OffsetFetch request; without topics, for all of them."""
     if version < 8:
         row = m.OffsetFetchRequest.OffsetFetchRequestTopic
         asked = [row(name=t, partition_indexes=[0]) for t in topics] or None
@@ -226,7 +227,7 @@ def add_partitions(*topics: str) -> Ask:
 
 OPERATIONS = metadata(9, SECRET, ABSENT, operations=True)
 CLUSTER_OPERATIONS = ask(0, m.DescribeClusterRequest(include_cluster_authorized_operations=True))
-SCENES: dict[str, tuple[list[AclBinding], list[Ask]]] = {
+SCENARIOS: dict[str, tuple[list[AclBinding], list[Ask]]] = {
     "describing a topic": (
         allow(TOPIC, SECRET, Op.DESCRIBE),
         [

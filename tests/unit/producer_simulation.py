@@ -62,7 +62,7 @@ class BrokerLog:
         self.producers.clear()
 
 
-class World:
+class ProducerSimulation:
     def __init__(self, *, partitions: int = 2, seed: int = 0, **settings: object) -> None:
         given = {"bootstrap_servers": "here:9092", **settings}
         self.config = ProducerConfig.of(None, **given)
@@ -70,7 +70,7 @@ class World:
         self.now = 1000.0
         self.cluster = Cluster(uniform=uniform)
         self.outcomes: dict[Any, list[BatchResult]] = defaultdict(list)
-        self.accumulator = Accumulator(self.config, self.cluster, uniform, self._settle)
+        self.accumulator = Accumulator(self.config, self.cluster, uniform, self._record)
         self.transactions: Transactions | None = None
         if self.config.enable_idempotence:
             self.transactions = Transactions(
@@ -93,14 +93,14 @@ class World:
         self.wire: dict[int, deque[UnsentRequest]] = {node: deque() for node in NODES}
         self.asked: list[Any] = []
         """Requests about the producer itself, in order."""
-        self.expects_response: deque[Any] = deque()
+        self.scripted_responses: deque[Any] = deque()
         """What to say to the next of these, in place of yes."""
         self.topic_exists = True
         self.max_records: int | None = None
         """A batch of more is too large."""
         self._producer_ids = 0
 
-    def _settle(self, outcome: BatchResult) -> None:
+    def _record(self, outcome: BatchResult) -> None:
         for sink in outcome.batch.deliveries:
             self.outcomes[sink].append(outcome)
 
@@ -127,7 +127,7 @@ class World:
                 self.wire[unsent.node_id].append(unsent)
             else:
                 self.asked.append(unsent.message)
-                answer = self.expects_response.popleft() if self.expects_response else self._yes(unsent)
+                answer = self.scripted_responses.popleft() if self.scripted_responses else self._yes(unsent)
                 self.sender.on_response(unsent.tag, answer, self.now)
         return sent
 
@@ -213,7 +213,7 @@ class World:
         self.leaders[partition] = 3 - self.leaders[partition]
         self.epochs[partition] += 1
 
-    def settle(self, seconds_max: float = 60.0) -> None:
+    def run_until_idle(self, seconds_max: float = 60.0) -> None:
         """Let all be well until everything has its outcome."""
         self.down.clear()
         until = self.now + seconds_max
