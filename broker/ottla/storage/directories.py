@@ -27,7 +27,7 @@ from pathlib import Path
 from ottla.ports import random_uuid
 from ottla.ports.files import Files, read_file, sync_path, write_atomically
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
+from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 
 META_PROPERTIES_FILE = "meta.properties"
 LOCK_FILE = ".lock"

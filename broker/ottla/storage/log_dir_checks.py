@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ottla.ports.files import Files, is_directory, opened, read_file
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,

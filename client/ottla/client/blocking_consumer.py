@@ -19,7 +19,7 @@ from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import IllegalStateError
 from ottla.client.loop_thread import EventLoopThread, blocking, in_loop
 from ottla.client.metrics import Metric
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 T = TypeVar("T")
 _Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"

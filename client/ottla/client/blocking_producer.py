@@ -32,7 +32,7 @@ from ottla.client.deliveries import DeliveryCallback, DeliveryFuture, OnDelivery
 from ottla.client.errors import BufferExhaustedError, IllegalStateError
 from ottla.client.loop_thread import EventLoopThread, blocking, in_loop
 from ottla.client.metrics import Metric
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 INBOX_BYTES_MAX: Final = 512 * 1024
 _INBOX_MAX: Final = 5_000

@@ -45,7 +45,7 @@ from ottla.client.measurements import of_producer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.producer_runtime import ProducerRuntime
 from ottla.client.record_preparation import BufferWaiters, RecordPreparer
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 log = logging.getLogger("ottla.client")
 

@@ -32,8 +32,7 @@ from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, Versions
-from ottla.wire.connection import UnsupportedApi
-from ottla.wire.futures import resolve
+from ottla.wire.connection import UnsupportedApi, resolve
 
 ANY_BROKER: Final = ANY_NODE
 """In place of a broker id: the broker with the fewest requests in flight among those that can be reached."""

@@ -28,8 +28,7 @@ from ottla.ports import Clock
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate
-from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
-from ottla.security.principals import Principal
+from ottla.security.principals import Identity, Principal, PrincipalBuilder, principal_builder
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem

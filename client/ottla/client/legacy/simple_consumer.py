@@ -46,7 +46,7 @@ from ottla.client.legacy.simple_requests import (
 from ottla.client.loop_thread import EventLoopThread
 from ottla.protocol import messages
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import by_topic
+from ottla.protocol.topics import by_topic
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection, ConnectionLost
 
