@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from ottla.ports.files import Files, OsFiles
+from ottla.ports.network import OsNetwork
 from ottla.server.logs.page_cache_reader import PageCache, PageCacheReader
-from ottla.server.network.connection import Connection
+from ottla.server.network.channel import Connection
 from ottla.server.network.listener import SocketServer
 from ottla.storage import page_cache
 
@@ -19,7 +21,11 @@ class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
     def __init__(
-        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: PageCache = page_cache
+        self,
+        kind: int = socket.SOCK_STREAM,
+        queued_max_bytes: int = -1,
+        disk: PageCache = page_cache,
+        files: Files | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []
@@ -28,6 +34,8 @@ class Harness:
         self.page_cache_reader = PageCacheReader(self.loop, disk)
         self.server = SocketServer(
             loop=self.loop,
+            network=OsNetwork(),
+            files=files or OsFiles(),
             on_frame=self.on_frame,
             max_request_bytes=1_000_000,
             idle_max_ms=60_000,

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
+from ottla.ports.files import OsFiles
+from ottla.server.network.channel import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.server.network.listener import Endpoint
-from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.storage.segment_files import FileSlice, SegmentFile
 
 
@@ -191,20 +192,19 @@ def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, 
     run.run(story())
 
 
-def test_others_have_their_turn_while_a_long_file_range_is_sent(
-    run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_have_their_turn_while_a_long_file_range_is_sent(run: asyncio.Runner, tmp_path: Path) -> None:
     async def story() -> None:
         calls: list[int] = []
         turns = 0
 
-        def sendfile(out: int, file: int, offset: int, count: int) -> int:
+        class FastSocket(OsFiles):
             """A kernel that never has enough: it takes all at once."""
-            calls.append(turns)
-            return count
 
-        monkeypatch.setattr(os, "sendfile", sendfile)
-        h = Harness()
+            def sendfile(self, out_fd: int, in_fd: int, position: int, count: int, /) -> int:  # type: ignore[override]
+                calls.append(turns)
+                return count
+
+        h = Harness(files=FastSocket())
         (tmp_path / "segment").touch()
         file = SegmentFile(tmp_path / "segment")
         await h.send(framed(b"fetch"))

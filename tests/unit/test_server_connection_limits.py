@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.ports.files import OsFiles
+from ottla.ports.network import OsNetwork
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
-from ottla.server.network.connection import Connection
-from ottla.server.network.connection_limits import ConnectionLimits
-from ottla.server.network.idle_watch import IdleWatch
+from ottla.server.network.channel import Connection
+from ottla.server.network.connection_limits import ConnectionLimits, IdleWatch
 from ottla.server.network.listener import Endpoint, SocketServer
 
 BOTH = {
@@ -43,13 +45,21 @@ class Served:
             body = bytes(frame)
             connection.respond((len(body).to_bytes(4, "big") + body,))
 
+        network = OsNetwork()
         self.config = settings
         self.server = SocketServer(
             loop=asyncio.get_running_loop(),
+            network=network,
+            files=OsFiles(),
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
-            limits=ConnectionLimits(settings, rates),
+            limits=ConnectionLimits(
+                settings,
+                rates or ConnectionQuotas(Windows()),
+                lambda: time.monotonic_ns() // 1_000_000,
+                network.resolve,
+            ),
         )
         self.ports = {
             x.name: self.server.bind(Endpoint(x.name, "127.0.0.1", 0)).port for x in settings.listeners

@@ -13,7 +13,7 @@ import pytest
 from connection_harness import Harness, framed
 
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
-from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
+from ottla.server.network.channel import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
 from ottla.storage.page_cache import PageCacheMiss
 from ottla.storage.segment_files import FileSlice, SegmentFile

@@ -28,6 +28,7 @@ from ottla.metadata.config import BrokerConfig, ConfigError, Listener
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
+from ottla.ports import Ports
 from ottla.server.assembly.components import (
     Coordinators,
     Replication,
@@ -93,13 +94,16 @@ class Broker:
         store: MetadataStore | None = None,
         zookeeper_access: ZooKeeperAccess | None = None,
         clock: Callable[[], int] = wall_clock_ms,
+        ports: Ports | None = None,
     ) -> None:
+        """`ports`: this machine's by default."""
         self.config = config
         self.broker_id = config.broker_id
         self.endpoints: list[Endpoint] = []
         """The bound listeners, with their real ports."""
         self.store = store or _zookeeper(config, zookeeper_access)
         self._clock = clock
+        self._ports = ports or Ports()
         self._session_dirs: list[Path] = []
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
@@ -161,6 +165,7 @@ class Broker:
             self.store,
             self._undo,
             clock=self._clock,
+            ports=self._ports,
             broker_epoch=lambda: self.broker_epoch,
             on_failure=self._failed.set,
         )

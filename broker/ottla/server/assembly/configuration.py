@@ -23,6 +23,7 @@ from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
 from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.store import MetadataStore
+from ottla.ports import Ports
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
@@ -50,6 +51,7 @@ class BrokerContext:
     undo: AsyncExitStack
     clock: Callable[[], int]
     """Wall time in ms, which may step."""
+    ports: Ports
     broker_epoch: Callable[[], int]
     """The epoch of the registration; -1 before the first."""
     on_failure: Callable[[], None]
@@ -60,14 +62,23 @@ class BrokerSecurity:
     """Credentials, delegation tokens, the secure listeners, and how this broker connects to other brokers."""
 
     def __init__(
-        self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]
+        self,
+        settings: DynamicBrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        ports: Ports,
+        clock: Callable[[], int],
     ) -> None:
         """Raises SecurityProblem."""
         config = settings.config
         self.credentials = ScramCredentials()
         self.tokens = DelegationTokens(config, clock)
         self.listeners = SecureListeners(
-            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, clock=clock
+            config,
+            loop,
+            ports.files,
+            credentials=self.credentials,
+            tokens=self.tokens.lookup,
+            clock=clock,
         )
 
         settings.checks.append(self.listeners.problem)
@@ -131,7 +142,7 @@ async def load_configuration(context: BrokerContext) -> Configuration:
     deletion_policies = _load_deletion_policies(context)
     settings = DynamicBrokerConfig(context.config)
     await load_dynamic_settings(settings, context.store)
-    security = BrokerSecurity(settings, asyncio.get_running_loop(), context.clock)
+    security = BrokerSecurity(settings, asyncio.get_running_loop(), context.ports, context.clock)
     context.undo.push_async_callback(security.close)
     await security.tokens.start(context.store)
     return Configuration(settings, security, create_topic_policy, alter_config_policy, deletion_policies)
