@@ -1,6 +1,6 @@
-"""Where the tests find the outside judges of Ottla: Apache Kafka's own jars.
+"""Finds the external oracles of the tests: Apache Kafka's jars and those of its clients.
 
-A judge that cannot be had here skips the test that needs it, by name; it never fails it.
+A test whose oracle is not available here is skipped with the oracle's name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pytest
 
 from bench.apache_kafka import JarsUnavailable, KafkaBroker, kafka_classpath
 from bench.maven import Artifact, fetch_jars, run_maven
-from ottla.local.java import JavaUnusable
-from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable
 
 KAFKA_VERSION = "3.9.1"
 SLF4J = "org.slf4j:slf4j-api:1.7.36"
@@ -78,7 +77,7 @@ def streams_and_connect() -> Path:
 
 
 def prefetch() -> None:
-    """All of them, before tests that have a time to keep ask for them: `python -m tests.oracles`."""
+    """Downloads all oracles before tests with time-outs need them: `python -m tests.oracles`."""
     needs_kafka_jars()
     with TemporaryDirectory() as folder:
         zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")
