@@ -1,6 +1,6 @@
-"""docs/client-api.md, made of signatures and docstrings: `python -m tests.api_reference --write`.
+"""Generates docs/client-api.md from signatures and docstrings: `python -m tests.api_reference --write`.
 
-A test holds the page against what this makes, so that neither says what the other does not.
+A test compares the page with the generated text.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ def member(name: str, found: Any, called: str | None = None) -> list[str]:
     if isinstance(found, property):
         returned = inspect.signature(found.fget).return_annotation
         return [f"### `{name}: {returned}`\n", documentation(found), ""]
-    call = inspect.unwrap(getattr(found, "__func__", found))
+    call = getattr(found, "__func__", found)
     is_awaited = inspect.iscoroutinefunction(call)
+    call = inspect.unwrap(call)
     return [
         f"### `{'await ' if is_awaited else ''}{called or name}{signature(call)}`\n",
         documentation(call),

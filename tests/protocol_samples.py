@@ -1,7 +1,7 @@
 """Messages with arbitrary values in every field that a version carries, for round trips.
 
-One builder, two sources of choices: hypothesis, which shrinks what fails, and a seeded `random.Random`,
-where a judge outside the process is asked about all samples at once.
+One builder has two sources of choices: hypothesis, which shrinks failures, and a seeded `random.Random`,
+where an external oracle checks all samples in one call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANGES = {
     "uint32": (0, 2**32 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
-MOST_ELEMENTS = 3
+ELEMENTS_MAX = 3
 
 MESSAGES: list[type[Message]] = [getattr(messages, name) for name in messages.__all__]
 CASES: list[tuple[type[Message], int]] = [
@@ -49,7 +49,7 @@ class Choices(Protocol):
 
 
 class RandomChoices:
-    """Choices of a seeded generator; likes edges."""
+    """Choices of a seeded generator; prefers edge values."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -112,7 +112,7 @@ def _value(kind: FieldType, version: int, choices: Choices, item: Field, for_kio
     wire = kind.wire
     if wire == "array":
         assert kind.element is not None
-        count = choices.integer(0, MOST_ELEMENTS)
+        count = choices.integer(0, ELEMENTS_MAX)
         return [_value(kind.element, version, choices, item, for_kio) for _ in range(count)]
     if wire == "struct":
         assert kind.struct is not None

@@ -1,6 +1,6 @@
-"""Spark for test files: what the fixtures `spark` and `quick_spark` of conftest.py are made of.
+"""Spark sessions of tests, for the fixtures `spark` and `quick_spark` of conftest.py.
 
-PySpark keeps its JVM when a session is stopped: the files of a process share one, warm after the first.
+PySpark keeps its JVM when a session is stopped: the test files of a process share it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.spark import JavaMissing, build_session, check_java, keep_checkpoint
+from ottla_pipeline.spark import JavaMissing, build_session, check_java, use_java_checkpoint_files
 
 # Tests end before the second compiler pays; without it, the first has little room for code by default.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -23,13 +23,13 @@ SUBMIT_ARGS = f'--conf "spark.driver.defaultJavaOptions={QUICK_JAVA}" pyspark-sh
 
 @contextmanager
 def session_of(*settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session with these settings, later ones before earlier; skips where there is no Java."""
+    """A session with these settings, later ones override earlier ones; skips where there is no Java."""
     try:
         check_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
     session = build_session("ottla-tests", extra={name: each[name] for each in settings for name in each})
-    keep_checkpoint(session, "/")  # as the command does
+    use_java_checkpoint_files(session, "/")  # as the command does
     try:
         yield session
     finally:

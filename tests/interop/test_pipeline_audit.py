@@ -32,10 +32,10 @@ from ottla.local.ports import wait_until
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.reporting import AuditOptions
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.decoding.audit_columns import produced_columns
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs import audit, audit_report, lake
 from ottla_pipeline.lake.manifest import committed_files
+from ottla_pipeline.lake.rows import produced_columns
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import JavaMissing, check_java
 from tests.interop.lake_line import SMALL
@@ -195,15 +195,15 @@ def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
         {"name": "lake", "delta": [landed], "deadLetters": [dead]},
     )
     code, report = line.audit(spark, *tiers)
-    told = report["tiers"]
+    reported = report["tiers"]
     assert code == 1
     assert report["verdict"] == "missing, duplicated"
-    assert {tier: (one["counted"], one["missing"], one["duplicated"]) for tier, one in told.items()} == {
+    assert {tier: (one["counted"], one["missing"], one["duplicated"]) for tier, one in reported.items()} == {
         "brokers": (3_000, 0, 0),
         "copy": (3_000, 1, 1),
         "lake": (2_998, 2, 0),
     }
-    assert report["unaudited"] == {tier: {line.topic: 1} for tier in told if tier != "copy"} | {
+    assert report["unaudited"] == {tier: {line.topic: 1} for tier in reported if tier != "copy"} | {
         "copy": {line.topic: 1}
     }
     samples = {window["tier"]: window["samples"] for window in report["windows"] if window["missing"]}

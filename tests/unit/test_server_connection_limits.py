@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
-from ottla.ports.files import OsFiles
+from ottla.ports import OsClock
 from ottla.ports.network import OsNetwork
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
@@ -50,14 +49,13 @@ class Served:
         self.server = SocketServer(
             loop=asyncio.get_running_loop(),
             network=network,
-            files=OsFiles(),
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
             limits=ConnectionLimits(
                 settings,
                 rates or ConnectionQuotas(Windows()),
-                lambda: time.monotonic_ns() // 1_000_000,
+                OsClock().monotonic_ms,
                 network.resolve,
             ),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
+from ottla.ports.files import OS_FILES
 from ottla.protocol import frames
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
@@ -39,7 +40,7 @@ def fetched(tmp_path: Path, index: int, data: bytes) -> FetchedPartition:
     path = tmp_path / f"{index}.log"
     path.write_bytes(data)
     wanted = WantedPartition("t", ZERO_UUID, FetchRequest.FetchPartition(partition=index, fetch_offset=0))
-    piece = FileSlice(SegmentFile(path), 0, len(data))
+    piece = FileSlice(SegmentFile(OS_FILES, path), 0, len(data))
     return FetchedPartition(wanted, high_watermark=1, slices=[piece], size=len(data))
 
 
@@ -60,7 +61,7 @@ def answer(
     """The partitions of the answer; `meanwhile` happens before the thread can hand its work back."""
     connection = FakeConnection()
 
-    async def talk() -> None:
+    async def recorder() -> None:
         request = request_of(connection, version, replica_id)
         DownConverter().respond(request, [("t", ZERO_UUID, list(partitions))], lambda *_: config)
         meanwhile(connection)
@@ -68,7 +69,7 @@ def answer(
             while not connection.answers and not connection.closed:  # noqa: ASYNC110 (a thread answers)
                 await asyncio.sleep(0.01)
 
-    asyncio.run(talk())
+    asyncio.run(recorder())
     if connection.closed:
         assert not connection.answers
         return []

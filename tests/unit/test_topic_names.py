@@ -17,9 +17,10 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
+from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 from ottla.storage.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE, read_offsets
 from ottla.storage.directories import parse_future_directory, parse_partition_directory
 from ottla.storage.log_config import LogConfig
@@ -83,7 +84,7 @@ def test_leader_and_isr_makes_no_log_outside_the_log_directories(
 
 def test_stop_replica_deletes_nothing_but_this_brokers_logs(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         (tmp_path / "victim-0").mkdir()
         before = everything_under(tmp_path)
         state = StopReplicaRequest.StopReplicaPartitionState(
@@ -154,7 +155,7 @@ def test_directories_and_checkpoint_lines_of_no_topic_are_left_alone(
     again.load(NOW_MS)
     assert list(again.logs()) == [("good", 0)]
     assert again.read_high_watermarks() == {("good", 0): 1}
-    assert read_offsets(tmp_path / REPLICATION_FILE) == {("good", 0): 1}
+    assert read_offsets(OS_FILES, tmp_path / REPLICATION_FILE) == {("good", 0): 1}
     assert "../../x" in caplog.text
     assert "is not a partition directory" in caplog.text
     again.close(NOW_MS)
@@ -177,16 +178,16 @@ def test_settings_of_such_topics_are_not_read(caplog: pytest.LogCaptureFixture) 
         setting = znodes.encode_config({"retention.ms": "1"})
         await store.create(znodes.topic_config_path("a b"), setting)
         await store.create(znodes.topic_config_path("good"), setting)
-        heard: dict[str, dict[str, str]] = {}
-        configs = DynamicConfigs(store, heard.__setitem__)
+        by_topic: dict[str, dict[str, str]] = {}
+        configs = DynamicConfigs(store, by_topic.__setitem__)
         with caplog.at_level(logging.WARNING):
             await configs.start()
-            assert heard == {"good": {"retention.ms": "1"}}
+            assert by_topic == {"good": {"retention.ms": "1"}}
             assert "'a b'" in caplog.text
             caplog.clear()
-            heard.clear()
+            by_topic.clear()
             await configs.load_topics(["../brokers", "a\nb", "good"])
-        assert list(heard) == ["good"]
+        assert list(by_topic) == ["good"]
         assert "../brokers" in caplog.text
         await configs.stop()
 
@@ -214,7 +215,7 @@ def test_the_controller_leads_no_topic_of_such_a_node(caplog: pytest.LogCaptureF
             assert cluster.state("a b") is None
             assert "'a b'" in caplog.text
             await cluster.crash(cluster.active.id)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert not (await cluster.create("later", partitions=1, replication_factor=1)).error_code
             assert cluster.state("a b") is None
             await tool.close()

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from ottla.ports.files import Files
 from ottla.ports.network import Network
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
@@ -47,7 +46,6 @@ class SocketServer:
         *,
         loop: asyncio.AbstractEventLoop,
         network: Network,
-        files: Files,
         on_frame: FrameHandler,
         max_request_bytes: int,
         idle_max_ms: int,
@@ -63,7 +61,6 @@ class SocketServer:
         `secure` has the listeners that are not PLAINTEXT, by name."""
         self._loop = loop
         self._network = network
-        self._files = files
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
         self._idle_watch = IdleWatch(idle_max_ms / 1000)
@@ -226,7 +223,7 @@ class SocketServer:
         )
         secure = self._secure.get(listener)
         if secure is None:
-            PlaintextTransport(sock, channel, self._loop, self._files)
+            PlaintextTransport(sock, channel, self._loop)
         else:
             secure.adopt(sock, channel)
         self.connections.add(channel)

@@ -11,7 +11,6 @@ import socket
 from collections import deque
 from typing import Final
 
-from ottla.ports.files import Files
 from ottla.server.network.channel import KafkaChannel, Part, drop_from_file
 from ottla.storage.segment_files import FileSlice
 
@@ -22,19 +21,16 @@ IOV_MAX: Final = 64
 class PlaintextTransport:
     """See ottla.server.network.channel.Transport."""
 
-    __slots__ = ("_channel", "_fd", "_loop", "_sendfile", "_sock")
+    __slots__ = ("_channel", "_fd", "_loop", "_sock")
 
     certificate: Final = None
 
-    def __init__(
-        self, sock: socket.socket, channel: KafkaChannel, loop: asyncio.AbstractEventLoop, files: Files
-    ) -> None:
+    def __init__(self, sock: socket.socket, channel: KafkaChannel, loop: asyncio.AbstractEventLoop) -> None:
         """`sock` does not block."""
         self._sock = sock
         self._fd = sock.fileno()
         self._channel = channel
         self._loop = loop
-        self._sendfile = files.sendfile
         channel.transport = self
         self.add_reader()
 
@@ -96,7 +92,7 @@ class PlaintextTransport:
         assert isinstance(part, FileSlice)
         file, position, length = part
         try:
-            sent = self._sendfile(self._fd, file.fd, position, min(length, count_max))
+            sent = file.files.sendfile(self._fd, file.fd, position, min(length, count_max))
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as e:

@@ -25,12 +25,11 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listener_security import ListenerSecurity
 from ottla.metadata.listeners import Listener
 from ottla.metadata.scram_credentials import ScramCredentials
-from ottla.ports.files import Files
+from ottla.ports import Clock
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate, parse_key_set
-from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
-from ottla.security.principals import Principal
+from ottla.security.principals import Identity, Principal, PrincipalBuilder, principal_builder
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
@@ -134,19 +133,17 @@ class SecureListener:
         listener: Listener,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        files: Files,
         threads: Executor,
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Raises SecurityProblem."""
         self.name = listener.name
         self._protocol = listener.protocol
         self._config = config
         self._loop = loop
-        self._files = files
         self._threads = threads
         self._credentials = credentials
         self._tokens = tokens
@@ -241,7 +238,7 @@ class SecureListener:
             for name in security.get_list("sasl.enabled.mechanisms")
         }
         delay_ms = self._config.get_int("connection.failed.authentication.delay.ms")
-        return SaslRules(mechanisms, delay_ms, self._principal_of_sasl, self._clock)
+        return SaslRules(mechanisms, delay_ms, self._principal_of_sasl, self._clock.wall_ms)
 
     def _starter(self, mechanism: str, security: ListenerSecurity) -> Callable[[], SaslServer]:
         if mechanism in SCRAM:
@@ -285,7 +282,7 @@ class SecureListener:
         self._key_set = keys = KeySet(
             url,
             self._threads,
-            self._loop.time,
+            self._clock.monotonic_s,
             refresh_s=seconds("refresh.ms"),
             retry_s=seconds("retry.backoff.ms"),
             retry_max_s=seconds("retry.backoff.max.ms"),
@@ -313,10 +310,10 @@ class SecureListener:
             channel.on_frame = authenticator.on_frame
             channel.set_max_request_bytes(self._security.get_int("sasl.server.max.receive.size"))
         if self._context is None:
-            PlaintextTransport(sock, channel, self._loop, self._files)
+            PlaintextTransport(sock, channel, self._loop)
         else:
             wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            TlsTransport(wrapped, channel, self._loop, self._files, self._threads, self._secured)
+            TlsTransport(wrapped, channel, self._loop, self._threads, self._secured)
         if authenticator is not None:
             authenticator.start_deadline(channel)
 
@@ -348,11 +345,10 @@ class SecureListeners:
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        files: Files,
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Raises SecurityProblem."""
         self._threads = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="tls-handshake")
@@ -361,7 +357,6 @@ class SecureListeners:
                 listener,
                 config,
                 loop,
-                files,
                 self._threads,
                 credentials=credentials,
                 tokens=tokens,

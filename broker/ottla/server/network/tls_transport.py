@@ -21,7 +21,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
-from ottla.ports.files import Files
 from ottla.server.network.channel import KafkaChannel, Part, drop_from_file
 from ottla.storage.segment_files import FileSlice
 
@@ -43,7 +42,6 @@ class TlsTransport:
         "_closed",
         "_deadline",
         "_fd",
-        "_files",
         "_handshaking",
         "_has_reader",
         "_loop",
@@ -59,7 +57,6 @@ class TlsTransport:
         sock: ssl.SSLSocket,
         channel: KafkaChannel,
         loop: asyncio.AbstractEventLoop,
-        files: Files,
         threads: Executor,
         on_secured: Callable[[KafkaChannel], None],
     ) -> None:
@@ -69,7 +66,6 @@ class TlsTransport:
         self._fd = sock.fileno()
         self._channel = channel
         self._loop = loop
-        self._files = files
         self._threads = threads
         self._on_secured = on_secured
         self._secured = False
@@ -200,7 +196,7 @@ class TlsTransport:
         assert isinstance(part, FileSlice)
         file, position, length = part
         try:
-            data = self._files.pread(file.fd, min(length, count_max, PIECE_BYTES), position)
+            data = file.files.pread(file.fd, min(length, count_max, PIECE_BYTES), position)
         except OSError as e:
             self._channel.close(str(e))
             return 0

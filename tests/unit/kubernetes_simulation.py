@@ -1,0 +1,408 @@
+"""The operator over a simulated API server with its controllers, in virtual time.
+
+`InMemoryApi` replaces the requests of `Api`. StatefulSets create and delete pods and claims; the garbage
+collector deletes owned objects with their owner. `max_unavailable` is the largest number of brokers that were
+unavailable at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from ottla.security.tls import TlsSettings
+from ottla_operator.conditions import iso_time
+from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
+from ottla_operator.kubernetes.controller import reconcile
+from ottla_operator.kubernetes.drivers import KubernetesDrivers
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.platform import KubernetesPlatform
+from ottla_operator.kubernetes.secrets import KubernetesSecrets
+from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.planning.observed import AccessState, KafkaState
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, KafkaStep
+from ottla_operator.reconcile import Reconciler
+from ottla_operator.resources import API_VERSION, KINDS
+from ottla_operator.step_executor import ReconcileResult
+
+Item = dict[str, Any]
+NAMESPACE = "shop"
+WRITES = ("apply", "create", "patch", "delete")
+_VERSIONED = ("apiVersion", "kind")
+
+
+def matches_selector(item: Item, selector: str) -> bool:
+    """Whether a label selector, such as `name=value,other`, selects the object."""
+    labels = item["metadata"].get("labels") or {}
+    wanted = (each.partition("=") for each in selector.split(",") if each)
+    return all(labels.get(name) == value if sign else name in labels for name, sign, value in wanted)
+
+
+class InMemoryApi(Api):
+    """Objects by (kind, name) in one namespace, with the controllers of StatefulSets and pods."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.items: dict[tuple[str, str], Item] = {}
+        self.calls: list[tuple[str, str, str]] = []
+        self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
+        self.unpullable_images: set[str] = set()
+        self.max_unavailable = 0
+        self.node_of: Callable[[str], str | None] = lambda pod: None
+        self._ids = itertools.count(1)
+
+    @property
+    def writes(self) -> list[tuple[str, str, str]]:
+        return [call for call in self.calls if call[0] in WRITES and call[1] != "Event"]
+
+    # ---- requests
+
+    async def _request(
+        self,
+        verb: str,
+        kind: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> Item:
+        query = query or {}
+        parts = path.split("/")
+        status = parts[-1] == "status"
+        named = verb not in ("list", "create")
+        name = parts[-2 if status else -1] if named else ""
+        refused = self.fail(verb, kind, name)
+        self.calls.append((verb, kind, name))
+        if refused is not None:
+            raise refused
+        if verb == "list":
+            return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
+        if verb == "create":
+            assert isinstance(body, dict)
+            return self._create(kind, body)
+        if verb == "apply":
+            assert isinstance(body, dict)
+            return self._apply(kind, name, body)
+        item = self.items.get((kind, name))
+        if item is None:
+            raise NotFound(404, "NotFound", f"{kind} {name} not found")
+        if verb == "get":
+            return item
+        if verb == "delete":
+            assert isinstance(body, dict)
+            self._delete(item, body)
+            return item
+        if content_type == "application/json-patch+json":
+            assert isinstance(body, list)
+            test, add = body
+            if test["value"] != item["metadata"]["resourceVersion"]:
+                raise Invalid(422, "Invalid", "test of /metadata/resourceVersion failed")
+            assert add["path"] == "/status"
+            return self._write(item, {**item, "status": add["value"]})
+        assert isinstance(body, dict)
+        wanted = body.get("metadata", {}).get("resourceVersion")
+        if wanted is not None and wanted != item["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "the object has been modified")
+        return self._write(item, _merged(item, body))
+
+    def _matching(self, kind: str, selector: str) -> list[Item]:
+        return [
+            item
+            for (one, _), item in sorted(self.items.items())
+            if one == kind and matches_selector(item, selector)
+        ]
+
+    def _create(self, kind: str, body: Item) -> Item:
+        if kind == "Event":
+            return body
+        name = body["metadata"]["name"]
+        if (kind, name) in self.items:
+            raise Conflict(409, "AlreadyExists", f"{kind} {name} already exists")
+        return self.put(kind, name, body)
+
+    def _apply(self, kind: str, name: str, body: Item) -> Item:
+        item = self.items.get((kind, name))
+        if item is None:
+            return self.put(kind, name, body)
+        claims = ("spec", "volumeClaimTemplates")
+        if kind == "StatefulSet" and item[claims[0]][claims[1]] != body[claims[0]][claims[1]]:
+            raise Invalid(422, "Invalid", "updates to statefulset spec are forbidden")
+        return self._write(item, _merged(item, body))
+
+    def _write(self, item: Item, content: Item) -> Item:
+        kind, name = content["kind"], content["metadata"]["name"]
+        if content != item:
+            content = copy.deepcopy(content)
+            content["metadata"]["resourceVersion"] = str(next(self._ids))
+            self.items[kind, name] = content
+        metadata = content["metadata"]
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and kind in KINDS:
+            self._remove(content)
+        return content
+
+    def put(self, kind: str, name: str, body: Mapping[str, Any]) -> Item:
+        """Create an object, as another client of the API server."""
+        number = next(self._ids)
+        content = copy.deepcopy(dict(body))
+        content["kind"] = kind
+        content["metadata"] = {
+            **content.get("metadata", {}),
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": f"uid-{number}",
+            "resourceVersion": str(number),
+            "generation": 1,
+            "creationTimestamp": iso_time(self.now_ms),
+        }
+        self.items[kind, name] = content
+        return content
+
+    def _delete(self, item: Item, options: Item) -> None:
+        metadata = item["metadata"]
+        uid = options.get("preconditions", {}).get("uid")
+        if uid is not None and uid != metadata["uid"]:
+            raise Conflict(409, "Conflict", "the uid in the precondition does not match")
+        in_use = item["kind"] == "PersistentVolumeClaim" and self._in_use(metadata["name"])
+        if item["kind"] == "Pod" or metadata.get("finalizers") or in_use:
+            metadata.setdefault("deletionTimestamp", iso_time(self.now_ms))
+            return
+        self._remove(item, orphan=options.get("propagationPolicy") == "Orphan")
+
+    def _in_use(self, claim: str) -> bool:
+        """Whether a pod uses the claim: pvc-protection keeps it until the pod is deleted."""
+        return ("Pod", claim.removeprefix("data-")) in self.items
+
+    def _remove(self, item: Item, *, orphan: bool = False) -> None:
+        del self.items[item["kind"], item["metadata"]["name"]]
+        for child in list(self.items.values()):
+            owners = child["metadata"].get("ownerReferences") or []
+            if any(owner["uid"] == item["metadata"]["uid"] for owner in owners):
+                if orphan:
+                    child["metadata"]["ownerReferences"] = []
+                elif child["kind"] == "Pod":
+                    child["metadata"].setdefault("deletionTimestamp", iso_time(self.now_ms))
+                elif (child["kind"], child["metadata"]["name"]) in self.items:
+                    self._remove(child)
+
+    # ---- controllers
+
+    def tick(self) -> None:
+        """Let a second pass: deleted pods disappear, others start or become ready."""
+        self.now_ms += 1000
+        for item in list(self.items.values()):
+            if item["kind"] == "Pod" and item["metadata"].get("deletionTimestamp"):
+                del self.items["Pod", item["metadata"]["name"]]
+        for item in list(self.items.values()):
+            leaving = item["kind"] == "PersistentVolumeClaim" and item["metadata"].get("deletionTimestamp")
+            if leaving and not self._in_use(item["metadata"]["name"]):
+                self._remove(item)
+        for pod in (item for item in self.items.values() if item["kind"] == "Pod"):
+            self._advance(pod)
+        for item in list(self.items.values()):
+            if item["kind"] == "StatefulSet":
+                self._run_set(item)
+        brokers = self._set_pods("demo-brokers")
+        self.max_unavailable = max(self.max_unavailable, sum(not self.is_ready(pod) for pod in brokers))
+
+    def _set_pods(self, name: str) -> list[Item]:
+        return [
+            item for (kind, pod), item in self.items.items() if kind == "Pod" and pod.startswith(f"{name}-")
+        ]
+
+    def is_ready(self, pod: Item) -> bool:
+        conditions = pod.get("status", {}).get("conditions", [])
+        return not pod["metadata"].get("deletionTimestamp") and any(c["status"] == "True" for c in conditions)
+
+    def _advance(self, pod: Item) -> None:
+        container = pod["spec"]["containers"][0]
+        seen = {"name": container["name"], "restartCount": 0, "started": True}
+        claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
+        if claim is None or claim.get("status", {}).get("phase") == "Lost":
+            return
+        if container["image"] in self.unpullable_images:
+            state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+            ready = False
+        else:
+            state, ready = {"running": {}}, True
+        if pod.get("status", {}).get("containerStatuses"):
+            return
+        condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": iso_time(self.now_ms)}
+        pod["status"] = {"conditions": [condition], "containerStatuses": [{**seen, "state": state}]}
+
+    def _run_set(self, item: Item) -> None:
+        name, spec = item["metadata"]["name"], item["spec"]
+        generation = item["metadata"]["generation"]
+        revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
+        item["status"] = {"observedGeneration": generation, "updateRevision": revision}
+        for ordinal in range(spec["replicas"]):
+            pod_name = f"{name}-{ordinal}"
+            owner = {"uid": item["metadata"]["uid"]}
+            pod = self.items.get(("Pod", pod_name))
+            if pod is None:
+                template = copy.deepcopy(spec["template"])
+                template["metadata"]["ownerReferences"] = [owner]
+                template["metadata"]["labels"]["controller-revision-hash"] = revision
+                volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
+                node = self.node_of(pod_name)
+                template["spec"] |= {"nodeName": node} if node else {}
+                template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
+                self.put("Pod", pod_name, template)
+            elif not pod["metadata"].get("ownerReferences"):
+                pod["metadata"]["ownerReferences"] = [owner]
+            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None:
+                claim = copy.deepcopy(spec["volumeClaimTemplates"][0])
+                claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
+                self.put("PersistentVolumeClaim", f"data-{pod_name}", claim)
+        for pod in self._set_pods(name):
+            ordinal_of = naming.ordinal_of(pod["metadata"]["name"])
+            if ordinal_of is not None and ordinal_of >= spec["replicas"]:
+                pod["metadata"].setdefault("deletionTimestamp", iso_time(self.now_ms))
+
+    # ---- users
+
+    def apply_resource(self, kind: str, name: str, spec: Mapping[str, Any], **annotations: str) -> None:
+        """kubectl apply."""
+        prefixed = {f"ottla.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        item = self.items.get((kind, name))
+        if item is None:
+            content = {"apiVersion": API_VERSION, "metadata": {"annotations": prefixed}, "spec": dict(spec)}
+            self.put(kind, name, content)
+            return
+        item["metadata"]["generation"] += item["spec"] != spec
+        item["metadata"]["annotations"] = prefixed
+        item["metadata"]["resourceVersion"] = str(next(self._ids))
+        item["spec"] = copy.deepcopy(dict(spec))
+
+    def delete_resource(self, kind: str, name: str, propagation: str = "Background") -> None:
+        """kubectl delete --wait=false."""
+        self._delete(self.items[kind, name], {"propagationPolicy": propagation})
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for one, name in self.items if one == kind)
+
+
+def _listed(item: Item) -> Item:
+    """The object as a list has it: without apiVersion and kind."""
+    return copy.deepcopy({key: value for key, value in item.items() if key not in _VERSIONED})
+
+
+def _merged(base: Any, patch: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(base.get(key), value)
+    return result
+
+
+class EmptyKafka:
+    """The Kafka interface of a cluster without topics; its brokers are those with an address."""
+
+    async def observe(
+        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+    ) -> KafkaState:
+        ids = frozenset(int(host.split(".")[0].rpartition("-")[2]) for host, _ in brokers)
+        if not ids:
+            return KafkaState(problem="no broker is running")
+        return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))
+
+    async def execute(self, step: KafkaStep) -> None:
+        raise AssertionError(f"unexpected step: {step}")
+
+
+class FakeRecorder:
+    """A Recorder that keeps the Events in a list."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, bool]] = []
+
+    def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append((resource.key, reason, message, warning))
+
+
+class KubernetesSimulation:
+    """The operator over the simulated API server. Each reconciliation has a new operator."""
+
+    def __init__(self) -> None:
+        self.api = InMemoryApi()
+        self.recorder = FakeRecorder()
+        self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
+        self.acl_migrations: list[tuple[str, str]] = []
+        """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
+        self.acl_migration_fails = False
+
+    def apply_cluster(self, **spec: Any) -> None:
+        rolling = {"minReadySeconds": 0}
+        storage = {"size": "1Gi", "deleteClaim": True}
+        content = {"replicas": 3, "storage": storage, "rollingUpdate": rolling, **spec}
+        annotations = content.pop("annotations", {})
+        self.api.apply_resource("BrokerCluster", "demo", content, **annotations)
+
+    def reconcile(self) -> list[str]:
+        """Reconcile once, then let a second pass. Returns the steps."""
+        try:
+            return self.reconcile_once().steps
+        except ApiError as error:
+            return [f"failed: {error}"]
+        finally:
+            self.api.tick()
+
+    def reconcile_once(self) -> ReconcileResult:
+        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder)
+        platform = KubernetesPlatform(
+            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self._set_acls
+        )
+        secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
+        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
+        reconciler = Reconciler(
+            Environment(
+                platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder
+            )
+        )
+        return asyncio.run(reconcile(reconciler, store))
+
+    def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
+        assert tls.key
+        assert tls.certificates
+        if self.acl_migration_fails:
+            raise TimeoutError("no server responds")
+        self.acl_migrations.append((connect, owner))
+        return 7
+
+    def reconcile_until(self, condition: Callable[[], bool], reconciles_max: int = 100) -> None:
+        for _ in range(reconciles_max):
+            if condition():
+                return
+            self.reconcile()
+        raise AssertionError(f"the condition did not become true: {json.dumps(self.status(), indent=1)}")
+
+    def reconcile_until_ready(self) -> None:
+        self.reconcile_until(self.ready)
+
+    def status(self, kind: str = "BrokerCluster", name: str = "demo") -> Item:
+        item = self.api.items.get((kind, name), {})
+        status: Item = item.get("status", {})
+        return status
+
+    def condition(
+        self, type_: str = "Ready", kind: str = "BrokerCluster", name: str = "demo"
+    ) -> tuple[str, str]:
+        for condition in self.status(kind, name).get("conditions", []):
+            if condition["type"] == type_:
+                return condition["status"], condition["reason"]
+        return "", ""
+
+    def ready(self) -> bool:
+        item = self.api.items["BrokerCluster", "demo"]
+        current = self.status().get("observedGeneration") == item["metadata"]["generation"]
+        return current and self.condition()[0] == "True"

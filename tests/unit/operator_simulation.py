@@ -1,0 +1,643 @@
+"""The operator over a simulated cluster in virtual time, with fake resources, Secrets and drivers.
+
+Brokers take time to stop, to start and to catch up; leaders are elected as Kafka does. Invariant violations
+of the operator are collected in `SimulatedCluster.violations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ottla.security.acls import AclBinding
+from ottla_operator.conditions import find
+from ottla_operator.planning.observed import (
+    AccessState,
+    BrokerInstance,
+    BrokerRunState,
+    DriverInstance,
+    GroupState,
+    JobProgress,
+    KafkaState,
+    PartitionState,
+    QuotaEntity,
+    Secret,
+    TopicState,
+    VolumeLoss,
+    ZooKeeperState,
+)
+from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
+    AlterQuota,
+    AlterTopicConfig,
+    CreateAcls,
+    CreatePartitions,
+    CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
+    DeleteTopic,
+    ElectPreferredLeaders,
+    Reassign,
+    ResetOffsets,
+    SetScramCredential,
+)
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, KafkaStep, StepFailed
+from ottla_operator.reconcile import Reconciler, is_ready
+from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
+from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import parse_resource
+
+START_MS, STOP_MS, CATCH_UP_MS, MOVE_MS = 3_000, 1_000, 2_000, 2_500
+
+
+@dataclass
+class SimulatedBroker:
+    """The process of a broker with its launch configuration."""
+
+    id: int
+    launch: BrokerLaunch
+    state: BrokerRunState = "Starting"
+    changes_at_ms: int | None = None
+    started_at_ms: int = 0
+    ready_since_ms: int | None = None
+    rack: str | None = None
+    crashes: int = 0
+
+    @property
+    def up(self) -> bool:
+        return self.ready_since_ms is not None and self.state in ("Running", "Stopping")
+
+
+@dataclass
+class SimulatedPartition:
+    """Replicas, ISR and leader, with the reassignment in flight."""
+
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    joins_at_ms: dict[int, int] = field(default_factory=dict)
+    target: list[int] | None = None
+
+
+@dataclass
+class SimulatedTopic:
+    """Partitions and settings of a topic."""
+
+    topic_id: str
+    partitions: list[SimulatedPartition]
+    config: dict[str, str]
+
+
+class SimulatedCluster:
+    """Brokers, topics and the clock; implements the Platform interface."""
+
+    def __init__(
+        self, *, broken_hashes: Collection[str] = (), racks: Mapping[int, str] | None = None
+    ) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.zookeeper = False
+        self.brokers: dict[int, SimulatedBroker] = {}
+        self.topics: dict[str, SimulatedTopic] = {}
+        self.groups: dict[str, GroupState] = {}
+        self.settings: dict[str, str | None] = {}
+        self.controller = -1
+        self.broken_hashes = set(broken_hashes)
+        self.racks = dict(racks or {})
+        self.violations: list[str] = []
+        self.log: list[str] = []
+        self.max_unavailable = 0
+        self.broker_traits: dict[str, str] = {}
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.scram: dict[str, tuple[int, str]] = {}
+        """Iterations and password by user."""
+        self.acls: set[AclBinding] | None = None
+        """None: there is no authorizer."""
+        self.describes_access = True
+        self.losses: dict[int, VolumeLoss] = {}
+        self.step_failures: dict[type, StepFailed] = {}
+        self._ids = itertools.count(1)
+
+    # ---- time
+
+    def advance(self, ms: int) -> None:
+        """Let virtual time pass."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms = min(until, self.now_ms + 250)
+            self._tick()
+
+    def _tick(self) -> None:
+        for broker in self.brokers.values():
+            if broker.changes_at_ms is None or broker.changes_at_ms > self.now_ms:
+                continue
+            if broker.state == "Starting" and self._has_no_volume(broker.id):
+                continue
+            broker.changes_at_ms = None
+            if broker.state == "Starting":
+                if broker.launch.config_hash in self.broken_hashes:
+                    broker.state = "Crashed"
+                    broker.crashes += 1
+                else:
+                    broker.state, broker.ready_since_ms = "Running", self.now_ms
+                    self._joined(broker.id)
+            elif broker.state == "Stopping":
+                broker.state = "Stopped"
+                self._left(broker.id)
+        live = self.live()
+        if self.controller not in live:
+            self.controller = min(live, default=-1)
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                self._progress(partition, live)
+
+    def _has_no_volume(self, broker: int) -> bool:
+        loss = self.losses.get(broker)
+        return loss is not None and loss.kind == "Gone"
+
+    def live(self) -> set[int]:
+        return {broker.id for broker in self.brokers.values() if broker.up}
+
+    def _progress(self, partition: SimulatedPartition, live: set[int]) -> None:
+        for broker, at_ms in list(partition.joins_at_ms.items()):
+            if broker in live and at_ms <= self.now_ms and partition.leader in live:
+                del partition.joins_at_ms[broker]
+                if broker in partition.replicas and broker not in partition.isr:
+                    partition.isr.append(broker)
+        if partition.leader not in live:
+            partition.leader = next((b for b in partition.replicas if b in partition.isr and b in live), -1)
+        if partition.target is not None and all(broker in partition.isr for broker in partition.target):
+            partition.replicas = partition.target
+            partition.isr = [broker for broker in partition.isr if broker in partition.target]
+            if partition.leader not in partition.target:
+                partition.leader = next((b for b in partition.target if b in live), -1)
+            partition.target = None
+
+    def _joined(self, broker: int) -> None:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if broker in partition.replicas and broker not in partition.isr:
+                    partition.joins_at_ms[broker] = self.now_ms + CATCH_UP_MS
+
+    def _left(self, broker: int) -> None:
+        self.brokers[broker].ready_since_ms = None
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.joins_at_ms.pop(broker, None)
+                if broker in partition.isr and len(partition.isr) > 1:
+                    partition.isr.remove(broker)
+                if partition.leader == broker:
+                    live = self.live() - {broker}
+                    partition.leader = next(
+                        (b for b in partition.replicas if b in partition.isr and b in live), -1
+                    )
+
+    def crash(self, broker: int) -> None:
+        """End the broker's process at once."""
+        self.brokers[broker].state = "Crashed"
+        self.brokers[broker].changes_at_ms = None
+        self._left(broker)
+        self._tick()
+
+    # ---- the Platform interface
+
+    async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
+        instances = {
+            broker.id: BrokerInstance(
+                id=broker.id,
+                state=broker.state,
+                ready=broker.up and broker.state == "Running",
+                config_hash=broker.launch.config_hash,
+                settings=broker.launch.static,
+                ready_since_ms=broker.ready_since_ms,
+                started_at_ms=broker.started_at_ms,
+                crashes=broker.crashes,
+                rack=broker.rack,
+                volume_loss=self.losses.get(broker.id),
+            )
+            for broker in self.brokers.values()
+        }
+        return ZooKeeperState(self.zookeeper, "zk:2181"), instances
+
+    def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
+        return [("host", 9092 + broker) for broker in sorted(brokers)]
+
+    def bootstrap(self, cluster: BrokerCluster) -> str:
+        addresses = self.addresses(cluster, range(cluster.spec.replicas))
+        return ",".join(f"{host}:{port}" for host, port in addresses)
+
+    def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        return ()
+
+    def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        return self.broker_traits
+
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
+        return ()
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
+        self.zookeeper = True
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
+        assert not any(broker.up for broker in self.brokers.values()), "ZooKeeper outlives the brokers"
+        self.zookeeper = False
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
+        known = self.brokers.get(broker)
+        assert known is None or known.state in ("Stopped", "Crashed"), f"broker {broker} is {known}"
+        if launch is None:
+            assert known is not None
+            launch = known.launch
+        self.log.append(f"start {broker} {launch.config_hash}")
+        self.brokers[broker] = SimulatedBroker(
+            broker,
+            launch,
+            changes_at_ms=self.now_ms + START_MS,
+            started_at_ms=self.now_ms,
+            rack=self.racks.get(broker),
+            crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
+        )
+
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
+        known = self.brokers[broker]
+        if known.state not in ("Running", "Starting"):
+            return
+        self.log.append(f"stop {broker}")
+        self.check_stop(broker)
+        known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
+        down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
+        self.max_unavailable = max(self.max_unavailable, len(down))
+
+    def check_stop(self, broker: int) -> None:
+        """Record a violation when stopping the broker takes a partition below its min ISR."""
+        going = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
+        for name, topic in self.topics.items():
+            min_isr = int(topic.config.get("min.insync.replicas", "1"))
+            for number, partition in enumerate(topic.partitions):
+                if broker not in partition.isr or len(partition.replicas) <= min_isr:
+                    continue
+                left = [b for b in partition.isr if b not in going]
+                if len(left) < min_isr:
+                    self.violations.append(f"stopping {broker} leaves {name}-{number} with ISR {left}")
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:
+        for name, topic in self.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                if broker in partition.replicas:
+                    self.violations.append(f"broker {broker} is removed with a replica of {name}-{number}")
+        self.log.append(f"remove {broker}")
+        del self.brokers[broker]
+
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Its logs are lost: a partition without another replica in sync has lost its records."""
+        self.log.append(f"replace {broker}")
+        loss, known = self.losses.pop(broker), self.brokers[broker]
+        in_service = self.live() - {broker}
+        for name, topic in self.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                alone = broker in partition.isr and not in_service & set(partition.isr)
+                hopeless = loss.kind == "Gone" and partition.replicas == [broker]
+                if alone and loss.kind != "Forced" and not hopeless:
+                    self.violations.append(f"replacing {broker} loses {name}-{number}")
+        if known.state in ("Running", "Starting"):
+            self.check_stop(broker)
+            known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
+        else:
+            known.state, known.changes_at_ms = "Stopped", None
+        down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
+        self.max_unavailable = max(self.max_unavailable, len(down))
+
+    # ---- for SimulatedKafka
+
+    def describe_access(self) -> AccessState:
+        scram = {user: {"SCRAM-SHA-512": iterations} for user, (iterations, _) in self.scram.items()}
+        if self.acls is None:
+            return AccessState(scram, None)
+        principals = {acl.entry.principal for acl in self.acls}
+        of = {who: frozenset(a for a in self.acls if a.entry.principal == who) for who in principals}
+        return AccessState(scram, of)
+
+    def describe(self, groups: Collection[str], *, access: bool = False) -> KafkaState:
+        live = self.live()
+        if not live:
+            return KafkaState(problem="no broker is running")
+        topics = {
+            name: TopicState(
+                name,
+                topic.topic_id,
+                tuple(_state(name, number, p) for number, p in enumerate(topic.partitions)),
+                dict(topic.config),
+                int(topic.config.get("min.insync.replicas", "1")),
+            )
+            for name, topic in self.topics.items()
+        }
+        found = {group: self.groups.get(group, GroupState(group, "Dead", lags={})) for group in groups}
+        return KafkaState(
+            True,
+            "cluster-id",
+            self.controller,
+            frozenset(live),
+            topics,
+            found,
+            settings=dict(self.settings),
+            quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
+            access=self.describe_access() if access and self.describes_access else None,
+        )
+
+    def execute(self, step: KafkaStep) -> None:
+        self.log.append(str(step))
+        if type(step) in self.step_failures:
+            raise self.step_failures[type(step)]
+        match step:
+            case CreateTopic():
+                self.create_topic(step.topic, step.partitions, step.replicas, step.config, step.assignment)
+            case AlterTopicConfig():
+                config = self.topics[step.topic].config
+                config.update(step.set_)
+                for name in step.delete:
+                    config.pop(name, None)
+            case AlterBrokerSettings():
+                self.settings.update(step.set_)
+                for name in step.delete:
+                    self.settings.pop(name, None)
+            case ResetOffsets():
+                group = self.groups[step.group]
+                self.groups[step.group] = replace(group, offsets={**(group.offsets or {}), **step.offsets})
+            case AlterQuota():
+                limits = {**self.quotas.get(step.entity, {}), **step.set_}
+                left = {name: value for name, value in limits.items() if name not in step.delete}
+                self.quotas[step.entity] = left
+            case SetScramCredential():
+                self.scram[step.user] = (step.iterations, step.password)
+            case DeleteScramCredential():
+                del self.scram[step.user]
+            case CreateAcls():
+                assert self.acls is not None
+                self.acls |= set(step.bindings)
+            case DeleteAcls():
+                assert self.acls is not None
+                self.acls -= set(step.bindings)
+            case CreatePartitions():
+                self._grow(step)
+            case DeleteTopic():
+                del self.topics[step.topic]
+            case Reassign():
+                self._reassign(step)
+            case ElectPreferredLeaders():
+                for name, number in step.partitions:
+                    partition = self.topics[name].partitions[number]
+                    if partition.replicas[0] in partition.isr:
+                        partition.leader = partition.replicas[0]
+            case _:
+                raise StepFailed("NotSupported", str(step))
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        factor: int,
+        config: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        live = sorted(self.live())
+        assert factor <= len(live), f"{name}: {factor} replicas on {len(live)} brokers"
+        placed: Iterable[Sequence[int]] = (
+            assignment.values()
+            if assignment
+            else ([live[(p + r) % len(live)] for r in range(factor)] for p in range(partitions))
+        )
+        made = [SimulatedPartition(list(r), list(r), r[0]) for r in placed]
+        self.topics[name] = SimulatedTopic(f"id-{next(self._ids)}", made, dict(config or {}))
+
+    def _grow(self, step: CreatePartitions) -> None:
+        topic, live = self.topics[step.topic], sorted(self.live())
+        factor = len(topic.partitions[0].replicas)
+        if len(live) < factor:
+            raise StepFailed("KafkaError", "INVALID_REPLICATION_FACTOR")
+        new = step.assignment or [
+            tuple(live[(p + r) % len(live)] for r in range(factor))
+            for p in range(step.total - len(topic.partitions))
+        ]
+        topic.partitions += [SimulatedPartition(list(r), list(r), r[0]) for r in new]
+        assert len(topic.partitions) == step.total
+
+    def _reassign(self, step: Reassign) -> None:
+        for (name, number), target in step.assignment.items():
+            partition = self.topics[name].partitions[number]
+            if len(set(target)) < len(target) or not set(target) <= self.live() | set(partition.replicas):
+                self.violations.append(f"{name}-{number} is reassigned to {target}, live are {self.live()}")
+            partition.target = list(target)
+            for broker in target:
+                if broker not in partition.replicas:
+                    partition.replicas.append(broker)
+                    partition.joins_at_ms[broker] = self.now_ms + MOVE_MS
+            self._progress(partition, self.live())
+
+
+class SimulatedKafka:
+    """The Kafka interface (Admin API) of a simulated cluster."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+
+    async def observe(
+        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+    ) -> KafkaState:
+        return self._cluster.describe(groups, access=access)
+
+    async def execute(self, step: KafkaStep) -> None:
+        self._cluster.execute(step)
+
+
+def _state(name: str, number: int, partition: SimulatedPartition) -> PartitionState:
+    target = partition.target if partition.target is not None else partition.replicas
+    in_sync_or_old = [b for b in partition.replicas if b not in partition.joins_at_ms or b in partition.isr]
+    adding = tuple(b for b in target if b not in in_sync_or_old) if partition.target is not None else ()
+    removing = tuple(b for b in partition.replicas if b not in target)
+    ordered = [*target, *removing]
+    return PartitionState(
+        name, number, partition.leader, tuple(ordered), tuple(partition.isr), adding, removing
+    )
+
+
+class FakeDrivers:
+    """The Drivers interface. Drivers start and stop at once; with `stops_slowly`, they stay in Stopping."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, DriverInstance] = {}
+        self.launches: dict[str, DriverLaunch] = {}
+        self.log: list[str] = []
+        self.image = "one"
+        self.stops_slowly = False
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        return {"image": self.image}
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        return {p.key: self.running[p.key] for p in pipelines if p.key in self.running}
+
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        return ()
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
+        known = self.running.get(pipeline.key)
+        assert known is None or known.state in ("Stopped", "Crashed"), f"a driver runs already: {known}"
+        self.log.append(f"start {launch.revision}")
+        self.launches[pipeline.key] = launch
+        progress = JobProgress("app-1", 0, True)
+        self.running[pipeline.key] = DriverInstance(
+            "Running", "driver", launch.revision, exit_code=known.exit_code if known else None,
+            message=known.message if known else "", progress=progress,
+        )  # fmt: skip
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        self.log.append("stop" if after is None else "stop to restart")
+        now = self.running[pipeline.key]
+        if self.stops_slowly:
+            self.running[pipeline.key] = replace(now, state="Stopping", progress=None)
+        else:
+            del self.running[pipeline.key]
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        self.log.append("remove")
+        self.running.pop(pipeline.key, None)
+
+
+class FakeSecrets:
+    """The Secrets interface in memory."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Secret] = {}
+        self._versions = itertools.count(1)
+
+    def write(self, name: str, data: Mapping[str, bytes], owner: str = "") -> None:
+        self.stored[name] = Secret(name, dict(data), owner, str(next(self._versions)))
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        return {name: secret for name, secret in self.stored.items() if name in names}
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        known = self.stored.get(name)
+        assert known is None or known.owner == owner.key, f"{name} is of {known}"
+        self.write(name, data, owner.key)
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        assert self.stored[name].owner == owner.key
+        del self.stored[name]
+
+    async def release(self, owner: AnyResource) -> None:
+        self.stored = {name: secret for name, secret in self.stored.items() if secret.owner != owner.key}
+
+
+class FakeStore:
+    """The Store interface in memory, with generations as the API server counts them."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self.stored: dict[str, AnyResource] = {}
+        self._ages = itertools.count(1)
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
+        key = f"{kind}/{name}"
+        old = self.stored.get(key)
+        metadata = {
+            "name": name,
+            "uid": key,
+            "generation": old.metadata.generation + 1 if old else 1,
+            "creationTimestamp": old.metadata.creation_timestamp
+            if old
+            else f"2024-01-01T00:{next(self._ages):02}:00Z",
+            "annotations": {f"ottla.dev/{n.replace('_', '-')}": value for n, value in annotations.items()},
+        }
+        status = old.status.model_dump(by_alias=True, exclude_none=True) if old else None
+        resource, problems = parse_resource(kind, metadata, spec, status)
+        assert resource is not None, problems
+        self.stored[key] = resource
+
+    def delete(self, key: str) -> None:
+        resource = self.stored[key]
+        metadata = resource.metadata.model_copy(update={"deletion_timestamp": "2024-02-01T00:00:00Z"})
+        self.stored[key] = resource.model_copy(update={"metadata": metadata})
+
+    async def resources(self) -> Sequence[AnyResource]:
+        return list(self.stored.values())
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None:
+        self.stored[resource.key] = self.stored[resource.key].model_copy(update={"status": status})
+
+    async def release(self, resource: AnyResource) -> None:
+        del self.stored[resource.key]
+
+
+class OperatorSimulation:
+    """A simulated cluster with its resources. Each reconciliation has a new Reconciler, without any state."""
+
+    def __init__(self, cluster: SimulatedCluster | None = None) -> None:
+        self.cluster = cluster or SimulatedCluster()
+        self.store = FakeStore(self.cluster)
+        self.secrets = FakeSecrets()
+        self.drivers = FakeDrivers()
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
+        self.store.apply(kind, name, spec, **annotations)
+
+    def apply_cluster(
+        self, replicas: int = 3, *, config: Mapping[str, str] | None = None, **spec: object
+    ) -> None:
+        self.apply("BrokerCluster", "demo", {"replicas": replicas, "config": dict(config or {}), **spec})
+
+    def apply_topic(self, name: str, *, partitions: int = 4, replicas: int = 3, **spec: object) -> None:
+        self.apply(
+            "Topic",
+            name,
+            {"clusterRef": {"name": "demo"}, "partitions": partitions, "replicas": replicas, **spec},
+        )
+
+    def reconcile(self, ms: int = 500) -> list[str]:
+        """Reconcile once, then let time pass. Returns the steps."""
+        reconciler = Reconciler(
+            Environment(
+                self.cluster,
+                SimulatedKafka(self.cluster),
+                self.store,
+                self.secrets,
+                self.drivers,
+                lambda: self.cluster.now_ms,
+            )
+        )
+        result = asyncio.run(reconciler.reconcile())
+        self.cluster.advance(ms)
+        return result.steps
+
+    def reconcile_until_ready(self, reconciles_max: int = 400) -> None:
+        """Reconcile until all resources are Ready, or none is left."""
+        for _ in range(reconciles_max):
+            self.reconcile()
+            if all(is_ready(resource) for resource in self.store.stored.values()):
+                return
+        raise AssertionError("not converged: " + "; ".join(self.describe_conditions()))
+
+    def reconcile_until(self, condition: Callable[[], bool], reconciles_max: int = 200) -> None:
+        for _ in range(reconciles_max):
+            if condition():
+                return
+            self.reconcile()
+        raise AssertionError("the condition did not become true: " + "; ".join(self.describe_conditions()))
+
+    def describe_conditions(self) -> list[str]:
+        return [f"{key}: {self.condition(key)}" for key in self.store.stored]
+
+    def condition(self, key: str, type_: str = "Ready") -> tuple[str, str, str]:
+        condition = find(self.store.stored[key].status.conditions, type_)
+        assert condition is not None, f"{key} has no condition {type_}"
+        return condition.status, condition.reason, condition.message
+
+    def status(self, key: str = "BrokerCluster/demo") -> Status:
+        return self.store.stored[key].status
