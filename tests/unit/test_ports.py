@@ -12,17 +12,26 @@ from pathlib import Path
 import ottla.ports
 
 PACKAGES = ("controller", "coordinators", "metadata", "quotas", "replication", "server", "storage")
-BANNED_METHODS = frozenset(
-    "glob is_dir is_file iterdir mkdir read_bytes read_text rglob rmdir touch unlink write_bytes "
-    "write_text".split()
-)
-EXEMPT = frozenset(
-    (
-        "metadata/config_def.py",  # configuration files, which programs read before they start a broker
-        "metadata/zookeeper_access.py",
-        "server/metrics/broker.py",  # /proc
-    )
-)
+BANNED_METHODS = {
+    "glob",
+    "is_dir",
+    "is_file",
+    "iterdir",
+    "mkdir",
+    "read_bytes",
+    "read_text",
+    "rglob",
+    "rmdir",
+    "touch",
+    "unlink",
+    "write_bytes",
+    "write_text",
+}
+EXEMPT = {
+    "metadata/config_def.py",  # configuration files, which programs read before they start a broker
+    "metadata/zookeeper_access.py",
+    "server/metrics/broker.py",  # /proc
+}
 
 
 def uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
