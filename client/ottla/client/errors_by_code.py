@@ -18,7 +18,7 @@ from ottla.protocol.errors import ErrorCode
 
 
 class UnknownServerError(BrokerError):
-    """The broker failed in a way it has no code for; its log tells more."""
+    """The broker had an unexpected error; its log has the details."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -30,19 +30,19 @@ class OffsetOutOfRangeError(BrokerError):
 
 
 class CorruptMessageError(RetriableError, BrokerError):
-    """A record batch fails its checksum, or its sizes do not add up."""
+    """A record batch has a wrong checksum or inconsistent sizes."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class UnknownTopicOrPartitionError(InvalidMetadataError, BrokerError):
-    """This broker knows no such topic or partition."""
+    """This broker does not have the topic or partition."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class InvalidFetchSizeError(BrokerError):
-    """The fetch asks for a size that makes no sense."""
+    """The requested fetch size is invalid."""
 
     code = ErrorCode.INVALID_FETCH_SIZE
 
@@ -54,13 +54,13 @@ class LeaderNotAvailableError(InvalidMetadataError, BrokerError):
 
 
 class NotLeaderOrFollowerError(InvalidMetadataError, BrokerError):
-    """The broker does not lead the partition, or holds no replica of it that may serve this."""
+    """The broker is not the leader of the partition, or has no replica that can serve the request."""
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class RequestTimedOutError(RetriableError, BrokerError, TimeoutError):
-    """The request was not done within its time limit."""
+    """The request was not completed within its time-out."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
@@ -72,7 +72,7 @@ class BrokerNotAvailableError(BrokerError):
 
 
 class ReplicaNotAvailableError(InvalidMetadataError, BrokerError):
-    """The replica cannot be used for what was asked."""
+    """The replica is not available for the request."""
 
     code = ErrorCode.REPLICA_NOT_AVAILABLE
 
@@ -90,13 +90,13 @@ class StaleControllerEpochError(BrokerError):
 
 
 class OffsetMetadataTooLargeError(BrokerError):
-    """The text that goes with a committed offset is longer than the broker allows."""
+    """The metadata of a committed offset are longer than the broker allows."""
 
     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 class NetworkError(InvalidMetadataError, BrokerError):
-    """The connection broke before the answer came."""
+    """The connection failed before the response."""
 
     code = ErrorCode.NETWORK_EXCEPTION
 
@@ -108,7 +108,7 @@ class CoordinatorLoadInProgressError(RetriableError, BrokerError):
 
 
 class CoordinatorNotAvailableError(RetriableError, BrokerError):
-    """No coordinator can be named at present."""
+    """No coordinator is available at present."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -120,7 +120,7 @@ class NotCoordinatorError(RetriableError, BrokerError):
 
 
 class InvalidTopicError(BrokerError):
-    """The topic's name is not a legal one, or the topic may not be used like this."""
+    """The topic's name is invalid, or the topic does not allow the operation."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -132,7 +132,7 @@ class RecordListTooLargeError(BrokerError):
 
 
 class NotEnoughReplicasError(RetriableError, BrokerError):
-    """Fewer replicas are in sync than min.insync.replicas asks; nothing was appended."""
+    """Fewer replicas are in sync than min.insync.replicas requires; nothing was appended."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 
@@ -150,25 +150,25 @@ class InvalidRequiredAcksError(BrokerError):
 
 
 class IllegalGenerationError(BrokerError):
-    """The member speaks of a generation that is not the group's current one."""
+    """The member's generation is not the group's current one."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 
 
 class InconsistentGroupProtocolError(BrokerError):
-    """The member shares no protocol with the rest of the group."""
+    """The member has no protocol in common with the group."""
 
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 class InvalidGroupIdError(BrokerError):
-    """The group id is not a legal one."""
+    """The group id is invalid."""
 
     code = ErrorCode.INVALID_GROUP_ID
 
 
 class UnknownMemberIdError(BrokerError):
-    """The group has no member of that id."""
+    """The group has no member with this id."""
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -222,7 +222,7 @@ class UnsupportedSaslMechanismError(AuthenticationError, BrokerError):
 
 
 class IllegalSaslStateError(AuthenticationError, BrokerError):
-    """This request is out of place in the SASL exchange."""
+    """The request is not valid in this state of the SASL exchange."""
 
     code = ErrorCode.ILLEGAL_SASL_STATE
 
@@ -234,13 +234,13 @@ class UnsupportedVersionError(BrokerError):
 
 
 class TopicAlreadyExistsError(BrokerError):
-    """There is a topic of that name already."""
+    """A topic with this name exists already."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class InvalidPartitionsError(BrokerError):
-    """The partition count is not acceptable."""
+    """The number of partitions is invalid."""
 
     code = ErrorCode.INVALID_PARTITIONS
 
@@ -252,13 +252,13 @@ class InvalidReplicationFactorError(BrokerError):
 
 
 class InvalidReplicaAssignmentError(BrokerError):
-    """The replicas named for a partition are not acceptable."""
+    """The replica assignment is invalid."""
 
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 class InvalidConfigError(BrokerError):
-    """A configuration key or value is not acceptable."""
+    """A setting or its value is invalid."""
 
     code = ErrorCode.INVALID_CONFIG
 
@@ -270,13 +270,13 @@ class NotControllerError(RetriableError, BrokerError):
 
 
 class InvalidRequestError(BrokerError):
-    """The request contradicts itself, or lacks something it needs."""
+    """The request is inconsistent or incomplete."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class UnsupportedForMessageFormatError(BrokerError):
-    """The topic's message format is too old for this."""
+    """The topic's message format does not support the request."""
 
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
@@ -288,13 +288,13 @@ class PolicyViolationError(BrokerError):
 
 
 class OutOfOrderSequenceNumberError(BrokerError):
-    """The batch does not follow the producer's last one: something between them is missing."""
+    """The sequence number does not follow the producer's last batch."""
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class DuplicateSequenceNumberError(BrokerError):
-    """The producer sent a batch of this sequence number before."""
+    """The producer has sent a batch with this sequence number before."""
 
     code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
@@ -306,13 +306,13 @@ class InvalidProducerEpochError(BrokerError):
 
 
 class InvalidTxnStateError(BrokerError):
-    """The transaction is not in a state in which this can be done."""
+    """The transaction's state does not allow the operation."""
 
     code = ErrorCode.INVALID_TXN_STATE
 
 
 class InvalidProducerIdMappingError(BrokerError):
-    """The producer id is not the one its transactional id has now."""
+    """The producer id is not the transactional id's current one."""
 
     code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
@@ -324,7 +324,7 @@ class InvalidTransactionTimeoutError(BrokerError):
 
 
 class ConcurrentTransactionsError(RetriableError, BrokerError):
-    """The producer's previous transaction is still being finished."""
+    """The producer's previous transaction is not completed yet."""
 
     code = ErrorCode.CONCURRENT_TRANSACTIONS
 
@@ -348,7 +348,7 @@ class SecurityDisabledError(BrokerError):
 
 
 class OperationNotAttemptedError(BrokerError):
-    """Not tried, because another part of the same request failed."""
+    """Not attempted, because another part of the request failed."""
 
     code = ErrorCode.OPERATION_NOT_ATTEMPTED
 
@@ -366,25 +366,25 @@ class LogDirNotFoundError(BrokerError):
 
 
 class SaslAuthenticationFailedError(AuthenticationError, BrokerError):
-    """The credentials were refused."""
+    """Authentication failed."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 class UnknownProducerIdError(BrokerError):
-    """The broker remembers nothing of this producer id."""
+    """The broker has no state of this producer id."""
 
     code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 class ReassignmentInProgressError(BrokerError):
-    """The partition is being moved already."""
+    """A reassignment of the partition is in progress."""
 
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
 class DelegationTokenAuthDisabledError(BrokerError):
-    """Delegation tokens are switched off."""
+    """Delegation tokens are disabled."""
 
     code = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
@@ -396,7 +396,7 @@ class DelegationTokenNotFoundError(BrokerError):
 
 
 class DelegationTokenOwnerMismatchError(BrokerError):
-    """The delegation token is somebody else's."""
+    """The delegation token belongs to another principal."""
 
     code = ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
 
@@ -438,19 +438,19 @@ class GroupIdNotFoundError(BrokerError):
 
 
 class FetchSessionIdNotFoundError(RetriableError, BrokerError):
-    """The fetch session is gone; start a new one."""
+    """The fetch session does not exist; start a new one."""
 
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 class InvalidFetchSessionEpochError(RetriableError, BrokerError):
-    """The fetch session is at another epoch; start a new one."""
+    """The fetch session has another epoch; start a new one."""
 
     code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 class ListenerNotFoundError(InvalidMetadataError, BrokerError):
-    """The leader has no listener of the name this request came in on."""
+    """The leader has no listener with the name of this request's listener."""
 
     code = ErrorCode.LISTENER_NOT_FOUND
 
@@ -474,7 +474,7 @@ class UnknownLeaderEpochError(RetriableError, BrokerError):
 
 
 class UnsupportedCompressionTypeError(BrokerError):
-    """The request's version cannot carry records compressed like this."""
+    """The request's version does not support the compression codec."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
@@ -492,7 +492,7 @@ class OffsetNotAvailableError(RetriableError, BrokerError):
 
 
 class MemberIdRequiredError(BrokerError):
-    """Join again, with the member id given here."""
+    """Join again with the member id of this response."""
 
     code = ErrorCode.MEMBER_ID_REQUIRED
 
@@ -516,43 +516,43 @@ class FencedInstanceIdError(BrokerError):
 
 
 class EligibleLeadersNotAvailableError(InvalidMetadataError, BrokerError):
-    """No replica that could lead is alive."""
+    """No eligible leader is alive."""
 
     code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 class ElectionNotNeededError(InvalidMetadataError, BrokerError):
-    """The leader is already the one an election would choose."""
+    """The leader would not change by an election."""
 
     code = ErrorCode.ELECTION_NOT_NEEDED
 
 
 class NoReassignmentInProgressError(BrokerError):
-    """The partition is not being moved."""
+    """No reassignment of the partition is in progress."""
 
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class GroupSubscribedToTopicError(BrokerError):
-    """A member of the group still reads the topic."""
+    """A member of the group subscribes to the topic."""
 
     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
 class InvalidRecordError(BrokerError):
-    """A record breaks a rule of its topic."""
+    """A record violates a rule of its topic."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 class UnstableOffsetCommitError(RetriableError, BrokerError):
-    """Offsets of an open transaction are pending; ask again."""
+    """Offsets of an open transaction are pending; retry."""
 
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 class ThrottlingQuotaExceededError(RetriableError, BrokerError):
-    """The quota for this kind of change is used up for now."""
+    """The quota is exceeded; retry later."""
 
     code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -564,13 +564,13 @@ class ProducerFencedError(BrokerError):
 
 
 class ResourceNotFoundError(BrokerError):
-    """There is no such resource."""
+    """The resource does not exist."""
 
     code = ErrorCode.RESOURCE_NOT_FOUND
 
 
 class DuplicateResourceError(BrokerError):
-    """The resource is named twice, or exists already."""
+    """The resource is given twice or exists already."""
 
     code = ErrorCode.DUPLICATE_RESOURCE
 
@@ -582,7 +582,7 @@ class UnacceptableCredentialError(BrokerError):
 
 
 class InconsistentVoterSetError(BrokerError):
-    """Sender and receiver disagree on who votes (KRaft)."""
+    """Sender and receiver have different voter sets (KRaft)."""
 
     code = ErrorCode.INCONSISTENT_VOTER_SET
 
@@ -618,31 +618,31 @@ class PositionOutOfRangeError(BrokerError):
 
 
 class UnknownTopicIdError(InvalidMetadataError, BrokerError):
-    """This broker knows no topic of that id."""
+    """This broker does not have a topic with this id."""
 
     code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
 class DuplicateBrokerRegistrationError(BrokerError):
-    """Another live broker has registered under this id."""
+    """Another live broker is registered with this id."""
 
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 class BrokerIdNotRegisteredError(BrokerError):
-    """No broker of that id is registered."""
+    """No broker with this id is registered."""
 
     code = ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 class InconsistentTopicIdError(InvalidMetadataError, BrokerError):
-    """The topic id is not the one in the log: the topic was deleted and made anew."""
+    """The topic id is not the one in the log: the topic was deleted and created again."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 class InconsistentClusterIdError(BrokerError):
-    """The request is meant for another cluster."""
+    """The request has another cluster id."""
 
     code = ErrorCode.INCONSISTENT_CLUSTER_ID
 
@@ -666,7 +666,7 @@ class IneligibleReplicaError(BrokerError):
 
 
 class NewLeaderElectedError(BrokerError):
-    """The change was made, and led to another leader."""
+    """The change was made and a new leader was elected."""
 
     code = ErrorCode.NEW_LEADER_ELECTED
 
@@ -696,13 +696,13 @@ class UnsupportedAssignorError(BrokerError):
 
 
 class StaleMemberEpochError(BrokerError):
-    """The member's epoch is behind; it has to hear of its assignment first."""
+    """The member's epoch is stale; it has to get its assignment first."""
 
     code = ErrorCode.STALE_MEMBER_EPOCH
 
 
 class MismatchedEndpointTypeError(BrokerError):
-    """The request went to a broker where a controller was meant, or the reverse."""
+    """The request is for a controller but the receiver is a broker, or the reverse."""
 
     code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
@@ -714,7 +714,7 @@ class UnsupportedEndpointTypeError(BrokerError):
 
 
 class UnknownControllerIdError(BrokerError):
-    """There is no controller of that id."""
+    """There is no controller with this id."""
 
     code = ErrorCode.UNKNOWN_CONTROLLER_ID
 
@@ -738,25 +738,25 @@ class InvalidRegistrationError(BrokerError):
 
 
 class TransactionAbortableError(BrokerError):
-    """The transaction has to be aborted; the producer may go on after that."""
+    """The producer must abort the transaction, and can continue then."""
 
     code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class InvalidRecordStateError(BrokerError):
-    """The record is not in a state in which this can be done (share groups)."""
+    """The record's state does not allow the operation (share groups)."""
 
     code = ErrorCode.INVALID_RECORD_STATE
 
 
 class ShareSessionNotFoundError(RetriableError, BrokerError):
-    """The share session is gone."""
+    """The share session does not exist."""
 
     code = ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
 class InvalidShareSessionEpochError(RetriableError, BrokerError):
-    """The share session is at another epoch."""
+    """The share session has another epoch."""
 
     code = ErrorCode.INVALID_SHARE_SESSION_EPOCH
 
@@ -774,13 +774,13 @@ class InvalidVoterKeyError(BrokerError):
 
 
 class DuplicateVoterError(BrokerError):
-    """The voter is in the set already (KRaft)."""
+    """The voter set has the voter already (KRaft)."""
 
     code = ErrorCode.DUPLICATE_VOTER
 
 
 class VoterNotFoundError(BrokerError):
-    """The voter is not in the set (KRaft)."""
+    """The voter set does not have the voter (KRaft)."""
 
     code = ErrorCode.VOTER_NOT_FOUND
 
