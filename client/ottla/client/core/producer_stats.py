@@ -1,7 +1,7 @@
-"""What a producer counts, batch by batch, under the names of Kafka's SenderMetricsRegistry.
+"""Metrics of a producer, by the names of Kafka's SenderMetricsRegistry.
 
-Recorded in by `sender`, read by `Producer.metrics` and `measurements`. Kept by topic; the client's own are
-their sums, so that nothing is counted twice.
+Recorded by `sender` once a batch, read by `Producer.metrics` and `measurements`. They are kept by topic;
+those of the producer are sums over the topics.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ class _TopicStats:
     def __init__(self, window: Window) -> None:
         self.records = Stat(window)
         self.bytes = Stat(window)
-        """One value a batch."""
+        """One value for each batch."""
         self.compression = Stat(window)
         self.retries = Stat(window)
         self.errors = Stat(window)
 
 
 class ProducerStats:
-    """Times in seconds come in; as in Kafka, figures of time are milliseconds."""
+    """Records sends, retries and failures of batches. Times are recorded in seconds and reported in
+    milliseconds, as in Kafka."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -40,7 +41,7 @@ class ProducerStats:
         return stats
 
     def sent(self, batch: Batch, now: float) -> None:
-        """A batch goes out, for the first time or again."""
+        """A batch is sent, for the first time or again."""
         assert batch.data is not None
         count = batch.count
         topic = self._of(batch.tp.topic)
@@ -52,7 +53,7 @@ class ProducerStats:
             self._queue_times_ms.record((now - batch.created_at) * 1000, now)
 
     def requested(self, records: int, now: float) -> None:
-        """A request with so many records goes out."""
+        """A request with this number of records is sent."""
         self._records_per_request.record(records, now)
 
     def retried(self, batch: Batch, now: float) -> None:
@@ -65,7 +66,7 @@ class ProducerStats:
         self._splits.record(1, now)
 
     def figures(self, now: float) -> Figures:
-        """Those of the whole producer."""
+        """Metrics of the whole producer."""
         topics = list(self._topics.values())
         sizes = [topic.bytes for topic in topics]
         return {
