@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -267,7 +268,9 @@ def test_threads_run_no_more_jobs_at_once_than_allowed(workers: Workers) -> None
 
         assert await asyncio.gather(*[threads.submit(work, n) for n in range(9)]) == list(range(9))
         assert most == 2
-        begun = threads.submit(work, 1)
+        has_begun = threading.Event()
+        begun = threads.submit(lambda: (has_begun.set(), work(1))[1])
+        await asyncio.to_thread(has_begun.wait)
         await threads.stop()
         assert await begun == 1
         with pytest.raises(RuntimeError):

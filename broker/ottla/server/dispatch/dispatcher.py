@@ -31,7 +31,7 @@ from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters
 from ottla.server.dispatch.splits import Split, has_items
-from ottla.server.network.connection import Connection, Part, PendingResponse
+from ottla.server.network.channel import Connection, Part, PendingResponse
 
 if TYPE_CHECKING:
     from ottla.server.dispatch.sliced_work import SlicedTask

@@ -33,7 +33,7 @@ from ottla.server.dispatch.splits import (
     release,
     split_of,
 )
-from ottla.server.network.connection import Part
+from ottla.server.network.channel import Part
 
 PART_S: Final = 0.004
 FIRST_PART_ITEMS: Final = 20

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.protocol.records import INT32_MAX
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_config import INT64_MAX, LogConfig
 from ottla.storage.log_segment import LogSegment
-from ottla.storage.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log  # the worker process does not load it
