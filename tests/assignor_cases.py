@@ -49,7 +49,7 @@ def shown(assignments: Mapping[str, list[TopicPartition]]) -> str:
     return " ".join(f"{name}={','.join(sorted(map(str, assignments[name])))}" for name in sorted(assignments))
 
 
-def story(seed: int) -> Iterator[Case]:
+def scenario(seed: int) -> Iterator[Case]:
     """One group in rebalance after rebalance: members come and go, subscriptions and topics change."""
     dice = random.Random(seed)
     assignor = dice.choice(sorted(BY_NAME))

@@ -123,17 +123,17 @@ def make_the_first_lead(cluster: LocalCluster, topic: str, partitions: int) -> N
     cluster.wait_until(led, "the first replicas to lead")
 
 
-def wait_until_heard(cluster: LocalCluster) -> None:
+def wait_until_settings_applied(cluster: LocalCluster) -> None:
     """Wait until every broker has heard of all settings that were altered: it hears of them in order."""
     mark = str(random.randrange(80_000_000, 86_400_000))
     setting = "producer.id.expiration.ms"
     cluster.admin(lambda client: client.alter_broker_config(None, set_values={setting: mark}))
 
-    async def heard(client: AdminClient) -> bool:
+    async def is_applied(client: AdminClient) -> bool:
         marks = [(await client.describe_broker_configs(broker))[setting].value for broker in cluster.brokers]
         return set(marks) == {mark}
 
-    cluster.wait_until(lambda: cluster.admin(heard), "every broker to hear of its settings")
+    cluster.wait_until(lambda: cluster.admin(is_applied), "every broker to hear of its settings")
 
 
 def start_and_end(cluster: LocalCluster, topic: str, partition: int = 0) -> tuple[int, int]:

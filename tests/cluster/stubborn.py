@@ -49,7 +49,7 @@ def send_to_zombie(
         except (ConnectionLost, TimeoutError):
             return None
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn", timeout_s=60)
         broker.signal(signal.SIGSTOP)
         try:
@@ -62,4 +62,4 @@ def send_to_zombie(
         finally:
             connection.close()
 
-    return asyncio.run(story())
+    return asyncio.run(scenario())

@@ -22,8 +22,8 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from faults import cluster_for_faults, znodes_of
-from judges import needs_kafka_jars
 from kazoo.exceptions import NoNodeError
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
@@ -39,14 +39,14 @@ PLAIN, PAID = "plain", "paid"
 WAIT_S = 90.0
 
 
-class Scene(NamedTuple):
+class RunningCluster(NamedTuple):
     bootstrap: str
     kills: list[Callable[[], None]]
     """Each kills a broker and starts it again; returns when all is in sync."""
 
 
 @contextmanager
-def ottla(directory: Path) -> Iterator[Scene]:
+def ottla(directory: Path) -> Iterator[RunningCluster]:
     settings = {"transaction_state_log_num_partitions": "3"}
     with cluster_for_faults(directory, **settings) as cluster:
         for topic in (PLAIN, PAID):
@@ -61,11 +61,11 @@ def ottla(directory: Path) -> Iterator[Scene]:
                 in_sync = partial(cluster.fully_replicated, topic, PARTITIONS)
                 cluster.wait_until(in_sync, "all to be in sync")
 
-        yield Scene(cluster.bootstrap, [partial(kill, broker_id) for broker_id in cluster.brokers])
+        yield RunningCluster(cluster.bootstrap, [partial(kill, broker_id) for broker_id in cluster.brokers])
 
 
 @contextmanager
-def apache_kafka(directory: Path) -> Iterator[Scene]:
+def apache_kafka(directory: Path) -> Iterator[RunningCluster]:
     needs_kafka_jars()
     settings = {
         "transaction.state.log.replication.factor": "1",
@@ -91,7 +91,7 @@ def apache_kafka(directory: Path) -> Iterator[Scene]:
                         tree.delete(path)
             broker.start()
 
-        yield Scene(broker.bootstrap, [kill])
+        yield RunningCluster(broker.bootstrap, [kill])
     finally:
         broker.stop()
         zookeeper.stop()
@@ -229,7 +229,7 @@ def stored(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, int]]:
     return found
 
 
-async def play(writers: Writers, readers: Readers) -> None:
+async def produce_and_consume(writers: Writers, readers: Readers) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(writers.send_plain())
         tasks.create_task(writers.send_in_transactions())
@@ -239,17 +239,17 @@ async def play(writers: Writers, readers: Readers) -> None:
 
 @pytest.mark.parametrize("kind", [ottla, apache_kafka])
 def test_everything_acknowledged_is_there_once_and_in_order(
-    tmp_path: Path, kind: Callable[[Path], AbstractContextManager[Scene]]
+    tmp_path: Path, kind: Callable[[Path], AbstractContextManager[RunningCluster]]
 ) -> None:
-    with kind(tmp_path) as scene, ThreadPoolExecutor(1) as pool:
-        writers, readers = Writers(scene.bootstrap), Readers(scene.bootstrap)
+    with kind(tmp_path) as running, ThreadPoolExecutor(1) as pool:
+        writers, readers = Writers(running.bootstrap), Readers(running.bootstrap)
         # Brokers are started from this thread: with the one that started it, a broker goes as well.
-        playing = pool.submit(asyncio.run, play(writers, readers))
+        producing = pool.submit(asyncio.run, produce_and_consume(writers, readers))
 
         def until(condition: Callable[[], bool], what: str) -> None:
-            wait_until(lambda: playing.done() or condition(), timeout_s=WAIT_S)
-            if playing.done():
-                playing.result()
+            wait_until(lambda: producing.done() or condition(), timeout_s=WAIT_S)
+            if producing.done():
+                producing.result()
             assert condition(), f"never came true: {what}"
 
         def goes_on() -> None:
@@ -258,7 +258,7 @@ def test_everything_acknowledged_is_there_once_and_in_order(
             until(lambda: readers.commits > commits + 3, "more commits")
 
         try:
-            for kill in scene.kills:
+            for kill in running.kills:
                 goes_on()
                 kill()
             goes_on()
@@ -266,10 +266,10 @@ def test_everything_acknowledged_is_there_once_and_in_order(
             until(readers_have(readers, writers), "the group has read all")
         finally:
             writers.stopping = readers.stopping = True
-        playing.result(WAIT_S)
+        producing.result(WAIT_S)
         assert writers.retries > 0, "the kills were not felt"
         assert writers.aborted
-        plain, paid = stored(scene.bootstrap, PLAIN), stored(scene.bootstrap, PAID)
+        plain, paid = stored(running.bootstrap, PLAIN), stored(running.bootstrap, PAID)
 
     for partition in range(PARTITIONS):
         assert in_order(plain[TopicPartition(PLAIN, partition)]) == writers.sent[partition]

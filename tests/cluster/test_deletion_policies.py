@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from up_session import UpSession
 
 from bench.apache_kafka import run_tool

@@ -48,11 +48,11 @@ class Client:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    def _ask(self, talk: Callable[[BrokerConnection], Coroutine[Any, Any, T]]) -> T:
+    def _ask(self, recorder: Callable[[BrokerConnection], Coroutine[Any, Any, T]]) -> T:
         async def ask() -> T:
             connection = await BrokerConnection.open("127.0.0.1", self.port, timeout_s=60)
             try:
-                return await talk(connection)
+                return await recorder(connection)
             finally:
                 connection.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from faults import bring_back, cluster_for_faults, start_and_end
 from group_members import WatchedGroup
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer
 
 from ottla.client.admin_types import TopicPartition

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from faults import bring_back, cluster_for_faults, partition_of, wait_until_forgotten, znodes_of
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from stubborn import send_to
 from verify import read_topic
 

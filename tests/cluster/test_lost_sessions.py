@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from faults import close_session_of, cluster_for_faults
-from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.cluster import LocalCluster

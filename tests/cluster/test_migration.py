@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from group_members import Member
-from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from mixed import Kind, Seat
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.ports import wait_until

@@ -15,11 +15,11 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from mixed import Kind, Seat
 from network import Host, Network, needs_namespaces
+from oracles import needs_kafka_jars
 
 from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
@@ -114,7 +114,7 @@ class Divided:
         """Ten records by each codec, each codec's in a batch of their own, to the leader and nobody else."""
         failures: list[object] = []
 
-        def settled(error: object, _: object) -> None:
+        def delivered(error: object, _: object) -> None:
             if error:
                 failures.append(error)
 
@@ -130,7 +130,7 @@ class Divided:
             )
             for number in range(10):
                 value = f"{what} {codec} {number} ".encode() * 20
-                producer.produce(topic, value, on_delivery=settled)
+                producer.produce(topic, value, on_delivery=delivered)
             assert producer.flush(100) == 0
         assert failures == []
 

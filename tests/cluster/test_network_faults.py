@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from faults import SETTINGS, make_the_first_lead
-from judges import needs_kafka_jars
 from network import Network, NetworkCluster, needs_namespaces
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept
 
 from ottla.client.admin_types import PartitionDescription

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from faults import bring_back, cluster_for_faults, partition_of, present_leader
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.cluster import LocalCluster

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from faults import bring_back, cluster_for_faults, leader_of, present_leader, start_and_end, wait_until_heard
+from faults import (
+    bring_back,
+    cluster_for_faults,
+    leader_of,
+    present_leader,
+    start_and_end,
+    wait_until_settings_applied,
+)
 
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
@@ -115,7 +122,7 @@ def test_what_is_too_old_goes_even_if_it_is_all(cluster: LocalCluster, topic: st
         "one empty segment to be left on each broker",
     )
     alter(cluster, topic, retention_ms="100000000")
-    wait_until_heard(cluster)
+    wait_until_settings_applied(cluster)
     fill(cluster, topic, 10)
     assert start_and_end(cluster, topic) == (RECORDS, RECORDS + 10)
 
@@ -124,7 +131,7 @@ def test_a_reader_behind_the_start_is_told_and_may_begin_anew(cluster: LocalClus
     alter(cluster, topic, retention_bytes=str(3 * SEGMENT_BYTES))
     cluster.wait_until(lambda: start_and_end(cluster, topic)[0] > 10, "the log start to move")
     alter(cluster, topic, retention_bytes="-1")
-    wait_until_heard(cluster)
+    wait_until_settings_applied(cluster)
     start, _ = start_and_end(cluster, topic)
 
     def first(reset: str) -> tuple[int | None, int | None]:

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
 from ottla.protocol.messages import CreateDelegationTokenRequest, CreateDelegationTokenResponse
-from tests.interop.pairs import JAVA, OURS, Pair
-from tests.interop.secured import PLAIN_MODULE, SCRAM_MODULE, Place, SaslTalk
-from tests.judges import needs_kafka_jars
+from tests.interop.mixed_pair import JAVA, OURS, Pair
+from tests.interop.secured import PLAIN_MODULE, SCRAM_MODULE, Place, RawSaslConnection
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 USER, PASSWORD = "broker", "among-brokers"
@@ -163,8 +163,10 @@ def test_credentials_made_by_one_broker_let_in_at_the_other(cluster: Secured, tm
     for used_at, user in ((JAVA, "dora"), (OURS, "emil")):
 
         def let_in(used_at: int = used_at, user: str = user) -> bool:
-            with SaslTalk(cluster.ports[used_at]["SASL_SSL"], cluster.place.trusting()) as talk:
-                return talk.log_in_by_scram("SCRAM-SHA-256", user, "geheim").error_code == 0
+            with RawSaslConnection(
+                cluster.ports[used_at]["SASL_SSL"], cluster.place.trusting()
+            ) as connection:
+                return connection.log_in_by_scram("SCRAM-SHA-256", user, "geheim").error_code == 0
 
         assert wait_until(let_in, timeout_s=120), user
 
@@ -184,16 +186,18 @@ def test_a_token_made_by_one_broker_lets_in_at_the_other(cluster: Secured, tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     token_id, hmac = done.stdout.splitlines()[-1].split()[:2]
     made = CreateDelegationTokenRequest(owner_principal_name="", owner_principal_type="")
-    with SaslTalk(cluster.ports[JAVA]["SASL_SSL"], cluster.place.trusting()) as talk:
-        talk.log_in("bert", "bert")
-        answer = talk.ask(made, 3)
+    with RawSaslConnection(cluster.ports[JAVA]["SASL_SSL"], cluster.place.trusting()) as connection:
+        connection.log_in("bert", "bert")
+        answer = connection.ask(made, 3)
     assert isinstance(answer, CreateDelegationTokenResponse)
     of_java = answer.token_id, base64.b64encode(bytes(answer.hmac)).decode()
     for used_at, (name, password) in ((JAVA, (token_id, hmac)), (OURS, of_java)):
 
         def let_in(used_at: int = used_at, name: str = name, password: str = password) -> bool:
-            with SaslTalk(cluster.ports[used_at]["SASL_SSL"], cluster.place.trusting()) as talk:
-                answer = talk.log_in_by_scram("SCRAM-SHA-512", name, password, by_token=True)
+            with RawSaslConnection(
+                cluster.ports[used_at]["SASL_SSL"], cluster.place.trusting()
+            ) as connection:
+                answer = connection.log_in_by_scram("SCRAM-SHA-512", name, password, by_token=True)
                 return answer.error_code == 0
 
         assert wait_until(let_in, timeout_s=120), used_at

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from faults import bring_back, cluster_for_faults, present_leader
-from judges import java, needs_kafka_jars, streams_and_connect
+from oracles import java, needs_kafka_jars, streams_and_connect
 
 from bench.apache_kafka import LEAN_JVM, kafka_classpath
 from bench.maven import JarsUnavailable

@@ -16,7 +16,7 @@ from faults import (
     partition_of,
     wait_until_forgotten,
 )
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from stubborn import send_to
 from verify import VerifiableProducer, check_all_kept, read_topic
 

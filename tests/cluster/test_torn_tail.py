@@ -15,7 +15,7 @@ from faults import (
     partition_of,
     present_leader,
 )
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import TopicPartition

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from faults import bring_back, cluster_for_faults, present_leader
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import java_command
 from ottla.coordinators.records import partition_for

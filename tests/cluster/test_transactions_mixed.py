@@ -17,8 +17,8 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from mixed import Kind, Seat
+from oracles import needs_kafka_jars
 
 from ottla.coordinators.records import partition_for
 from ottla.local.ports import wait_until
@@ -27,7 +27,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection
-from tests.interop.transaction_talk import (
+from tests.interop.transaction_requests import (
     Producer,
     add,
     add_offsets,
@@ -135,17 +135,17 @@ class Cluster:
         """Send it to the broker that `find` names, until that answers without an error that will pass."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            told: object
+            reported: object
             try:
                 broker = await find()
                 answer = await self.ask(broker, request, version)
-                told = ErrorCode.of(error(answer))
-                if told is ErrorCode.NONE:
+                reported = ErrorCode.of(error(answer))
+                if reported is ErrorCode.NONE:
                     return answer
-                assert told.retriable, (request, answer)
+                assert reported.retriable, (request, answer)
             except (OSError, TimeoutError, LookupError) as problem:
-                told = problem
-            assert time.monotonic() < deadline, (request, told)
+                reported = problem
+            assert time.monotonic() < deadline, (request, reported)
             await asyncio.sleep(0.1)
 
     async def coordinator(self, kind: int, key: str) -> int:

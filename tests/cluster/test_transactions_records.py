@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from faults import SETTINGS, close_session_of, leader_of
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster

@@ -57,7 +57,7 @@ def consume(session: UpSession, records: int) -> None:
             consumer.getone()
 
 
-def told(session: UpSession) -> dict[str, Any]:
+def reported(session: UpSession) -> dict[str, Any]:
     resource = session.resource(KEY)
     assert resource is not None
     found: dict[str, Any] = resource["status"].get("audit") or {}
@@ -86,7 +86,7 @@ def test_a_topic_says_what_has_not_reached_every_tier_and_until_when_all_has(
         )
         assert session.condition(KEY, "Complete")[2].startswith("10 records are missing in ")
         session.wait_line(rf"{KEY} Complete=False Missing")
-        found = told(session)
+        found = reported(session)
         assert (found["pipeline"], found["missing"], found["duplicated"]) == ("audit", 10, 0)
         assert {window["tier"] for window in found["windows"]} == {"billing"}
         assert sum(window["missing"] for window in found["windows"]) == 10
@@ -95,17 +95,17 @@ def test_a_topic_says_what_has_not_reached_every_tier_and_until_when_all_has(
         consume(session, 10)
         until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         session.wait_until(lambda: session.condition(KEY, "Complete")[:2] == ("True", "Complete"), "Complete")
-        session.wait_until(lambda: told(session)["completeUntil"] >= until, f"complete until {until}")
-        assert told(session)["missing"] == 0
-        assert "windows" not in told(session) or told(session)["windows"] == []
+        session.wait_until(lambda: reported(session)["completeUntil"] >= until, f"complete until {until}")
+        assert reported(session)["missing"] == 0
+        assert "windows" not in reported(session) or reported(session)["windows"] == []
 
         # Without its audit nothing more is said, and the last result stays until the audit goes.
         session.write("Pipeline", "audit", audit(suspend=True))
         session.wait_until(
             lambda: session.condition(KEY, "Complete")[:2] == ("Unknown", "AuditNotRunning"), "Unknown"
         )
-        assert told(session)["completeUntil"] >= until
+        assert reported(session)["completeUntil"] >= until
         session.remove("Pipeline", "audit")
         session.wait_until(lambda: session.condition(KEY, "Complete") == ("", "", ""), "no audit")
-        assert told(session) == {}
+        assert reported(session) == {}
         assert session.stop() == 0

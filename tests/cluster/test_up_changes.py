@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from up_session import HOST, UpSession
 
 from bench.apache_kafka import run_tool

@@ -28,8 +28,8 @@ from up_session import HOST, UpSession
 from bench.apache_kafka import run_tool
 from ottla.local.ports import wait_until
 from ottla.protocol.errors import ErrorCode
-from tests.interop.secured import SaslTalk
-from tests.judges import needs_kafka_jars
+from tests.interop.secured import RawSaslConnection
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 REF = {"clusterRef": {"name": "demo"}}
@@ -67,14 +67,14 @@ class Users:
         spec = {**REF, "authentication": authentication, "authorization": authorization}
         self.session.write("User", name, spec)
 
-        def settled() -> bool:
+        def is_ready() -> bool:
             user = self.session.resource(f"User/{name}")
             if user is None or user["spec"] != spec:
                 return False
             current = user["status"]["observedGeneration"] == user["metadata"]["generation"]
             return current and self.session.condition(f"User/{name}")[0] == "True"
 
-        self.session.wait_until(settled, f"{name} to be ready")
+        self.session.wait_until(is_ready, f"{name} to be ready")
 
     def file(self, secret: str, entry: str) -> Path:
         return self.session.data / "secrets" / secret / entry
@@ -117,8 +117,8 @@ class Users:
     def login(self, name: str, password: str) -> int:
         """The error code."""
         context = ssl.create_default_context(cafile=self._trusted["ssl.ca.location"])
-        with SaslTalk(self.session.port, context) as talk:
-            return talk.log_in_by_scram("SCRAM-SHA-512", name, password).error_code
+        with RawSaslConnection(self.session.port, context) as connection:
+            return connection.log_in_by_scram("SCRAM-SHA-512", name, password).error_code
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +138,11 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
 
 def written(settings: dict[str, str], topic: str, value: bytes = b"x") -> int | None:
     """The error code of one record's delivery; None: it is there."""
-    told: list[KafkaError | None] = []
+    reported: list[KafkaError | None] = []
     producer = Producer({**settings, "message.timeout.ms": "120000"})
-    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: told.append(error))
+    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: reported.append(error))
     assert producer.flush(180) == 0
-    [error] = told
+    [error] = reported
     return None if error is None else error.code()
 
 

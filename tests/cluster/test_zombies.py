@@ -21,7 +21,7 @@ from faults import (
     partition_of,
     present_leader,
 )
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from stubborn import batch_request, send_to, send_to_zombie
 from verify import VerifiableProducer, check_all_kept, read_topic
 

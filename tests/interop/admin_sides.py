@@ -49,24 +49,24 @@ class Side(NamedTuple):
     disks: tuple[str, str]
 
 
-Story = Callable[[AdminClient, Side], Awaitable[list[Any]]]
+Scenario = Callable[[AdminClient, Side], Awaitable[list[Any]]]
 
 
 class Sides(NamedTuple):
     by_name: Mapping[str, Side]
 
-    def same(self, story: Story) -> list[Any]:
+    def same(self, scenario: Scenario) -> list[Any]:
         """The notes of both brokers, which must be the same."""
 
-        async def tell(side: Side) -> list[Any]:
+        async def call(side: Side) -> list[Any]:
             async with asyncio.timeout(120), AdminClient(bootstrap_servers=side.bootstrap) as admin:
-                return await story(admin, side)
+                return await scenario(admin, side)
 
-        async def tell_all() -> dict[str, list[Any]]:
-            told = await asyncio.gather(*map(tell, self.by_name.values()))
-            return dict(zip(self.by_name, told, strict=True))
+        async def call_all() -> dict[str, list[Any]]:
+            outcomes = await asyncio.gather(*map(call, self.by_name.values()))
+            return dict(zip(self.by_name, outcomes, strict=True))
 
-        found = asyncio.run(tell_all())
+        found = asyncio.run(call_all())
         differences = [
             f"{number}:\n  Ottla        {ours}\n  Apache Kafka {kafkas}"
             for number, (ours, kafkas) in enumerate(zip(found["Ottla"], found["Apache Kafka"], strict=True))
@@ -114,7 +114,9 @@ def both_brokers(directory: Path) -> Iterator[Sides]:
         yield Sides(sides)
 
 
-def told(results: Results[Any, Any], look: Callable[[Any], Any] = lambda result: result) -> dict[str, Any]:
+def outcomes(
+    results: Results[Any, Any], look: Callable[[Any], Any] = lambda result: result
+) -> dict[str, Any]:
     """Each item's result, as `look` has it, or the name of its error."""
     found = {str(key): look(result) for key, result in results.items()}
     return {**found, **{str(key): error.name for key, error in results.errors.items()}}

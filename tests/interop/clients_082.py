@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-from judges import java, kafka_082
+from oracles import java, kafka_082
 
 from bench.apache_kafka import LEAN_JVM
 from bench.maven import JarsUnavailable

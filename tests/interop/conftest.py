@@ -63,7 +63,7 @@ def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The bootstrap of one broker of Apache Kafka's."""
-    from judges import needs_kafka_jars
+    from oracles import needs_kafka_jars
 
     from bench.apache_kafka import KafkaBroker
     from ottla.local.zookeeper import EmbeddedZooKeeper

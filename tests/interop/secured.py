@@ -98,7 +98,7 @@ class Gone(Exception):
     """The broker has closed the connection."""
 
 
-class SaslTalk:
+class RawSaslConnection:
     """A connection by hand: requests are sent as they are, whatever state the broker is in."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
@@ -106,7 +106,7 @@ class SaslTalk:
         self._sock = sock if context is None else context.wrap_socket(sock, server_hostname="127.0.0.1")
         self._correlation = 0
 
-    def __enter__(self) -> SaslTalk:
+    def __enter__(self) -> RawSaslConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,7 +135,7 @@ class SaslTalk:
     def ask(self, request: Message, version: int) -> Message:
         """Raises Gone."""
         self._correlation += 1
-        frame = frames.encode_request(request, version, self._correlation, "talk")
+        frame = frames.encode_request(request, version, self._correlation, "raw")
         self._sock.sendall(frame)
         answer = memoryview(self.receive())
         offset = frames.response_body_offset(request.api_key, version, answer)

@@ -18,25 +18,25 @@ from typing import Final
 import confluent_kafka.admin as confluent
 import kafka.admin as kafka_python
 import pytest
-from acl_scenes import NOWHERE, OTHER, SCENES, Broker, offsets_to_commit
+from acl_scenarios import NOWHERE, OTHER, SCENARIOS, Broker, offsets_to_commit
 from click.testing import CliRunner
-from group_talk import kafka_and_ottla
-from judges import needs_kafka_jars
 from kafka import KafkaAdminClient
 from kafka_tools import Command, run_all
-from strangers import (
-    ABROAD,
+from oracles import needs_kafka_jars
+from raw_client import (
+    ADMIN_HOST,
     BATCH,
+    CLIENT_HOST,
     CLOSED,
-    HOME,
     SECRET,
-    Stranger,
+    RawClient,
     allow,
     comparable,
     requests,
     served,
     write_acls,
 )
+from request_recorder import kafka_and_ottla
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient
@@ -84,7 +84,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Brok
         by_name: dict[str, Broker] = {}
         for name, port in ports.items():
             run_admin([("127.0.0.1", port)], make_topics)
-            with Stranger(port, HOME) as home:
+            with RawClient(port, ADMIN_HOST) as home:
                 assert wait_until(lambda home=home: coordinates(home), timeout_s=120)
                 answer = home.ask(m.MetadataRequest(topics=None), 12)
                 assert isinstance(answer, m.MetadataResponse)
@@ -100,7 +100,7 @@ async def make_topics(client: AdminClient) -> None:
         await client.create_topic(name, partitions=1, replication_factor=1)
 
 
-def coordinates(home: Stranger) -> bool:
+def coordinates(home: RawClient) -> bool:
     """Whether the group's offsets can be committed: some are, afterwards."""
     home.ask(m.FindCoordinatorRequest(key="g", key_type=0), 2)
     answer = home.ask(offsets_to_commit("g", SECRET, OTHER), 2)
@@ -113,7 +113,8 @@ def test_every_api_refuses_a_stranger_as_apache_kafka_does(brokers: dict[str, Br
     asked = 0
     with ExitStack() as open_connections:
         kafka, ours = (
-            open_connections.enter_context(Stranger(brokers[name].port)) for name in ("Apache Kafka", "Ottla")
+            open_connections.enter_context(RawClient(brokers[name].port))
+            for name in ("Apache Kafka", "Ottla")
         )
         of_kafka = served(brokers["Apache Kafka"].port)
         for key, versions in served(brokers["Ottla"].port).items():
@@ -135,7 +136,7 @@ def test_every_api_refuses_a_stranger_as_apache_kafka_does(brokers: dict[str, Br
         ("Alter", "Cluster:LITERAL:kafka-cluster", "CreateAcls"),
     ):
         assert (
-            f"Principal = User:ANONYMOUS is Denied Operation = {operation} from host = {ABROAD} "
+            f"Principal = User:ANONYMOUS is Denied Operation = {operation} from host = {CLIENT_HOST} "
             f"on resource = {resource} for request = {api} with resourceRefCount = 1" in said
         ), said[-2000:]
     assert not differences, "\n".join(differences)
@@ -164,24 +165,24 @@ def creation(bindings: Sequence[AclBinding]) -> m.CreateAclsRequest:
 ANY, MATCH = 1, 2
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_what_an_acl_allows(brokers: dict[str, Broker], scene: str) -> None:
-    granted, asked = SCENES[scene]
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_an_acl_allows(brokers: dict[str, Broker], scenario: str) -> None:
+    granted, asked = SCENARIOS[scenario]
     of_ours = served(brokers["Ottla"].port)
     asked = [each for each in asked if each[1](NOWHERE).api_key in of_ours]
-    told: dict[str, list[object]] = {}
+    by_broker: dict[str, list[object]] = {}
     for name, broker in brokers.items():
-        answers = told[name] = []
-        with Stranger(broker.port, HOME) as home, Stranger(broker.port) as stranger:
+        answers = by_broker[name] = []
+        with RawClient(broker.port, ADMIN_HOST) as home, RawClient(broker.port) as client:
             made = home.ask(creation(granted), 3)
             assert isinstance(made, m.CreateAclsResponse)
             assert [each.error_code for each in made.results] == [0] * len(granted)
             try:
                 for version, request in asked:
-                    answers.append(comparable(stranger.ask(request(broker), version)))
+                    answers.append(comparable(client.ask(request(broker), version)))
             finally:
                 answers.append(comparable(home.ask(removal(None, ANY), 3)))
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    kafka, ours = by_broker["Apache Kafka"], by_broker["Ottla"]
     assert len(kafka) == len(ours) == len(asked) + 1
     labels = [f"{request(NOWHERE)} v{version}" for version, request in asked] + ["DeleteAcls"]
     differing = [
@@ -194,7 +195,7 @@ def test_what_an_acl_allows(brokers: dict[str, Broker], scene: str) -> None:
 
 # --- what is asked of ACLs themselves ------------------------------------------------------------------
 
-ODD = Entry("User:eve", ABROAD, Operation.READ, Permission.ALLOW)
+ODD = Entry("User:eve", CLIENT_HOST, Operation.READ, Permission.ALLOW)
 CREATIONS = {
     "the cluster by another name": AclBinding(ResourcePattern(ResourceType.CLUSTER, "mine"), ODD),
     "no name": AclBinding(ResourcePattern(ResourceType.TOPIC, ""), ODD),
@@ -217,16 +218,16 @@ GOOD = AclBinding(ResourcePattern(ResourceType.TOPIC, SECRET), ODD)
 
 @pytest.mark.parametrize("oddity", CREATIONS)
 def test_what_cannot_be_an_acl(brokers: dict[str, Broker], oddity: str) -> None:
-    told: dict[str, list[object]] = {}
+    by_broker: dict[str, list[object]] = {}
     asked = creation([GOOD, CREATIONS[oddity]])
     unknown_code = creation([GOOD])
     unknown_code.creations[0].operation = 77
     for name, broker in brokers.items():
-        with Stranger(broker.port, HOME) as home:
+        with RawClient(broker.port, ADMIN_HOST) as home:
             answers = [home.ask(asked, 3), home.ask(unknown_code, 1), home.ask(description(SECRET), 2)]
             answers += [home.ask(removal(SECRET, pattern), 3) for pattern in (ANY, MATCH)]
-        told[name] = list(map(comparable, answers))
-    assert told["Ottla"] == told["Apache Kafka"]
+        by_broker[name] = list(map(comparable, answers))
+    assert by_broker["Ottla"] == by_broker["Apache Kafka"]
 
 
 def description(name: str | None) -> m.DescribeAclsRequest:
@@ -235,7 +236,7 @@ def description(name: str | None) -> m.DescribeAclsRequest:
         resource_name_filter=name,
         pattern_type_filter=MATCH,
         principal_filter=None,
-        host_filter=ABROAD,
+        host_filter=CLIENT_HOST,
         operation=ANY,
         permission_type=ANY,
     )
@@ -249,7 +250,7 @@ def removal(name: str | None, pattern: int) -> m.DeleteAclsRequest:
         "resource_name_filter": name,
         "pattern_type_filter": pattern,
         "principal_filter": None,
-        "host_filter": ABROAD,
+        "host_filter": CLIENT_HOST,
         "operation": ANY,
         "permission_type": ANY,
     }
@@ -275,12 +276,12 @@ def test_a_stranger_without_an_answer_loses_its_connection(brokers: dict[str, Br
                 timeout_ms=1000,
                 topic_data=[row(name=SECRET, partition_data=[data(index=0, records=records)])],
             )
-            told = []
+            by_broker = []
             for broker in brokers.values():
-                with Stranger(broker.port) as stranger:
-                    told.append(comparable(stranger.ask(request, 9)))
-            assert told[0] == told[1]
-            assert (told[0] == CLOSED) is (acks == 0)
+                with RawClient(broker.port) as client:
+                    by_broker.append(comparable(client.ask(request, 9)))
+            assert by_broker[0] == by_broker[1]
+            assert (by_broker[0] == CLOSED) is (acks == 0)
 
 
 # --- tools and clients of others -----------------------------------------------------------------------
@@ -416,7 +417,7 @@ def test_kafka_pythons_client_changes_acls(brokers: dict[str, Broker]) -> None:
 
 
 def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
-    def told(*arguments: str) -> object:
+    def acls_command(*arguments: str) -> object:
         bootstrap = f"127.0.0.1:{brokers['Ottla'].port}"
         result = CliRunner().invoke(
             main, ["acls", *arguments, "-b", bootstrap, "-o", "json", "--timeout", "60"]
@@ -435,12 +436,14 @@ def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
     }
     rows = [row, {**row, "operation": "alter-configs"}]
     both = ("--operation", "read", "--operation", "alter-configs")
-    assert told("add", "--topic", "cli-", "--prefixed", "--allow", ALICE, *both) == {"added": rows}
-    assert told("list", "--topic", "cli-", "--prefixed") == rows
-    assert told("list", "--principal", "User:nobody") == []
-    assert told("remove", "--topic", "cli-", "--prefixed", "--operation", "read") == {"removed": rows[:1]}
-    assert told("remove", "--topic", "cli-", "--prefixed") == {"removed": rows[1:]}
-    assert told("list", "--topic", "cli-", "--prefixed") == []
+    assert acls_command("add", "--topic", "cli-", "--prefixed", "--allow", ALICE, *both) == {"added": rows}
+    assert acls_command("list", "--topic", "cli-", "--prefixed") == rows
+    assert acls_command("list", "--principal", "User:nobody") == []
+    assert acls_command("remove", "--topic", "cli-", "--prefixed", "--operation", "read") == {
+        "removed": rows[:1]
+    }
+    assert acls_command("remove", "--topic", "cli-", "--prefixed") == {"removed": rows[1:]}
+    assert acls_command("list", "--topic", "cli-", "--prefixed") == []
 
 
 # --- one cluster ---------------------------------------------------------------------------------------
@@ -455,26 +458,26 @@ def test_brokers_of_both_kinds_hear_each_others_acls(brokers: dict[str, Broker],
         ports = [brokers["Apache Kafka"].port, joined.port]
         by_name = allow(ResourceType.TOPIC, SECRET, Operation.READ)
         by_prefix = allow(ResourceType.TOPIC, "oth", Operation.WRITE, pattern=PatternType.PREFIXED)
-        for told, other in (ports, ports[::-1]):
-            with Stranger(told, HOME) as home, Stranger(other) as stranger:
+        for port, other in (ports, ports[::-1]):
+            with RawClient(port, ADMIN_HOST) as home, RawClient(other) as client:
                 for granted, topic in ((by_name, SECRET), (by_prefix, OTHER)):
-                    assert wait_until(lambda: not sees(stranger, topic), timeout_s=120)  # noqa: B023
+                    assert wait_until(lambda: not sees(client, topic), timeout_s=120)  # noqa: B023
                     made = home.ask(creation(granted), 3)
                     assert isinstance(made, m.CreateAclsResponse)
                     assert [each.error_code for each in made.results] == [0]
-                    assert wait_until(lambda: sees(stranger, topic), timeout_s=120)  # noqa: B023
+                    assert wait_until(lambda: sees(client, topic), timeout_s=120)  # noqa: B023
                 home.ask(removal(None, ANY), 3)
                 assert wait_until(
-                    lambda: not sees(stranger, SECRET) and not sees(stranger, OTHER),
+                    lambda: not sees(client, SECRET) and not sees(client, OTHER),
                     timeout_s=120,
                 )
     finally:
         assert joined.stop(timeout_s=120)
 
 
-def sees(stranger: Stranger, topic: str) -> bool:
+def sees(client: RawClient, topic: str) -> bool:
     row = m.MetadataRequest.MetadataRequestTopic
-    answer = stranger.ask(m.MetadataRequest(topics=[row(name=topic)], allow_auto_topic_creation=False), 4)
+    answer = client.ask(m.MetadataRequest(topics=[row(name=topic)], allow_auto_topic_creation=False), 4)
     assert isinstance(answer, m.MetadataResponse)
     [found] = answer.topics
     return found.error_code == 0

@@ -31,7 +31,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
 from ottla.security import acls
-from tests.interop.secured import PLAIN_MODULE, SaslTalk
+from tests.interop.secured import PLAIN_MODULE, RawSaslConnection
 
 pytestmark = pytest.mark.timeout(420)
 USERS = ("anna", "alice", "bob")
@@ -97,11 +97,11 @@ def acl(
 
 def written(settings: dict[str, str], topic: str) -> int | None:
     """The error code of one record's delivery; None: it is there."""
-    told: list[KafkaError | None] = []
+    failed: list[KafkaError | None] = []
     producer = Producer({**settings, "message.timeout.ms": "240000"})
-    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: told.append(error))
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: failed.append(error))
     assert producer.flush(240) == 0
-    [error] = told
+    [error] = failed
     return None if error is None else error.code()
 
 
@@ -127,18 +127,18 @@ def test_nobody_but_anna_changes_acls(of: ClientSettings) -> None:
     assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
 
-def heard(consumer: Consumer, awaited: bytes | int) -> list[bytes | int | None]:
+def errors_of(consumer: Consumer, awaited: bytes | int) -> list[bytes | int | None]:
     """Values of records and codes of errors, in their order, until there is the awaited one."""
     found: list[bytes | int | None] = []
 
-    def told() -> bool:
+    def failed() -> bool:
         message = consumer.poll(1)
         if message is not None:
             error = message.error()
             found.append(message.value() if error is None else error.code())
         return awaited in found
 
-    assert wait_until(told, timeout_s=240), found
+    assert wait_until(failed, timeout_s=240), found
     return found
 
 
@@ -156,14 +156,14 @@ def test_each_reads_what_it_may(of: ClientSettings) -> None:
         consumer = reader(of(user), group)
         try:
             consumer.subscribe(["flights"])
-            found = heard(consumer, expected)
+            found = errors_of(consumer, expected)
             assert expected == b"x" or b"x" not in found
         finally:
             consumer.close()
     alone = reader(of("alice"), "none")
     try:
         alone.assign([TopicPartition("flights", 0, 0)])
-        assert b"x" not in heard(alone, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        assert b"x" not in errors_of(alone, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     finally:
         alone.close()
 
@@ -176,12 +176,12 @@ def test_a_reader_stops_when_its_acl_goes(of: ClientSettings) -> None:
     consumer = reader(of("bob"), "readers")
     try:
         consumer.assign([TopicPartition("private", 0, 0)])
-        heard(consumer, b"x")
+        errors_of(consumer, b"x")
         wanted = AclBindingFilter(
             TOPIC, "private", ResourcePatternType.LITERAL, "User:bob", None, READ, AclPermissionType.ALLOW
         )
         anna.delete_acls([wanted], request_timeout=60)[wanted].result(timeout=120)
-        heard(consumer, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        errors_of(consumer, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     finally:
         consumer.close()
 
@@ -194,9 +194,9 @@ def test_tokens_of_others_need_an_acl(of: ClientSettings) -> None:
     )
 
     def ask(user: str, request: Message) -> Any:
-        with SaslTalk(port) as talk:
-            talk.log_in(user, f"{user}s word")
-            return talk.ask(request, 3)
+        with RawSaslConnection(port) as connection:
+            connection.log_in(user, f"{user}s word")
+            return connection.ask(request, 3)
 
     def seen_by(user: str) -> list[str]:
         answer = ask(user, m.DescribeDelegationTokenRequest(owners=None))
@@ -260,7 +260,7 @@ def test_a_live_group_is_rewound_by_who_may_read_in_it(of: ClientSettings) -> No
     consumer = reader(of("bob"), group)
     try:
         consumer.subscribe(["flights"])
-        heard(consumer, b"x")
+        errors_of(consumer, b"x")
         consumer.commit(offsets=[TopicPartition("flights", 0, 3)], asynchronous=False)
         before = asyncio.run(asked("bob", look))
         assert (before[0], len(before[1]), before[2]) == ("Stable", 1, {flights: 3})

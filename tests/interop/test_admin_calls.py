@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_sides import Side, Sides, both_brokers, told, until
+from admin_sides import Side, Sides, both_brokers, outcomes, until
 from click.testing import CliRunner
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
 from confluent_kafka.admin import AdminClient as Confluent
 from confluent_kafka.admin import ConfigResource as ConfluentResource
 from confluent_kafka.admin import ResourceType as ConfluentResourceType
-from judges import needs_kafka_jars
 from kafka_tools import Command, run_all
+from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.client import Producer, errors
@@ -68,7 +68,7 @@ def tps(topic: str, *partitions: int) -> list[TopicPartition]:
 
 
 def test_topics(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         new = [
             NewTopic("a", 3, 1, {"retention.ms": "1000"}),
             NewTopic("b", assignment={0: [0], 1: [0]}),
@@ -81,10 +81,10 @@ def test_topics(sides: Sides) -> None:
         def like(made: Any) -> Any:
             return made.partitions, made.replication_factor, made.config["retention.ms"]
 
-        notes = [told(await admin.create_topics(new, validate_only=True), like)]
+        notes = [outcomes(await admin.create_topics(new, validate_only=True), like)]
         assert await admin.list_topics() == {}
         made = await admin.create_topics(new)
-        notes += [told(made, like), told(await admin.create_topics(new[:1]))]
+        notes += [outcomes(made, like), outcomes(await admin.create_topics(new[:1]))]
         listed = await admin.list_topics()
         ids = {name: topic.topic_id for name, topic in made.items()}
         assert {name: topic.topic_id for name, topic in listed.items()} == ids
@@ -93,18 +93,18 @@ def test_topics(sides: Sides) -> None:
             return topic.name, topic.internal, topic.partitions, sorted(topic.authorized_operations or ())
 
         names = ["a", "b", "nope", "no name!"]
-        notes.append(told(await admin.describe_topics(names, authorized_operations=True), shape))
+        notes.append(outcomes(await admin.describe_topics(names, authorized_operations=True), shape))
         by_id = await admin.describe_topics([made["a"].topic_id, NOBODY])
         assert by_id[made["a"].topic_id].name == "a"
         notes.append([error.name for error in by_id.errors.values()])
 
         counts = {"a": 5, "b": NewPartitions(3, [[0]]), "defaults": 1, "nope": 2}
-        notes.append(told(await admin.create_partitions(counts, validate_only=True)))
-        notes.append(told(await admin.create_partitions({**counts, "b": NewPartitions(3, [[7]])})))
+        notes.append(outcomes(await admin.create_partitions(counts, validate_only=True)))
+        notes.append(outcomes(await admin.create_partitions({**counts, "b": NewPartitions(3, [[7]])})))
         seen = Confluent({"bootstrap.servers": side.bootstrap}).list_topics(timeout=30).topics
         notes.append({name: len(seen[name].partitions) for name in ("a", "b", "defaults")})
 
-        notes.append(told(await admin.delete_topics(["b", "nope"])))
+        notes.append(outcomes(await admin.delete_topics(["b", "nope"])))
         gone = await admin.delete_topics([made["defaults"].topic_id, NOBODY])
         notes.append([list(gone) == [made["defaults"].topic_id], [e.name for e in gone.errors.values()]])
 
@@ -114,13 +114,13 @@ def test_topics(sides: Sides) -> None:
         await until(is_gone)
         return notes
 
-    told_alike = sides.same(story)
+    told_alike = sides.same(scenario)
     assert told_alike[1]["a"][:2] == (3, 1)
     assert told_alike[2] == {"a": "TOPIC_ALREADY_EXISTS"}
 
 
 def test_configs(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         await admin.create_topic("set", partitions=1, replication_factor=1, config={"retention.ms": "1000"})
         topic, broker = ConfigResource(ConfigType.TOPIC, "set"), ConfigResource(ConfigType.BROKER, "0")
         every, logger = ConfigResource(ConfigType.BROKER, ""), ConfigResource(ConfigType.BROKER_LOGGER, "0")
@@ -128,10 +128,10 @@ def test_configs(sides: Sides) -> None:
 
         async def look(*names: str) -> Any:
             found = await admin.describe_configs([topic, broker, every], names=names, synonyms=True)
-            return told(found, dict)
+            return outcomes(found, dict)
 
         unknown = ConfigResource(ConfigType.TOPIC, "nope")
-        notes = [told(await admin.describe_configs([unknown, away], names=["retention.ms"]))]
+        notes = [outcomes(await admin.describe_configs([unknown, away], names=["retention.ms"]))]
         notes.append(await look("retention.ms", "log.retention.ms", "cleanup.policy"))
         explained = (await admin.describe_configs([topic], documentation=True))[topic]
         assert all(entry.documentation for entry in explained.values())
@@ -151,9 +151,9 @@ def test_configs(sides: Sides) -> None:
             logger: [ConfigChange("root", "ERROR")],
             away: [ConfigChange("log.retention.ms", "1")],
         }
-        notes.append(told(await admin.incremental_alter_configs(changes, validate_only=True)))
+        notes.append(outcomes(await admin.incremental_alter_configs(changes, validate_only=True)))
         notes.append(await look("retention.ms", "cleanup.policy"))
-        notes.append(told(await admin.incremental_alter_configs(changes)))
+        notes.append(outcomes(await admin.incremental_alter_configs(changes)))
 
         async def changed() -> bool:
             return (await admin.describe_topic_configs(["set"]))["set"]["retention.ms"].value == "123456789"
@@ -166,8 +166,8 @@ def test_configs(sides: Sides) -> None:
         notes.append([seen[name].value for name in ("cleanup.policy", "max.message.bytes", "retention.ms")])
 
         subtract = ConfigChange("cleanup.policy", "delete", ConfigOperation.SUBTRACT)
-        notes.append(told(await admin.incremental_alter_configs({topic: [subtract]})))
-        notes.append(told(await admin.alter_configs({topic: {"segment.ms": "5000"}, unknown: {}})))
+        notes.append(outcomes(await admin.incremental_alter_configs({topic: [subtract]})))
+        notes.append(outcomes(await admin.alter_configs({topic: {"segment.ms": "5000"}, unknown: {}})))
 
         async def replaced() -> bool:
             found = (await admin.describe_topic_configs(["set"]))["set"]
@@ -177,13 +177,13 @@ def test_configs(sides: Sides) -> None:
         await admin.alter_broker_config(None, delete=["log.retention.ms"])
         return notes
 
-    sides.same(story)
+    sides.same(scenario)
 
 
 def test_logs_and_where_they_lie(sides: Sides) -> None:
     start_ms = 1_700_000_000_000
 
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         (await admin.create_topics([NewTopic("logs", 2, 1)])).raise_first()
         async with Producer(bootstrap_servers=side.bootstrap, transactional_id="open") as producer:
             async with Producer(bootstrap_servers=side.bootstrap) as plain:
@@ -195,8 +195,8 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
             notes = []
             for spec in (*OffsetSpec, start_ms + 100, start_ms + 900):
                 asked = dict.fromkeys((one, empty, no_partition, no_topic), spec)
-                notes.append(told(await admin.list_offsets(asked)))
-                notes.append(told(await admin.list_offsets(asked, isolation_level="read_committed")))
+                notes.append(outcomes(await admin.list_offsets(asked)))
+                notes.append(outcomes(await admin.list_offsets(asked, isolation_level="read_committed")))
 
             def shown(producers: Any) -> Any:
                 return sorted(
@@ -204,9 +204,11 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
                 )
 
             states = await admin.describe_producers([one, empty, no_partition, no_topic])
-            notes.append(told(states, shown))
+            notes.append(outcomes(states, shown))
             described = await admin.describe_transactions(["open", "nobody's"])
-            notes.append(told(described, lambda t: (t.state, t.partitions, t.timeout_ms, t.producer_epoch)))
+            notes.append(
+                outcomes(described, lambda t: (t.state, t.partitions, t.timeout_ms, t.producer_epoch))
+            )
             assert abs(time.time() * 1000 - described["open"].start_ms) < 60_000
             lists = [
                 await admin.list_transactions(),
@@ -218,7 +220,7 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
             def ids(found: Any) -> Any:
                 return [(each.transactional_id, each.state) for each in found]
 
-            notes += [told(each, ids) for each in lists]
+            notes += [outcomes(each, ids) for each in lists]
             owner = described["open"].producer_id
             for wrong in (tps("logs", 1)[0], one):
                 # The first one has nothing to abort, which is no error; the second one does.
@@ -226,7 +228,7 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
             stable = await admin.list_offsets({one: OffsetSpec.LATEST}, isolation_level="read_committed")
             notes.append(stable[one].offset)
             fenced = await admin.fence_producers(["open", "new"])
-            notes.append(told(fenced, lambda found: found.epoch))
+            notes.append(outcomes(fenced, lambda found: found.epoch))
             with pytest.raises(errors.ClientError) as refused:
                 await producer.send_and_wait("logs", b"4", partition=0)
             notes.append(type(refused.value).__name__)
@@ -234,8 +236,10 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
                 await producer.commit_transaction()
 
         deleted = {one: 2, empty: 5, no_partition: 1, no_topic: 1}
-        notes.append(told(await admin.delete_records(deleted)))
-        notes.append(told(await admin.list_offsets({one: OffsetSpec.EARLIEST}), lambda found: found.offset))
+        notes.append(outcomes(await admin.delete_records(deleted)))
+        notes.append(
+            outcomes(await admin.list_offsets({one: OffsetSpec.EARLIEST}), lambda found: found.offset)
+        )
         notes.append(await admin.start_offsets([one, empty, no_partition]))
 
         disks = await admin.describe_log_dirs([0, 9])
@@ -247,9 +251,9 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
         lies = await admin.describe_replica_log_dirs([here, nowhere, away])
         source = lies[here].current
         (target,) = {*side.disks} - {source}
-        notes.append(told(lies, lambda found: (found.current_lag, found.future, found.future_lag)))
+        notes.append(outcomes(lies, lambda found: (found.current_lag, found.future, found.future_lag)))
         moved = {here: target, nowhere: target, away: target, TopicPartitionReplica("logs", 1, 0): "/no/disk"}
-        notes.append(told(await admin.alter_replica_log_dirs(moved)))
+        notes.append(outcomes(await admin.alter_replica_log_dirs(moved)))
 
         async def is_moved() -> bool:
             return (await admin.describe_replica_log_dirs([here]))[here].current == target
@@ -257,11 +261,11 @@ def test_logs_and_where_they_lie(sides: Sides) -> None:
         await until(is_moved)
         return notes
 
-    sides.same(story)
+    sides.same(scenario)
 
 
 def test_the_cluster_and_its_leaders(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         await admin.create_topic("led", partitions=2, replication_factor=1)
         cluster = await admin.describe_cluster(authorized_operations=True)
         plain = await admin.describe_cluster()
@@ -272,15 +276,15 @@ def test_the_cluster_and_its_leaders(sides: Sides) -> None:
         features = await admin.describe_features()
         notes: list[Any] = [cluster.authorized_operations, features.finalized, features.supported]
         update = {"metadata.version": FeatureUpdate(3), "no.such": FeatureUpdate(1)}
-        notes.append(told(await admin.update_features(update)))
+        notes.append(outcomes(await admin.update_features(update)))
         known, unknown, nope = *tps("led", 0, 7), TopicPartition("nope", 0)
         for kind in ElectionType:
-            notes.append(told(await admin.elect_leaders(kind, [known, unknown, nope])))
-            notes.append(told(await admin.elect_leaders(kind)))
+            notes.append(outcomes(await admin.elect_leaders(kind, [known, unknown, nope])))
+            notes.append(outcomes(await admin.elect_leaders(kind)))
         await admin.elect_preferred_leaders()
         targets = {known: [0], TopicPartition("led", 1): [9], unknown: [0], nope: None}
-        notes.append(told(await admin.alter_partition_reassignments(targets)))
-        notes.append(told(await admin.alter_partition_reassignments({known: None})))
+        notes.append(outcomes(await admin.alter_partition_reassignments(targets)))
+        notes.append(outcomes(await admin.alter_partition_reassignments({known: None})))
         notes += [
             await admin.list_partition_reassignments(),
             await admin.list_partition_reassignments([known]),
@@ -294,16 +298,16 @@ def test_the_cluster_and_its_leaders(sides: Sides) -> None:
                 await call
         return notes
 
-    sides.same(story)
+    sides.same(scenario)
 
 
 def test_who_may_what_and_how_much(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         entry = Entry("User:carl", "*", Operation.READ, Permission.ALLOW)
         binding = AclBinding(ResourcePattern(ResourceType.TOPIC, "orders"), entry)
         wrong = binding._replace(entry=binding.entry._replace(principal="carl"))
         made = [await admin.create_acls([wrong]), await admin.create_acls([binding])]
-        notes: list[Any] = [list(map(told, made))]
+        notes: list[Any] = [list(map(outcomes, made))]
 
         async def there() -> bool:
             return await admin.describe_acls() == [binding]
@@ -327,9 +331,9 @@ def test_who_may_what_and_how_much(sides: Sides) -> None:
             QuotaEntity({"user": None, "client-id": "x"}): {"consumer_byte_rate": 2000.0},
             QuotaEntity({"ip": "10.0.0.1"}): {"producer_byte_rate": 1.0},
         }
-        notes.append(told(await admin.alter_client_quotas(entities, validate_only=True)))
+        notes.append(outcomes(await admin.alter_client_quotas(entities, validate_only=True)))
         assert await admin.describe_client_quotas() == {}
-        notes.append(told(await admin.alter_client_quotas(entities)))
+        notes.append(outcomes(await admin.alter_client_quotas(entities)))
 
         async def limited() -> bool:
             return len(await admin.describe_client_quotas()) == 2
@@ -347,23 +351,23 @@ def test_who_may_what_and_how_much(sides: Sides) -> None:
             ScramUpsertion("dora", "SCRAM-SHA-256", "secret", 100),
             ScramDeletion("emil", "SCRAM-SHA-512"),
         ]
-        notes.append(told(await admin.alter_user_scram_credentials(alterations)))
+        notes.append(outcomes(await admin.alter_user_scram_credentials(alterations)))
 
         async def listed() -> bool:
             return bool(await admin.describe_user_scram_credentials())
 
         await until(listed)
-        notes.append(told(await admin.describe_user_scram_credentials()))
-        notes.append(told(await admin.describe_user_scram_credentials(["carl", "nobody"])))
+        notes.append(outcomes(await admin.describe_user_scram_credentials()))
+        notes.append(outcomes(await admin.describe_user_scram_credentials(["carl", "nobody"])))
         seen = confluent.describe_user_scram_credentials(["carl"])["carl"].result(30)
         notes.append([info.iterations for info in seen.scram_credential_infos])
         return notes
 
-    sides.same(story)
+    sides.same(scenario)
 
 
 def test_delegation_tokens(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         with pytest.raises(errors.DelegationTokenRequestNotAllowedError):
             await admin.create_delegation_token()
         async with AdminClient(side.logged_in) as bert:
@@ -383,7 +387,7 @@ def test_delegation_tokens(sides: Sides) -> None:
             lives = token.expires_at_most_ms - token.issued_ms
             return [token.owner, token.requester, token.renewers, lives, others == (token,)]
 
-    assert sides.same(story)[0] == "User:bert"
+    assert sides.same(scenario)[0] == "User:bert"
 
 
 def test_ottla_tokens_and_kafkas_tool_tell_of_the_same_tokens(sides: Sides, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def missed(cluster: LocalCluster, victim: int) -> None:
 
     def by_all() -> bool:
         at = [(broker.host, broker.port) for broker in cluster.brokers.values() if broker.running]
-        told = [run_admin([each], lambda client: client.describe_cluster()) for each in at]
-        return not any(victim in {node.id for node in each.brokers} for each in told)
+        answers = [run_admin([each], lambda client: client.describe_cluster()) for each in at]
+        return not any(victim in {node.id for node in each.brokers} for each in answers)
 
     cluster.wait_until(by_all, f"all to have heard that broker {victim} is gone")
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admin_sides import Side, Sides, both_brokers, told, until
+from admin_sides import Side, Sides, both_brokers, outcomes, until
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient as Confluent
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.client import Consumer, Producer, blocking, errors
 from ottla.client.admin import AdminClient, MemberToRemove, NewTopic, OffsetToCommit, TopicPartition
@@ -38,7 +38,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
                 await producer.send_and_wait("t", b"v", partition=partition)
         # Its first commit makes the topic of the offsets.
         made = await admin.alter_group_offsets("first", {TopicPartition("u", 0): 0})
-        return [told(made)]
+        return [outcomes(made)]
 
     with both_brokers(tmp_path_factory.mktemp("groups")) as running:
         running.same(prepare)
@@ -55,9 +55,9 @@ async def listed(admin: AdminClient, **filters: Any) -> list[Any]:
 
 
 def test_groups_without_members(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         offsets = {ONE: 1, OTHER: OffsetToCommit(1, "half way", 0), NONE: 5}
-        notes: list[Any] = [told(await admin.alter_group_offsets("by-admin", offsets))]
+        notes: list[Any] = [outcomes(await admin.alter_group_offsets("by-admin", offsets))]
         # A consumer that assigns partitions itself makes its group by its first commit, too.
         async with Consumer(bootstrap_servers=side.bootstrap, group_id="by-consumer") as consumer:
             consumer.assign([ONE])
@@ -72,9 +72,9 @@ def test_groups_without_members(sides: Sides) -> None:
         def shape(group: Any) -> Any:
             return group.state, group.protocol_type, group.members, group.authorized_operations
 
-        notes.append(told(described, shape))
+        notes.append(outcomes(described, shape))
         wanted = {"by-admin": None, "by-consumer": [ONE, OTHER, NONE], "nobody's": None}
-        notes.append(told(await admin.list_group_offsets(wanted, require_stable=True)))
+        notes.append(outcomes(await admin.list_group_offsets(wanted, require_stable=True)))
         notes.append(await admin.group_offsets("by-admin"))
         asked = ConsumerGroupTopicPartitions("by-admin")
         confluent = Confluent({"bootstrap.servers": side.bootstrap})
@@ -82,20 +82,20 @@ def test_groups_without_members(sides: Sides) -> None:
         stored = (await asyncio.to_thread(seen.result, 30)).topic_partitions
         # Not its metadata: of these confluent-kafka at times reads bytes past the end, and fails.
         notes.append(sorted((tp.partition, tp.offset) for tp in stored))
-        notes.append(told(await admin.delete_group_offsets("by-admin", [OTHER, NONE])))
-        notes.append(told(await admin.delete_group_offsets("nobody's", [OTHER, NONE])))
+        notes.append(outcomes(await admin.delete_group_offsets("by-admin", [OTHER, NONE])))
+        notes.append(outcomes(await admin.delete_group_offsets("nobody's", [OTHER, NONE])))
         notes.append(await admin.group_offsets("by-admin"))
-        notes.append(told(await admin.delete_groups(["by-admin", "by-consumer", "nobody's", ""])))
+        notes.append(outcomes(await admin.delete_groups(["by-admin", "by-consumer", "nobody's", ""])))
         notes.append(await listed(admin))
         return notes
 
-    notes = sides.same(story)
+    notes = sides.same(scenario)
     assert [row[0] for row in notes[1]] == ["by-admin", "by-consumer", "first"]
     assert notes[-1] == [("first", "", "Empty", "classic", True)]
 
 
 def test_groups_with_members(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         settings = {"bootstrap.servers": side.bootstrap, "group.id": "members"}
         async with (
             Consumer(settings) as dynamic,
@@ -115,11 +115,11 @@ def test_groups_with_members(sides: Sides) -> None:
             notes.append(sorted(seats))
             notes.append([len(member.partitions) for member in group.members])
             assert {tp for m in group.members for tp in m.partitions} == {ONE, OTHER}
-            notes.append(told(await admin.alter_group_offsets("members", {ONE: 0})))
-            notes.append(told(await admin.delete_group_offsets("members", [ONE, TopicPartition("u", 0)])))
-            notes.append(told(await admin.delete_groups(["members"])))
+            notes.append(outcomes(await admin.alter_group_offsets("members", {ONE: 0})))
+            notes.append(outcomes(await admin.delete_group_offsets("members", [ONE, TopicPartition("u", 0)])))
+            notes.append(outcomes(await admin.delete_groups(["members"])))
             wrong = [MemberToRemove("seat-9"), MemberToRemove(None, "stranger")]
-            notes.append(told(await admin.remove_group_members("members", wrong)))
+            notes.append(outcomes(await admin.remove_group_members("members", wrong)))
             removed = await admin.remove_group_members("members")
             notes.append(sorted(found.group_instance_id or "" for found in removed.raise_first()))
             notes.append((await admin.describe_group("members")).state)
@@ -127,7 +127,7 @@ def test_groups_with_members(sides: Sides) -> None:
         notes.append((await admin.describe_group("members")).state)
         return notes
 
-    sides.same(story)
+    sides.same(scenario)
 
 
 async def alone_in(consumer: Consumer, admin: AdminClient, group: str) -> str:
@@ -172,7 +172,7 @@ def test_apache_kafka_does_not_rewind_a_group_with_members(
             # Without members it is any commit, and each partition has its own result.
             refused = dict.fromkeys(map(str, more), "UNKNOWN_TOPIC_OR_PARTITION")
             done = dict.fromkeys(map(str, (ONE, OTHER)))
-            assert told(await admin.alter_group_offsets(group, wanted, live=True)) == done | refused
+            assert outcomes(await admin.alter_group_offsets(group, wanted, live=True)) == done | refused
             assert await admin.group_offsets(group) == {ONE: 0, OTHER: 0}
 
     asyncio.run(run())
@@ -205,7 +205,7 @@ async def commits_of(side: Side, group: str) -> int:
 def test_an_ephemeral_group_shares_partitions_stores_nothing_and_vanishes(
     sides: Sides,
 ) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         settings = {
             "bootstrap.servers": side.bootstrap,
             "group.id": "passing",
@@ -249,11 +249,11 @@ def test_an_ephemeral_group_shares_partitions_stores_nothing_and_vanishes(
         notes += [await commits_of(side, "passing"), await commits_of(side, "first") > 0]
         return notes
 
-    assert sides.same(story) == [2, 1, True, {}, False, 0, True]
+    assert sides.same(scenario) == [2, 1, True, {}, False, 0, True]
 
 
 def test_an_ephemeral_member_leaves_a_group_alone_that_has_offsets(sides: Sides) -> None:
-    async def story(admin: AdminClient, side: Side) -> list[Any]:
+    async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         (await admin.alter_group_offsets("kept", {ONE: 1})).raise_first()
         settings = {"bootstrap.servers": side.bootstrap, "group.id": "kept", "group.ephemeral": "true"}
         async with Consumer(settings, auto_offset_reset="earliest") as consumer:
@@ -262,7 +262,7 @@ def test_an_ephemeral_member_leaves_a_group_alone_that_has_offsets(sides: Sides)
             assert (await consumer.getone()).offset == 0
         return [await admin.group_offsets("kept"), (await admin.describe_group("kept")).state]
 
-    assert sides.same(story) == [{ONE: 1}, "Empty"]
+    assert sides.same(scenario) == [{ONE: 1}, "Empty"]
 
 
 def test_the_blocking_client_does_the_same(sides: Sides) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import Talk, kafka_and_ottla, same, side_by_side, until, until_led
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, same, side_by_side, until, until_led
 
 from ottla.protocol import messages as m
 from ottla.wire.connection import ConnectionLost
@@ -49,7 +49,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-async def make_topics(talk: Talk) -> None:
+async def make_topics(recorder: RequestRecorder) -> None:
     row, setting = m.CreateTopicsRequest.CreatableTopic, m.CreateTopicsRequest.CreatableTopicConfig
     topics = [
         row(
@@ -60,8 +60,8 @@ async def make_topics(talk: Talk) -> None:
         )
         for name, settings in TOPICS.items()
     ]
-    await talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
-    await until_led(talk, TOPICS)
+    await recorder.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+    await until_led(recorder, TOPICS)
 
 
 def produce(port: int) -> None:
@@ -86,65 +86,65 @@ def delete(*wanted: tuple[str, int, int], timeout_ms: int = 10_000) -> m.DeleteR
 
 
 def test_records_are_deleted(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1, 2):
-            await talk.ask(f"v{version}", "anna", delete(("t", 0, version + 1)), version)
-        await talk.ask("once more", "anna", delete(("t", 0, 3)), 2)
-        await talk.ask("what is gone already", "anna", delete(("t", 0, 1)), 2)
-        await talk.ask("beyond the end", "anna", delete(("t", 0, RECORDS + 1)), 2)
-        await talk.ask("a negative one", "anna", delete(("t", 0, -2)), 2)
-        await talk.ask("nothing there", "anna", delete(("t", 1, 0)), 2)
-        await talk.ask("no such partition", "anna", delete(("t", 7, 0)), 2)
-        await talk.ask("no such topic", "anna", delete(("nope", 0, 0)), 2)
-        await talk.ask("compacted", "anna", delete(("compacted", 0, 5)), 2)
-        await talk.ask("compacted and deleted", "anna", delete(("both", 0, 5)), 2)
-        await talk.ask("no time", "anna", delete(("both", 0, 6), timeout_ms=0), 2)
+            await recorder.ask(f"v{version}", "anna", delete(("t", 0, version + 1)), version)
+        await recorder.ask("once more", "anna", delete(("t", 0, 3)), 2)
+        await recorder.ask("what is gone already", "anna", delete(("t", 0, 1)), 2)
+        await recorder.ask("beyond the end", "anna", delete(("t", 0, RECORDS + 1)), 2)
+        await recorder.ask("a negative one", "anna", delete(("t", 0, -2)), 2)
+        await recorder.ask("nothing there", "anna", delete(("t", 1, 0)), 2)
+        await recorder.ask("no such partition", "anna", delete(("t", 7, 0)), 2)
+        await recorder.ask("no such topic", "anna", delete(("nope", 0, 0)), 2)
+        await recorder.ask("compacted", "anna", delete(("compacted", 0, 5)), 2)
+        await recorder.ask("compacted and deleted", "anna", delete(("both", 0, 5)), 2)
+        await recorder.ask("no time", "anna", delete(("both", 0, 6), timeout_ms=0), 2)
         several = delete(("both", 1, HIGH_WATERMARK), ("nope", 0, 0), ("compacted", 0, 1))
-        await talk.ask("several", "anna", several, 2)
-        await talk.ask("all of it", "anna", delete(("t", 0, HIGH_WATERMARK)), 2)
+        await recorder.ask("several", "anna", several, 2)
+        await recorder.ask("all of it", "anna", delete(("t", 0, HIGH_WATERMARK)), 2)
         row = m.ListOffsetsRequest.ListOffsetsPartition
         asked = m.ListOffsetsRequest.ListOffsetsTopic(
             name="t", partitions=[row(partition_index=0, timestamp=-2)]
         )
         earliest = m.ListOffsetsRequest(replica_id=-1, topics=[asked])
-        await talk.ask("what is left", "anna", earliest, 6)
+        await recorder.ask("what is left", "anna", earliest, 6)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_records_of_internal_topics_stay(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await talk.wait_for_coordinator()
-        await talk.ask("offsets", "anna", delete(("__consumer_offsets", 0, 0)), 2)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.wait_for_coordinator()
+        await recorder.ask("offsets", "anna", delete(("__consumer_offsets", 0, 0)), 2)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_log_directories(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def ask(label: str, topics: Mapping[str, list[int]] | None, version: int) -> None:
             row = m.DescribeLogDirsRequest.DescribableLogDirTopic
             rows = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
-            answer = await talk.send("anna", m.DescribeLogDirsRequest(topics=rows), version)
+            answer = await recorder.send("anna", m.DescribeLogDirsRequest(topics=rows), version)
             for result in answer.results:
                 result.topics = [t for t in result.topics if not t.name.startswith("__")]
                 assert (result.total_bytes > result.usable_bytes > 0) == (version >= 4)
-            talk.note(label, answer, ignoring=["log_dir", "total_bytes", "usable_bytes"])
+            recorder.note(label, answer, ignoring=["log_dir", "total_bytes", "usable_bytes"])
 
         for version in range(5):
             await ask(f"all, v{version}", None, version)
         await ask("one", {"t": [0, 9], "nope": [0]}, 4)
         await ask("none", {}, 4)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_producer_ids(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def init(label: str, version: int, **fields: Any) -> None:
-            answer = await talk.send("anna", m.InitProducerIdRequest(**fields), version)
+            answer = await recorder.send("anna", m.InitProducerIdRequest(**fields), version)
             assert answer.error_code or answer.producer_id >= 0
-            talk.note(label, answer, ignoring=() if answer.error_code else ["producer_id"])
+            recorder.note(label, answer, ignoring=() if answer.error_code else ["producer_id"])
 
         for version in range(6):
             await init(f"v{version}", version, transactional_id=None)
@@ -153,9 +153,9 @@ def test_producer_ids(ports: dict[str, int]) -> None:
         await init("no id at all", 4, transactional_id="")
         for broker, epoch in ((7, 1), (0, 0), (0, -1)):
             request = m.AllocateProducerIdsRequest(broker_id=broker, broker_epoch=epoch)
-            await talk.ask(f"a block for {broker} in {epoch}", "anna", request, 0)
+            await recorder.ask(f"a block for {broker} in {epoch}", "anna", request, 0)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def elect(kind: int, topics: Mapping[str, list[int]] | None) -> m.ElectLeadersRequest:
@@ -165,20 +165,20 @@ def elect(kind: int, topics: Mapping[str, list[int]] | None) -> m.ElectLeadersRe
 
 
 def test_elections(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1, 2):
             wanted = {"t": [0, 7], "nope": [0]}
-            await talk.ask(f"preferred, v{version}", "anna", elect(0, wanted), version, ignoring=WORDS)
-            await talk.ask(f"all, v{version}", "anna", elect(0, None), version, ignoring=WORDS)
-            await talk.ask(f"none, v{version}", "anna", elect(0, {}), version, ignoring=WORDS)
-        await talk.ask("unclean", "anna", elect(1, {"t": [0, 7], "nope": [0]}), 2, ignoring=WORDS)
-        await talk.ask("unclean, all", "anna", elect(1, None), 2, ignoring=WORDS)
+            await recorder.ask(f"preferred, v{version}", "anna", elect(0, wanted), version, ignoring=WORDS)
+            await recorder.ask(f"all, v{version}", "anna", elect(0, None), version, ignoring=WORDS)
+            await recorder.ask(f"none, v{version}", "anna", elect(0, {}), version, ignoring=WORDS)
+        await recorder.ask("unclean", "anna", elect(1, {"t": [0, 7], "nope": [0]}), 2, ignoring=WORDS)
+        await recorder.ask("unclean, all", "anna", elect(1, None), 2, ignoring=WORDS)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_offsets_of_leader_epochs(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def ask(label: str, version: int, *parts: tuple[int, int, int]) -> None:
             row = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
             rows = [
@@ -187,7 +187,7 @@ def test_offsets_of_leader_epochs(ports: dict[str, int]) -> None:
             ]
             topic = m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
             topics = [topic(topic="compacted", partitions=rows)]
-            await talk.ask(label, "anna", m.OffsetForLeaderEpochRequest(topics=topics), version)
+            await recorder.ask(label, "anna", m.OffsetForLeaderEpochRequest(topics=topics), version)
 
         for version in range(5):
             await ask(f"v{version}", version, (0, -1, 0), (0, -1, 5), (0, -1, -1), (1, -1, 0), (7, -1, 0))
@@ -195,38 +195,38 @@ def test_offsets_of_leader_epochs(ports: dict[str, int]) -> None:
         await ask("a later epoch", 4, (0, 3, 0))
         await ask("an epoch of none", 4, (0, 0, -5))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_coordinators(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await talk.wait_for_coordinator()
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.wait_for_coordinator()
 
         async def found(kind: int) -> bool:
-            answer = await talk.send("anna", m.FindCoordinatorRequest(key="x", key_type=kind), 2)
+            answer = await recorder.send("anna", m.FindCoordinatorRequest(key="x", key_type=kind), 2)
             return bool(answer.error_code == 0)
 
         await until(lambda: found(1))
         port = ["port", "host"]
-        await talk.ask("v0", "anna", m.FindCoordinatorRequest(key="g"), 0, ignoring=port)
+        await recorder.ask("v0", "anna", m.FindCoordinatorRequest(key="g"), 0, ignoring=port)
         for version in range(1, 7):
             for kind in (0, 1):
                 keys: dict[str, Any] = {"coordinator_keys": ["a", "b", ""]} if version > 3 else {"key": "a"}
                 request = m.FindCoordinatorRequest(key_type=kind, **keys)
-                await talk.ask(f"type {kind}, v{version}", "anna", request, version, ignoring=port)
+                await recorder.ask(f"type {kind}, v{version}", "anna", request, version, ignoring=port)
         for version in (4, 6):
             nobody = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[])
-            await talk.ask(f"no key, v{version}", "anna", nobody, version)
+            await recorder.ask(f"no key, v{version}", "anna", nobody, version)
             share = m.FindCoordinatorRequest(key_type=2, coordinator_keys=["a"])
-            await talk.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
+            await recorder.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
         for version in (1, 3):
             share = m.FindCoordinatorRequest(key_type=2, key="a")
-            await talk.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
+            await recorder.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
         for version, keys in ((2, {"key": "a"}), (5, {"coordinator_keys": ["a"]})):
             unknown = m.FindCoordinatorRequest(key_type=9, **keys)
-            await talk.ask(f"no such type, v{version}", "anna", unknown, version, ignoring=WORDS)
+            await recorder.ask(f"no such type, v{version}", "anna", unknown, version, ignoring=WORDS)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def producers(topics: Mapping[str, Sequence[int]]) -> m.DescribeProducersRequest:
@@ -237,24 +237,24 @@ def producers(topics: Mapping[str, Sequence[int]]) -> m.DescribeProducersRequest
 
 
 def test_who_produces(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        answer = await talk.send("anna", producers({"compacted": [0, 1]}), 0)
+    async def scenario(recorder: RequestRecorder) -> None:
+        answer = await recorder.send("anna", producers({"compacted": [0, 1]}), 0)
         for partition in answer.topics[0].partitions:
             for producer in partition.active_producers:
                 assert producer.last_timestamp > 0
-        talk.note("both", answer, ignoring=["producer_id", "last_timestamp"])
-        await talk.ask("no such", "anna", producers({"t": [9], "nope": [0]}), 0, ignoring=WORDS)
+        recorder.note("both", answer, ignoring=["producer_id", "last_timestamp"])
+        await recorder.ask("no such", "anna", producers({"t": [9], "nope": [0]}), 0, ignoring=WORDS)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_features_are_refused(ports: dict[str, int]) -> None:
     row = m.UpdateFeaturesRequest.FeatureUpdateKey
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def update(label: str, *updates: object, version: int = 1, **options: Any) -> None:
             request = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=list(updates), **options)
-            await talk.ask(label, "anna", request, version)
+            await recorder.ask(label, "anna", request, version)
 
         await update("nothing")
         await update("unknown", row(feature="metadata.version", max_version_level=20))
@@ -276,23 +276,25 @@ def test_features_are_refused(ports: dict[str, int]) -> None:
                 update_0 = row(feature="f", max_version_level=level, allow_downgrade=allowed)
                 await update(f"version 0, {level} {allowed}", update_0, version=0)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_is_not_served_without_kraft(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await talk.ask("join", "anna", m.ConsumerGroupHeartbeatRequest(group_id="g", topic_partitions=[]), 0)
-        await talk.ask("describe", "anna", m.ConsumerGroupDescribeRequest(group_ids=["g", "", "h"]), 0)
-        await talk.ask("describe none", "anna", m.ConsumerGroupDescribeRequest(), 0)
-        served = await talk.send("anna", m.ApiVersionsRequest(), 3)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.ask(
+            "join", "anna", m.ConsumerGroupHeartbeatRequest(group_id="g", topic_partitions=[]), 0
+        )
+        await recorder.ask("describe", "anna", m.ConsumerGroupDescribeRequest(group_ids=["g", "", "h"]), 0)
+        await recorder.ask("describe none", "anna", m.ConsumerGroupDescribeRequest(), 0)
+        served = await recorder.send("anna", m.ApiVersionsRequest(), 3)
         left_out = [row for row in served.api_keys if row.api_key in (57, 58, 68, 69)]
-        talk.note("advertised", left_out)
+        recorder.note("advertised", left_out)
         envelope = m.EnvelopeRequest(request_data=b"", request_principal=b"", client_host_address=b"")
         with pytest.raises(ConnectionLost):
-            await talk.send("bert", envelope, 0)
-        talk.note("an envelope", "closes the connection")
+            await recorder.send("bert", envelope, 0)
+        recorder.note("an envelope", "closes the connection")
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_there_are_no_acls_without_an_authorizer(ports: dict[str, int]) -> None:
@@ -301,12 +303,14 @@ def test_there_are_no_acls_without_an_authorizer(ports: dict[str, int]) -> None:
     who = {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
     creation = m.CreateAclsRequest.AclCreation(resource_type=2, resource_name="t", **entry)
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in range(4):
             describe = m.DescribeAclsRequest(**wanted, **who)
-            await talk.ask(f"describe v{version}", "anna", describe, version)
-            await talk.ask(f"create v{version}", "anna", m.CreateAclsRequest(creations=[creation]), version)
+            await recorder.ask(f"describe v{version}", "anna", describe, version)
+            await recorder.ask(
+                f"create v{version}", "anna", m.CreateAclsRequest(creations=[creation]), version
+            )
             delete = m.DeleteAclsRequest(filters=[m.DeleteAclsRequest.DeleteAclsFilter(**wanted, **who)])
-            await talk.ask(f"delete v{version}", "anna", delete, version)
+            await recorder.ask(f"delete v{version}", "anna", delete, version)
 
-    same(ports, story)
+    same(ports, scenario)

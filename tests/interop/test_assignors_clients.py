@@ -28,7 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
 
 class Member:
     def __init__(self, broker: OneBroker, strategy: str, group: str) -> None:
-        self.told: list[tuple[str, set[int]]] = []
+        self.callbacks: list[tuple[str, set[int]]] = []
         """What it gets and gives up, in order."""
         self.errors: list[int] = []
         self._consumer = Consumer(
@@ -46,7 +46,7 @@ class Member:
     def _hears(self, what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
         def hear(consumer: Consumer, places: list[TopicPartition]) -> None:
             if places:
-                self.told.append((what, {place.partition for place in places}))
+                self.callbacks.append((what, {place.partition for place in places}))
 
         return hear
 
@@ -80,23 +80,23 @@ def test_eager_and_cooperative_groups_side_by_side(broker: OneBroker) -> None:
         other_eager, other_cooperative = member(EAGER), member(COOPERATIVE)
         assert shares((eager, 2), (other_eager, 2), (cooperative, 2), (other_cooperative, 2))
         kept = cooperative.has()
-        assert cooperative.told == [("gets", everything), ("gives", everything - kept)]
-        assert other_cooperative.told == [("gets", everything - kept)]
+        assert cooperative.callbacks == [("gets", everything), ("gives", everything - kept)]
+        assert other_cooperative.callbacks == [("gets", everything - kept)]
         half = eager.has()
-        assert eager.told == [("gets", everything), ("gives", everything), ("gets", half)]
-        assert other_eager.told == [("gets", everything - half)]
+        assert eager.callbacks == [("gets", everything), ("gives", everything), ("gets", half)]
+        assert other_eager.callbacks == [("gets", everything - half)]
         other_eager.close()
         other_cooperative.close()
         assert shares((eager, 4), (cooperative, 4))
-        assert cooperative.told[2:] == [("gets", everything - kept)]
-        assert eager.told[3:] == [("gives", half), ("gets", everything)]
+        assert cooperative.callbacks[2:] == [("gets", everything - kept)]
+        assert eager.callbacks[3:] == [("gives", half), ("gets", everything)]
 
-        stranger = Member(broker, EAGER, f"group-{COOPERATIVE}")
-        closed.callback(stranger.close)
+        outsider = Member(broker, EAGER, f"group-{COOPERATIVE}")
+        closed.callback(outsider.close)
 
         def refused() -> bool:
-            stranger.has()
-            return KafkaError.INCONSISTENT_GROUP_PROTOCOL in stranger.errors
+            outsider.has()
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL in outsider.errors
 
         assert wait_until(refused, timeout_s=120, poll_s=0)
         assert cooperative.has() == everything

@@ -46,11 +46,11 @@ def produce(broker: DevBroker, topic: str, count: int) -> None:
 def test_a_listener_may_call_its_consumer(broker: DevBroker, topic: str) -> None:
     produce(broker, topic, 3)
     place = TopicPartition(topic, 0)
-    told: list[object] = []
+    reported: list[object] = []
     with reader(broker, topic) as consumer:
 
         def assigned(places: list[TopicPartition]) -> None:
-            told.append((places, consumer.position(place), consumer.end_offsets(places)))
+            reported.append((places, consumer.position(place), consumer.end_offsets(places)))
             with pytest.raises(errors.IllegalStateError):
                 consumer.poll()
             consumer.seek(place, 2)
@@ -58,7 +58,7 @@ def test_a_listener_may_call_its_consumer(broker: DevBroker, topic: str) -> None
         consumer.subscribe([topic], on_assigned=assigned, on_revoked=lambda places: consumer.commit())
         assert consumer.getone().value == b"2"
         consumer.unsubscribe()
-        assert told == [([place], 0, {place: 3})]
+        assert reported == [([place], 0, {place: 3})]
         committed = consumer.committed([place])[place]
     assert committed is not None
     assert committed.offset == 3
@@ -67,7 +67,7 @@ def test_a_listener_may_call_its_consumer(broker: DevBroker, topic: str) -> None
 def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: DevBroker, topic: str) -> None:
     produce(broker, topic, 1)
     place = TopicPartition(topic, 0)
-    told: list[BaseException | None] = []
+    reported: list[BaseException | None] = []
     called = threading.Event()
     with reader(broker, topic) as consumer:
 
@@ -75,7 +75,7 @@ def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: De
             try:
                 consumer.position(place)
             except RuntimeError as error:
-                told.append(error)
+                reported.append(error)
             called.set()
             consumer.stop()  # raises, which is logged
 
@@ -83,7 +83,7 @@ def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: De
         assert consumer.getone().value == b"0"
         consumer.commit_nowait(on_done=committed)
         assert called.wait(WAIT_S)
-        assert "own thread" in str(told[0])
+        assert "own thread" in str(reported[0])
         assert consumer.position(place) == 1, "it goes on"
 
     refused: list[BaseException] = []
@@ -126,17 +126,17 @@ def test_a_callback_that_sends_more_than_there_is_room_for_is_told_so(broker: De
 def test_a_consumer_whose_poll_was_interrupted_still_says_goodbye(broker: DevBroker, topic: str) -> None:
     """Ctrl-C in a listener, and `close` after it: the listener is called, and the member leaves its group."""
     produce(broker, topic, 1)
-    told: list[str] = []
+    reported: list[str] = []
 
     def assigned(places: list[TopicPartition]) -> None:
-        told.append("assigned")
+        reported.append("assigned")
         raise KeyboardInterrupt
 
     consumer = reader(broker, topic)
-    consumer.subscribe([topic], on_assigned=assigned, on_revoked=lambda places: told.append("revoked"))
+    consumer.subscribe([topic], on_assigned=assigned, on_revoked=lambda places: reported.append("revoked"))
     with pytest.raises(KeyboardInterrupt):
         consumer.poll(WAIT_S)
     consumer.close()
-    assert told == ["assigned", "revoked"]
+    assert reported == ["assigned", "revoked"]
     with pytest.raises(errors.IllegalStateError):
         consumer.poll()

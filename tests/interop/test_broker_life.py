@@ -34,10 +34,10 @@ from ottla.wire.connection import BrokerConnection
 pytestmark = pytest.mark.timeout(200)
 
 
-def run(story: Awaitable[None]) -> None:
+def run(scenario: Awaitable[None]) -> None:
     async def main() -> None:
         async with asyncio.timeout(150):
-            await story
+            await scenario
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
@@ -128,7 +128,7 @@ async def read(connection: BrokerConnection, topic: str) -> list[bytes | None]:
 
 
 def test_a_restarted_broker_has_its_topics_records_and_settings(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         async with running(make(tree, tmp_path)) as connection:
             await create(connection, "kept", max_message_bytes="1000")
@@ -146,11 +146,11 @@ def test_a_restarted_broker_has_its_topics_records_and_settings(tmp_path: Path) 
             assert await produce(connection, "kept", b"three") == 0
             assert await read(connection, "kept") == [b"one", b"two", b"three"]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         async with running(broker) as connection:
             await create(connection, "before")
@@ -167,11 +167,11 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_pat
             await create(connection, "after")
             assert await produce(connection, "after", b"new") == 0
 
-    run(story())
+    run(scenario())
 
 
 def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_too(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         broker = make(tree, tmp_path)
         async with running(broker):
@@ -194,13 +194,13 @@ def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_to
 
             await until(registered_at_last)
 
-    run(story())
+    run(scenario())
 
 
 def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         async with running(broker):
             epoch, store = broker.broker_epoch, broker.store
@@ -222,11 +222,11 @@ def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
             await until(rejoined)
             assert broker.broker_epoch > epoch
 
-    run(story())
+    run(scenario())
 
 
 def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         async with running(broker) as connection:
             old = broker.broker_epoch - 1
@@ -242,11 +242,11 @@ def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path
             )
             assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
-    run(story())
+    run(scenario())
 
 
 def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:
@@ -277,13 +277,13 @@ def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
             assert hint.leader_id == where
             assert [node.node_id for node in refused.node_endpoints] == [where]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         gate, fetch_once = asyncio.Event(), ReplicaFetcher._fetch_once
 
         async def gated(fetcher: ReplicaFetcher) -> None:
@@ -321,7 +321,7 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
             assert response.responses[0].partitions[0].high_watermark == 1
             assert response.responses[0].partitions[0].records
 
-    run(story())
+    run(scenario())
 
 
 def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_anew(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_a
             return answer.error_code, -1
         return 0, answer.topics[0].partitions[0].committed_offset
 
-    async def story() -> None:
+    async def scenario() -> None:
         tree, groups = MemoryTree(), [f"group-{i}" for i in range(5)]
         count = "offsets.topic.num.partitions"
         settings = {"offsets.topic.replication.factor": "1"}
@@ -371,11 +371,11 @@ def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_a
                 await until(loaded)
                 assert await committed(connection, group) == (0, 7)
 
-    run(story())
+    run(scenario())
 
 
 def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with running(make(MemoryTree(), tmp_path)) as connection:
             await create(connection, "t")
             assert await produce(connection, "t", b"x", acks=2) == ErrorCode.INVALID_REQUIRED_ACKS
@@ -387,11 +387,11 @@ def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
             await create(connection, internal)
             assert await produce(connection, internal, b"x") == ErrorCode.INVALID_TOPIC_EXCEPTION
 
-    run(story())
+    run(scenario())
 
 
 def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:
@@ -433,7 +433,7 @@ def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) 
             assert await produce(first, "t", b"refused") == ErrorCode.NOT_ENOUGH_REPLICAS
             assert await produce(first, "t", b"taken", acks=1) == 0
 
-    run(story())
+    run(scenario())
 
 
 # --- refusals --------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ async def refusal(broker: Broker) -> str:
 
 
 def test_a_taken_port_a_locked_folder_and_a_foreign_one_are_told_apart(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         first = make(tree, tmp_path / "first")
         async with running(first):
@@ -461,29 +461,29 @@ def test_a_taken_port_a_locked_folder_and_a_foreign_one_are_told_apart(tmp_path:
         other_cluster = await refusal(make(MemoryTree(), tmp_path / "first"))
         assert "belongs to another cluster" in other_cluster
 
-    run(story())
+    run(scenario())
 
 
 def test_a_broker_id_that_is_in_use_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         async with running(make(tree, tmp_path / "first")):
             assert "broker id 0 is in use" in await refusal(make(tree, tmp_path / "second"))
 
-    run(story())
+    run(scenario())
 
 
 def test_stopping_what_never_started_is_fine(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         await broker.stop()
         await broker.stop()
 
-    run(story())
+    run(scenario())
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         broker = make(tree, tmp_path)
         starting = asyncio.ensure_future(broker.start())
@@ -494,4 +494,4 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
         async with running(make(tree, tmp_path)) as connection:
             await create(connection, "t")
 
-    run(story())
+    run(scenario())

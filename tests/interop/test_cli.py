@@ -34,7 +34,7 @@ def ottla(cluster: LocalCluster) -> Command:
 
 
 @pytest.fixture
-def told(ottla: Command) -> Callable[..., Any]:
+def ottla_json(ottla: Command) -> Callable[..., Any]:
     """Run a command that must succeed, as JSON."""
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
@@ -102,29 +102,29 @@ def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any
 
 
 def test_a_topic_is_created_described_grown_and_deleted(
-    cluster: LocalCluster, ottla: Command, told: Callable[..., Any]
+    cluster: LocalCluster, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
     settings = ("--config", "retention.ms=3600000")
-    assert told("topics", "create", "t", "--partitions", "2", "--replicas", "3", *settings)["created"]
-    assert not told("topics", "create", "t", "--if-not-exists")["created"]
+    assert ottla_json("topics", "create", "t", "--partitions", "2", "--replicas", "3", *settings)["created"]
+    assert not ottla_json("topics", "create", "t", "--if-not-exists")["created"]
 
     def listed() -> bool:
-        return "t" in [entry["topic"] for entry in told("topics", "list")]
+        return "t" in [entry["topic"] for entry in ottla_json("topics", "list")]
 
     def replicas() -> list[int]:
-        (described,) = told("topics", "describe", "t")
+        (described,) = ottla_json("topics", "describe", "t")
         assert described["settings"] == {"retention.ms": "3600000"}
         return [len(p["replicas"]) for p in described["partitions"]]
 
     becomes(listed, True)
     cluster.wait_until(lambda: cluster.fully_replicated("t", 2), "all brokers to know it")
     becomes(replicas, [3, 3])
-    told("topics", "grow", "t", "4")
+    ottla_json("topics", "grow", "t", "4")
     becomes(replicas, [3, 3, 3, 3])
     shown = ottla("topics", "describe", "t").stdout
     assert "retention.ms=3600000" in shown
     assert "LEADER" in shown
-    assert told("topics", "delete", "t", "--yes") == {"deleted": ["t"]}
+    assert ottla_json("topics", "delete", "t", "--yes") == {"deleted": ["t"]}
     becomes(listed, False)
 
 
@@ -166,10 +166,10 @@ def test_a_mistake_is_told_in_one_line(
 
 
 def test_lines_become_records_where_the_java_client_would_put_them(
-    cluster: LocalCluster, topic: str, told: Callable[..., Any]
+    cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any]
 ) -> None:
     lines = "".join(f"key-{n % 7}:value-{n}\n" for n in range(500))
-    written = told("produce", topic, "--key-separator", ":", "--compression", "zstd", stdin=lines)
+    written = ottla_json("produce", topic, "--key-separator", ":", "--compression", "zstd", stdin=lines)
     assert written == {"topic": topic, "records": 500}
     ours = read_all(cluster, topic)
     java_like = Producer({"bootstrap.servers": cluster.bootstrap, "partitioner": "murmur2_random"})
@@ -185,10 +185,10 @@ def test_lines_become_records_where_the_java_client_would_put_them(
 
 
 def test_json_lines_carry_keys_headers_partitions_and_times(
-    cluster: LocalCluster, topic: str, told: Callable[..., Any], ottla: Command
+    cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any], ottla: Command
 ) -> None:
     entry = {"value": {"a": [1]}, "key": "k", "headers": {"h": "x"}, "partition": 2, "timestamp": 1234}
-    told(
+    ottla_json(
         "produce",
         topic,
         "--format",
@@ -211,9 +211,9 @@ def test_what_stands_before_a_bad_line_is_written(cluster: LocalCluster, topic: 
 
 
 def test_consume_begins_and_ends_where_it_is_told(
-    topic: str, ottla: Command, told: Callable[..., Any]
+    topic: str, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
-    told("produce", topic, "--partition", "1", stdin="".join(f"{n}\n" for n in range(5000)))
+    ottla_json("produce", topic, "--partition", "1", stdin="".join(f"{n}\n" for n in range(5000)))
 
     def values(*arguments: str) -> list[int]:
         return [int(line) for line in ottla("consume", topic, *arguments).stdout.split()]
@@ -244,38 +244,38 @@ def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: s
 
 
 def test_a_groups_members_and_lag_are_shown_and_its_offsets_moved(
-    topic: str, member: Consumer, ottla: Command, told: Callable[..., Any]
+    topic: str, member: Consumer, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
     group = f"readers-{topic}"
-    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+    ottla_json("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
     member.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
-    described = told("groups", "describe", group)
+    described = ottla_json("groups", "describe", group)
     assert (described["state"], described["lag"]) == ("Stable", 2)
     (shown,) = described["members"]
     assert (shown["client"], shown["partitions"]) == ("a-reader", 3)
     assert described["partitions"][0]["member"] == shown["member"]
-    assert {"group": group, "state": "Stable"} in told("groups", "list")
+    assert {"group": group, "state": "Stable"} in ottla_json("groups", "list")
     refused = ottla("groups", "reset", group, topic, "--to", "latest")
     assert refused.exit_code == 1
     assert "stop its members first" in refused.output
 
     member.close()
-    becomes(lambda: told("groups", "describe", group)["state"], "Empty")
-    assert told("groups", "reset", group, topic, "--to", "latest", "--dry-run")[0]["to"] == 3
-    assert told("groups", "describe", group)["partitions"][0]["committed"] == 1
-    told("groups", "reset", group, topic, "--to", "latest")
-    assert told("groups", "describe", group)["lag"] == 0
-    told("groups", "reset", group, topic, "--to", "1970-01-01T00:00:00Z", "--partition", "0")
-    assert told("groups", "describe", group)["lag"] == 3
-    told("groups", "delete", group, "--yes")
-    assert group not in [entry["group"] for entry in told("groups", "list")]
+    becomes(lambda: ottla_json("groups", "describe", group)["state"], "Empty")
+    assert ottla_json("groups", "reset", group, topic, "--to", "latest", "--dry-run")[0]["to"] == 3
+    assert ottla_json("groups", "describe", group)["partitions"][0]["committed"] == 1
+    ottla_json("groups", "reset", group, topic, "--to", "latest")
+    assert ottla_json("groups", "describe", group)["lag"] == 0
+    ottla_json("groups", "reset", group, topic, "--to", "1970-01-01T00:00:00Z", "--partition", "0")
+    assert ottla_json("groups", "describe", group)["lag"] == 3
+    ottla_json("groups", "delete", group, "--yes")
+    assert group not in [entry["group"] for entry in ottla_json("groups", "list")]
 
 
 def test_a_group_is_rewound_while_its_members_run(
-    topic: str, member: Consumer, ottla: Command, told: Callable[..., Any]
+    topic: str, member: Consumer, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
     group = f"readers-{topic}"
-    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+    ottla_json("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
 
     def read(count: int) -> list[bytes | None]:
         values: list[bytes | None] = []
@@ -289,130 +289,134 @@ def test_a_group_is_rewound_while_its_members_run(
 
     assert read(3) == [b"1", b"2", b"3"]
     member.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
-    (before,) = told("groups", "describe", group, "--members", "--verbose")
+    (before,) = ottla_json("groups", "describe", group, "--members", "--verbose")
     assert before["assignment"] == [f"{topic}(0,1,2)"]
-    assert told("groups", "list", "--state", "Empty") != told("groups", "list")
+    assert ottla_json("groups", "list", "--state", "Empty") != ottla_json("groups", "list")
 
     def rewind(*more: str) -> Any:
-        return told("groups", "reset", group, f"{topic}:0", "--shift-by", "-2", "--live", *more)
+        return ottla_json("groups", "reset", group, f"{topic}:0", "--shift-by", "-2", "--live", *more)
 
     moved = [{"topic": topic, "partition": 0, "from": 3, "to": 1}]
     assert rewind("--dry-run") == moved
-    assert told("groups", "describe", group, "--state")[0]["state"] == "Stable"
+    assert ottla_json("groups", "describe", group, "--state")[0]["state"] == "Stable"
     assert rewind() == moved
     assert read(2) == [b"2", b"3"]
-    (after,) = told("groups", "describe", group, "--members")
+    (after,) = ottla_json("groups", "describe", group, "--members")
     assert after["member"] != before["member"]
 
 
 @pytest.mark.parametrize("columns", ["topic", "group"])
 def test_exported_offsets_are_read_back(
-    topic: str, ottla: Command, told: Callable[..., Any], tmp_path: Path, columns: str
+    topic: str, ottla: Command, ottla_json: Callable[..., Any], tmp_path: Path, columns: str
 ) -> None:
-    told("produce", topic, "--partition", "1", stdin="1\n2\n3\n")
-    told("groups", "reset", "exported", topic, "--to", "2")
+    ottla_json("produce", topic, "--partition", "1", stdin="1\n2\n3\n")
+    ottla_json("groups", "reset", "exported", topic, "--to", "2")
     printed = ottla("groups", "reset", "exported", "--all-topics", "--to", "current", "--dry-run", "--export")
     lines = [line for line in printed.stdout.splitlines() if line.startswith(f"{topic},")]
     assert lines == [f"{topic},0,0", f"{topic},1,2", f"{topic},2,0"]
     file = tmp_path / "offsets.csv"
     group = "" if columns == "topic" else "exported,"
     file.write_text("".join(f"{group}{line}\n" for line in lines) + ("" if not group else "other,none,0,5\n"))
-    told("groups", "reset", "exported", topic, "--to", "earliest")
-    told("groups", "reset", "exported", "--from-file", str(file))
-    rows = told("groups", "describe", "exported", "--offsets")
+    ottla_json("groups", "reset", "exported", topic, "--to", "earliest")
+    ottla_json("groups", "reset", "exported", "--from-file", str(file))
+    rows = ottla_json("groups", "describe", "exported", "--offsets")
     assert [row["committed"] for row in rows if row["topic"] == topic] == [0, 2, 0]
-    told("groups", "delete-offsets", "exported", f"{topic}:0,2", "--yes")
-    rows = told("groups", "describe", "exported", "--offsets")
+    ottla_json("groups", "delete-offsets", "exported", f"{topic}:0,2", "--yes")
+    rows = ottla_json("groups", "describe", "exported", "--offsets")
     assert [row["partition"] for row in rows if row["topic"] == topic] == [1]
     file.write_text("what,is,this\n")
     refused = ottla("groups", "reset", "exported", "--from-file", str(file))
     assert (refused.exit_code, "line 1" in refused.output) == (2, True)
 
 
-def test_settings_are_shown_set_and_taken_back(topic: str, told: Callable[..., Any]) -> None:
-    told("configs", "set", "topic", topic, "retention.ms=1000", "segment.bytes=2000000")
-    shown = {entry["name"]: entry for entry in told("configs", "describe", "topic", topic)}
+def test_settings_are_shown_set_and_taken_back(topic: str, ottla_json: Callable[..., Any]) -> None:
+    ottla_json("configs", "set", "topic", topic, "retention.ms=1000", "segment.bytes=2000000")
+    shown = {entry["name"]: entry for entry in ottla_json("configs", "describe", "topic", topic)}
     assert shown["retention.ms"] == {"name": "retention.ms", "value": "1000", "from": "topic"}
-    told("configs", "unset", "topic", topic, "retention.ms")
-    shown = {entry["name"]: entry for entry in told("configs", "describe", "topic", topic, "--all")}
+    ottla_json("configs", "unset", "topic", topic, "retention.ms")
+    shown = {entry["name"]: entry for entry in ottla_json("configs", "describe", "topic", topic, "--all")}
     assert shown["retention.ms"]["from"] == "default"
-    told("configs", "set", "broker", "all", "log.retention.ms=7200000")
+    ottla_json("configs", "set", "broker", "all", "log.retention.ms=7200000")
 
     def shown_by_the_broker() -> Any:
-        shown = {entry["name"]: entry for entry in told("configs", "describe", "broker", "1")}
+        shown = {entry["name"]: entry for entry in ottla_json("configs", "describe", "broker", "1")}
         return shown.get("log.retention.ms")
 
     setting = {"name": "log.retention.ms", "value": "7200000", "from": "all brokers"}
     becomes(shown_by_the_broker, setting)
-    told("configs", "unset", "broker", "all", "log.retention.ms")
+    ottla_json("configs", "unset", "broker", "all", "log.retention.ms")
 
 
-def test_quotas_are_set_listed_and_lifted(told: Callable[..., Any]) -> None:
-    told("quotas", "set", "--user", "default", "--client-id", "app", "producer_byte_rate=1000")
+def test_quotas_are_set_listed_and_lifted(ottla_json: Callable[..., Any]) -> None:
+    ottla_json("quotas", "set", "--user", "default", "--client-id", "app", "producer_byte_rate=1000")
     quota = {"user": "<default>", "client_id": "app", "ip": None, "quota": "producer_byte_rate"}
-    becomes(lambda: told("quotas", "list"), [{**quota, "value": 1000.0}])
-    told("quotas", "unset", "--user", "default", "--client-id", "app", "producer_byte_rate")
-    becomes(lambda: told("quotas", "list"), [])
+    becomes(lambda: ottla_json("quotas", "list"), [{**quota, "value": 1000.0}])
+    ottla_json("quotas", "unset", "--user", "default", "--client-id", "app", "producer_byte_rate")
+    becomes(lambda: ottla_json("quotas", "list"), [])
 
 
-def test_users_are_set_listed_and_deleted(cluster: LocalCluster, told: Callable[..., Any]) -> None:
-    told("users", "set", "alice", "--password-file", "-", stdin="a secret\n")
-    told("users", "set", "alice", "--mechanism", "scram-sha-256", "--iterations", "5000", stdin="b\nb\n")
+def test_users_are_set_listed_and_deleted(cluster: LocalCluster, ottla_json: Callable[..., Any]) -> None:
+    ottla_json("users", "set", "alice", "--password-file", "-", stdin="a secret\n")
+    ottla_json(
+        "users", "set", "alice", "--mechanism", "scram-sha-256", "--iterations", "5000", stdin="b\nb\n"
+    )
     sha_512 = {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096}
     sha_256 = {"user": "alice", "mechanism": "SCRAM-SHA-256", "iterations": 5000}
-    assert told("users", "list") == [sha_256, sha_512]
-    judge = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    described = judge.describe_user_scram_credentials(["alice"])["alice"].result(timeout=60)
+    assert ottla_json("users", "list") == [sha_256, sha_512]
+    confluent = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = confluent.describe_user_scram_credentials(["alice"])["alice"].result(timeout=60)
     seen = {(info.mechanism, info.iterations) for info in described.scram_credential_infos}
     assert seen == {(ScramMechanism.SCRAM_SHA_256, 5000), (ScramMechanism.SCRAM_SHA_512, 4096)}
-    told("users", "delete", "alice", "--mechanism", "SCRAM-SHA-256")
-    assert told("users", "list") == [sha_512]
-    assert told("users", "delete", "alice")["deleted"] == ["SCRAM-SHA-512"]
-    assert told("users", "list") == []
+    ottla_json("users", "delete", "alice", "--mechanism", "SCRAM-SHA-256")
+    assert ottla_json("users", "list") == [sha_512]
+    assert ottla_json("users", "delete", "alice")["deleted"] == ["SCRAM-SHA-512"]
+    assert ottla_json("users", "list") == []
 
 
 def test_the_cluster_its_moves_and_its_disks(
-    cluster: LocalCluster, topic: str, told: Callable[..., Any]
+    cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any]
 ) -> None:
-    described = told("cluster", "describe")
+    described = ottla_json("cluster", "describe")
     assert [broker["broker"] for broker in described["brokers"]] == [0, 1, 2]
     assert described["controller"] in (0, 1, 2)
-    told("produce", topic, "--partition", "0", stdin="x\n" * 1000)
-    told("cluster", "move", topic, "0=2,1", "--wait")
+    ottla_json("produce", topic, "--partition", "0", stdin="x\n" * 1000)
+    ottla_json("cluster", "move", topic, "0=2,1", "--wait")
 
     def first_partition(what: str) -> Any:
-        (shown,) = told("topics", "describe", topic)
+        (shown,) = ottla_json("topics", "describe", topic)
         return shown["partitions"][0][what]
 
     becomes(lambda: first_partition("replicas"), [2, 1])
-    becomes(lambda: told("cluster", "moves"), [])
+    becomes(lambda: ottla_json("cluster", "moves"), [])
 
     def elected() -> Any:
-        told("cluster", "elect")
+        ottla_json("cluster", "elect")
         return first_partition("leader")
 
     becomes(elected, 2)
-    disks = told("cluster", "disks")
+    disks = ottla_json("cluster", "disks")
     assert [disk["broker"] for disk in disks] == [0, 1, 2]
     assert all(disk["bytes"] > 0 and disk["error"] is None for disk in disks)
 
 
-def test_records_before_an_offset_are_deleted(topic: str, ottla: Command, told: Callable[..., Any]) -> None:
-    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
-    assert told("topics", "truncate", topic, "0=2", "--yes") == [{"partition": 0, "start_offset": 2}]
+def test_records_before_an_offset_are_deleted(
+    topic: str, ottla: Command, ottla_json: Callable[..., Any]
+) -> None:
+    ottla_json("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+    assert ottla_json("topics", "truncate", topic, "0=2", "--yes") == [{"partition": 0, "start_offset": 2}]
     assert ottla("consume", topic, "--from", "earliest", "--until-end").stdout == "3\n"
 
 
 def test_segments_are_looked_into_without_a_broker(
-    cluster: LocalCluster, topic: str, ottla: Command, told: Callable[..., Any], tmp_path: Path
+    cluster: LocalCluster, topic: str, ottla: Command, ottla_json: Callable[..., Any], tmp_path: Path
 ) -> None:
-    told("produce", topic, "--partition", "0", "--key-separator", ":", stdin="k:v\nk:w\n")
+    ottla_json("produce", topic, "--partition", "0", "--key-separator", ":", stdin="k:v\nk:w\n")
     folder = cluster.directory / "brokers" / "0" / "data" / f"{topic}-0"
-    becomes(lambda: [s["next_offset"] for s in told("log", "describe", str(folder))], [2])
-    (segment,) = told("log", "describe", str(folder))
+    becomes(lambda: [s["next_offset"] for s in ottla_json("log", "describe", str(folder))], [2])
+    (segment,) = ottla_json("log", "describe", str(folder))
     assert (segment["base_offset"], segment["next_offset"], segment["damaged_at"]) == (0, 2, None)
     file = folder / "00000000000000000000.log"
-    (batch,) = told("log", "dump", "--records", str(file))
+    (batch,) = ottla_json("log", "dump", "--records", str(file))
     assert [(r["key"], r["value"]) for r in batch["batch"]] == [("k", "v"), ("k", "w")]
 
     assert ottla("log", "check", str(folder.parent)).exit_code == 0

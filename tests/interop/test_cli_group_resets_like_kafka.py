@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer
-from judges import needs_kafka_jars
 from kafka_tools import Command, run_all
 from one_broker import OneBroker, one_broker
+from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient, NewTopic, TopicPartition
@@ -157,7 +157,7 @@ def test_the_same_descriptions_of_all_groups(broker: OneBroker, tmp_path: Path) 
     forms = [("--all-groups",), ("--group", "i", "--group", "g"), ("--all-groups", "--state")]
     offsets, two, states = run_all([Command(TOOL, (*common, *form)) for form in forms], tmp_path)
 
-    def told(printed: str) -> list[list[str]]:
+    def reported(printed: str) -> list[list[str]]:
         """GROUP, TOPIC, PARTITION, CURRENT-OFFSET, LOG-END-OFFSET and LAG."""
         lines = [line.split() for line in printed.splitlines()]
         return sorted(words[:6] for words in lines if len(words) == 9 and words[0] != "GROUP")
@@ -168,9 +168,9 @@ def test_the_same_descriptions_of_all_groups(broker: OneBroker, tmp_path: Path) 
         keys = ("group", "topic", "partition", "committed", "end", "lag")
         return sorted([str(row[key]) for key in keys] for row in json.loads(ran.stdout))
 
-    assert len(told(offsets.out)) == len(COMMITTED) + 3
-    assert described("--all-groups") == told(offsets.out)
-    assert described("i", "g") == told(two.out)
+    assert len(reported(offsets.out)) == len(COMMITTED) + 3
+    assert described("--all-groups") == reported(offsets.out)
+    assert described("i", "g") == reported(two.out)
     state = json.loads(ottla(broker, "describe", "--all-groups", "--state", "-o", "json").stdout)
     theirs_by_group = {
         line.split()[0]: line.split()[-2:] for line in states.out.splitlines() if "127.0.0.1" in line

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from judges import needs_kafka_jars
 from kafka_tools import Command, run_all
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath, run_tool
 from tests.kafka_page import COMMON, OTHERS, rows, scripts
@@ -122,9 +122,9 @@ def test_no_option_of_kafkas_tools_is_missing_on_the_page(options: dict[str, set
     common = {name for row in rows() if row.section == COMMON for name in row.kafka}
     for script, real in options.items():
         assert "--help" in real, (script, real)
-        told = {name for row in rows() if row.section == script for name in row.kafka}
-        assert real - told - common == set(), f"{script}: not on the page"
-        assert told - real == set(), f"{script}: on the page, and no option of the script"
+        reported = {name for row in rows() if row.section == script for name in row.kafka}
+        assert real - reported - common == set(), f"{script}: not on the page"
+        assert reported - real == set(), f"{script}: on the page, and no option of the script"
     assert common - set().union(*options.values()) <= {"--bootstrap-servers", "--config-file"}
     assert sum(map(len, options.values())) > 250, "the help texts were read"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
-from judges import needs_kafka_jars
 from kafka_tools import Command, Printed, run_all
+from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
@@ -47,7 +47,7 @@ def ottla(cluster: LocalCluster) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def told(ottla: Callable[..., Result]) -> Callable[..., Any]:
+def ottla_json(ottla: Callable[..., Result]) -> Callable[..., Any]:
     """Run a command that must succeed, as JSON."""
 
     def run(*arguments: str) -> Any:
@@ -84,13 +84,13 @@ def places(rows: Any) -> set[tuple[str, int]]:
 
 
 def test_offsets_disks_versions_and_deleted_records(
-    cluster: LocalCluster, told: Callable[..., Any], kafka: Callable[..., list[Printed]], tmp_path: Path
+    cluster: LocalCluster, ottla_json: Callable[..., Any], kafka: Callable[..., list[Printed]], tmp_path: Path
 ) -> None:
     cluster.create_topic("looked-at", partitions=3, replicas=3)
     fill(cluster, "looked-at", 3)
     records = tmp_path / "records.json"
     records.write_text(json.dumps({"partitions": [{"topic": "looked-at", "partition": 1, "offset": 4}]}))
-    assert told("topics", "truncate", "--file", str(records), "--yes") == [
+    assert ottla_json("topics", "truncate", "--file", str(records), "--yes") == [
         {"topic": "looked-at", "partition": 1, "start_offset": 4}
     ]
     ends, starts, times, sizes, versions = kafka(
@@ -102,7 +102,7 @@ def test_offsets_disks_versions_and_deleted_records(
     )
 
     def shell(*arguments: str) -> list[str]:
-        found = told("topics", "offsets", *arguments)
+        found = ottla_json("topics", "offsets", *arguments)
         return [f"{row['topic']}:{row['partition']}:{row['offset']}" for row in found]
 
     assert shell("looked-at") == ends.out.split()
@@ -117,7 +117,7 @@ def test_offsets_disks_versions_and_deleted_records(
         for log_dir in broker["logDirs"]
         for p in log_dir["partitions"]
     }
-    ours = told("cluster", "disks", "--topic", "looked-at", "--broker", "0", "--broker", "2")
+    ours = ottla_json("cluster", "disks", "--topic", "looked-at", "--broker", "0", "--broker", "2")
     assert {
         (row["broker"], row["directory"], f"{row['topic']}-{row['partition']}", row["bytes"], row["lag"])
         for row in ours
@@ -127,7 +127,7 @@ def test_offsets_disks_versions_and_deleted_records(
     first_broker = versions.out.partition(")\n")[0]
     served = set(re.findall(r"(\w+)\((\d+)\): (\d+)(?: to (\d+))?", first_broker))
     assert len(served) > 50
-    found = told("cluster", "versions", "0")
+    found = ottla_json("cluster", "versions", "0")
     assert {(row["api"], row["key"], row["min"], row["max"]) for row in found} == {
         (name, int(key), int(least), int(most or least)) for name, key, least, most in served
     }
@@ -136,7 +136,7 @@ def test_offsets_disks_versions_and_deleted_records(
 def test_a_plan_is_throttled_changed_verified_and_cancelled(
     cluster: LocalCluster,
     ottla: Callable[..., Result],
-    told: Callable[..., Any],
+    ottla_json: Callable[..., Any],
     kafka: Callable[..., list[Printed]],
     tmp_path: Path,
 ) -> None:
@@ -144,12 +144,14 @@ def test_a_plan_is_throttled_changed_verified_and_cancelled(
     cluster.wait_until(lambda: cluster.fully_replicated("moved", 3), "all brokers to know it")
     fill(cluster, "moved", 3, records=100, size=20_000)
     plan, back = tmp_path / "plan.json", tmp_path / "back.json"
-    proposed = told("reassign", "plan", "moved", "--brokers", "1,2")
+    proposed = ottla_json("reassign", "plan", "moved", "--brokers", "1,2")
     assert {tuple(sorted(row["replicas"])) for row in proposed["partitions"]} == {(1, 2)}
-    assert proposed == told("reassign", "plan", "moved", "--brokers", "1,2"), "what is shown is what is saved"
+    assert proposed == ottla_json("reassign", "plan", "moved", "--brokers", "1,2"), (
+        "what is shown is what is saved"
+    )
     plan.write_text(json.dumps(proposed))
 
-    started = told(
+    started = ottla_json(
         "reassign", "execute", str(plan), "--throttle", "1000", "--log-dir-throttle", "5000",
         "--rollback", str(back),
     )  # fmt: skip
@@ -168,22 +170,22 @@ def test_a_plan_is_throttled_changed_verified_and_cancelled(
     theirs = re.findall(r"^([\w-]+)-(\d+): replicas: ([\d,]+)\. adding: ([\d,]+)\.", listed.out, re.M)
     assert [
         (row["topic"], str(row["partition"]), ",".join(map(str, row["replicas"])), str(row["adding"][0]))
-        for row in told("reassign", "list")
+        for row in ottla_json("reassign", "list")
     ] == theirs
     assert len(theirs) == 3
     assert verified.out.count("still in progress") == 3
-    assert {row["state"] for row in told("reassign", "verify", str(plan))} == {"in progress"}
+    assert {row["state"] for row in ottla_json("reassign", "verify", str(plan))} == {"in progress"}
     assert "leader.replication.throttled.replicas=0:0,0:1,1:0,1:1,2:0,2:1" in of_topic.out
     assert "follower.replication.throttled.replicas=0:2,1:2,2:2" in of_topic.out
     assert all(f"{rate}=1000" in of_broker.out for rate in RATES)
 
-    assert len(told("reassign", "cancel", str(plan), "--yes", "--preserve-throttles")) == 3
-    cluster.wait_until(lambda: told("reassign", "list") == [], "the moves to be taken back")
-    states = {row["state"] for row in told("reassign", "verify", str(plan), "--preserve-throttles")}
+    assert len(ottla_json("reassign", "cancel", str(plan), "--yes", "--preserve-throttles")) == 3
+    cluster.wait_until(lambda: ottla_json("reassign", "list") == [], "the moves to be taken back")
+    states = {row["state"] for row in ottla_json("reassign", "verify", str(plan), "--preserve-throttles")}
     assert states <= {"not moving: replicas are 0,1", "not moving: replicas are 1,0"}
-    told("reassign", "execute", str(plan), "--throttle", "1000")
-    told("reassign", "execute", str(plan), "--throttle", "100000000", "--additional", "--wait")
-    assert {row["state"] for row in told("reassign", "verify", str(plan))} == {"completed"}
+    ottla_json("reassign", "execute", str(plan), "--throttle", "1000")
+    ottla_json("reassign", "execute", str(plan), "--throttle", "100000000", "--additional", "--wait")
+    assert {row["state"] for row in ottla_json("reassign", "verify", str(plan))} == {"completed"}
     completed, of_topic, of_broker = kafka(
         (REASSIGN, verify, "is completed"),
         (CONFIGS, "--describe --entity-type topics --entity-name moved", "^((?!throttled).)*$"),
@@ -192,13 +194,13 @@ def test_a_plan_is_throttled_changed_verified_and_cancelled(
     assert completed.out.count("is completed") == 3
     kafka((REASSIGN, f"--execute --reassignment-json-file {back}"))
     cluster.wait_until(
-        lambda: {row["state"] for row in told("reassign", "verify", str(back))} == {"completed"},
+        lambda: {row["state"] for row in ottla_json("reassign", "verify", str(back))} == {"completed"},
         "Kafka's tool to run our plan",
     )
 
 
 def test_a_plan_of_kafkas_tool_is_run(
-    cluster: LocalCluster, told: Callable[..., Any], kafka: Callable[..., list[Printed]], tmp_path: Path
+    cluster: LocalCluster, ottla_json: Callable[..., Any], kafka: Callable[..., list[Printed]], tmp_path: Path
 ) -> None:
     cluster.create_topic("generated", partitions=4, replicas=2)
     topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"
@@ -206,10 +208,10 @@ def test_a_plan_of_kafkas_tool_is_run(
     (shown,) = kafka((REASSIGN, f"--generate --topics-to-move-json-file {topics} --broker-list 0,2"))
     current, proposed = [json.loads(line) for line in shown.out.splitlines() if line.startswith("{")]
     plan.write_text(json.dumps(proposed))
-    ours = told("reassign", "plan", "--file", str(topics), "--current")["partitions"]
+    ours = ottla_json("reassign", "plan", "--file", str(topics), "--current")["partitions"]
     theirs = {(row["partition"], *row["replicas"]) for row in current["partitions"]}
     assert {(row["partition"], *row["replicas"]) for row in ours} == theirs
-    told("reassign", "execute", str(plan), "--wait")
+    ottla_json("reassign", "execute", str(plan), "--wait")
     (verified,) = kafka((REASSIGN, f"--verify --reassignment-json-file {plan}", "is completed"))
     assert verified.out.count("is completed") == 4
 
@@ -247,19 +249,19 @@ def test_a_bad_plan_is_refused_before_anything_is_done(
 def test_log_levels_features_and_files_of_settings(
     cluster: LocalCluster,
     ottla: Callable[..., Result],
-    told: Callable[..., Any],
+    ottla_json: Callable[..., Any],
     kafka: Callable[..., list[Printed]],
     tmp_path: Path,
 ) -> None:
     loggers = {
-        row["name"]: row["value"] for row in told("configs", "describe", "broker-logger", "1", "--all")
+        row["name"]: row["value"] for row in ottla_json("configs", "describe", "broker-logger", "1", "--all")
     }
     name = next(each for each in sorted(loggers) if each != "root")
-    told("configs", "set", "broker-logger", "1", f"{name}=DEBUG")
+    ottla_json("configs", "set", "broker-logger", "1", f"{name}=DEBUG")
     settings = tmp_path / "topic.properties"
     settings.write_text("retention.ms=1234567\nmax.message.bytes=2000000\n")
     cluster.create_topic("set-by-file", partitions=1)
-    told("configs", "set", "topic", "set-by-file", "retention.ms=7654321", "--file", str(settings))
+    ottla_json("configs", "set", "topic", "set-by-file", "retention.ms=7654321", "--file", str(settings))
     (shown, of_topic, features, refused) = kafka(
         (CONFIGS, "--describe --entity-type broker-loggers --entity-name 1", f"{name}=DEBUG"),
         (CONFIGS, "--describe --entity-type topics --entity-name set-by-file", "max.message.bytes=2000000"),
@@ -269,12 +271,14 @@ def test_log_levels_features_and_files_of_settings(
     assert "retention.ms=7654321" in of_topic.out, "arguments win over the file"
     theirs = dict(re.findall(r"^  ([\w.$-]+)=(\w+)", shown.out, re.M))
     assert theirs == {**loggers, name: "DEBUG"}
-    told("configs", "unset", "broker-logger", "1", name)
-    after = {row["name"]: row["value"] for row in told("configs", "describe", "broker-logger", "1", "--all")}
+    ottla_json("configs", "unset", "broker-logger", "1", name)
+    after = {
+        row["name"]: row["value"] for row in ottla_json("configs", "describe", "broker-logger", "1", "--all")
+    }
     assert after[name] == after["root"]
 
     supported = re.findall(r"Feature: (\S+)", features.out)
-    assert [row["feature"] for row in told("features", "describe")["features"]] == supported
+    assert [row["feature"] for row in ottla_json("features", "describe")["features"]] == supported
     assert refused.status == 1
     ours = ottla("features", "upgrade", "metadata.version=20")
     assert ours.exit_code == 1
@@ -283,18 +287,18 @@ def test_log_levels_features_and_files_of_settings(
 
 
 def test_acls_of_producers_and_consumers(
-    told: Callable[..., Any], ottla: Callable[..., Result], kafka: Callable[..., list[Printed]]
+    ottla_json: Callable[..., Any], ottla: Callable[..., Result], kafka: Callable[..., list[Printed]]
 ) -> None:
     topics = ("--topic", "billed", "--topic", "paid")
-    told("acls", "add", "--producer", "--allow", "User:p", *topics, "--transactional-id", "x")
-    told("acls", "add", "--consumer", "--allow", "User:c", *topics, "--group", "g")
+    ottla_json("acls", "add", "--producer", "--allow", "User:p", *topics, "--transactional-id", "x")
+    ottla_json("acls", "add", "--consumer", "--allow", "User:c", *topics, "--group", "g")
     kafka(
         (ACLS, "--add --producer --allow-principal User:q --topic billed --topic paid --transactional-id x"),
         (ACLS, "--add --consumer --allow-principal User:d --topic billed --topic paid --group g"),
     )
 
     def of(principal: str) -> set[tuple[str, ...]]:
-        rows = told("acls", "list", "--principal", principal)
+        rows = ottla_json("acls", "list", "--principal", principal)
         return {tuple(v for k, v in row.items() if k != "principal") for row in rows}
 
     assert of("User:p") == of("User:q")
@@ -303,9 +307,11 @@ def test_acls_of_producers_and_consumers(
     assert len(of("User:c")) == 5
     (listed,) = kafka((ACLS, "--list --topic billed --resource-pattern-type match"))
     assert (
-        listed.out.count("operation=") == len(told("acls", "list", "--topic", "billed", "--matching")) == 10
+        listed.out.count("operation=")
+        == len(ottla_json("acls", "list", "--topic", "billed", "--matching"))
+        == 10
     )
-    removed = told(
+    removed = ottla_json(
         "acls", "remove", "--producer", "--topic", "billed", "--topic", "paid", "--allow", "User:p"
     )
     assert len(removed["removed"]) == 6
@@ -316,16 +322,16 @@ def test_acls_of_producers_and_consumers(
 
 
 def test_performance_is_measured_on_what_is_written(
-    cluster: LocalCluster, told: Callable[..., Any], ottla: Callable[..., Result], tmp_path: Path
+    cluster: LocalCluster, ottla_json: Callable[..., Any], ottla: Callable[..., Result], tmp_path: Path
 ) -> None:
     cluster.create_topic("fast", partitions=3, replicas=3)
-    written = told("perf", "produce", "fast", "--records", "3000", "--size", "100")
+    written = ottla_json("perf", "produce", "fast", "--records", "3000", "--size", "100")
     assert written["records"] == 3000
     assert 0 < written["avg_ms"] <= written["max_ms"]
     assert written["p50_ms"] <= written["p95_ms"] <= written["p99_ms"] <= written["p99.9_ms"]
     assert written["mb_per_s"] == pytest.approx(written["records_per_s"] * 100 / 1024**2)
-    assert sum(row["offset"] for row in told("topics", "offsets", "fast")) == 3000
-    read = told("perf", "consume", "fast", "--records", "3000", "--group", "measured")
+    assert sum(row["offset"] for row in ottla_json("topics", "offsets", "fast")) == 3000
+    read = ottla_json("perf", "consume", "fast", "--records", "3000", "--group", "measured")
     assert read["records"] == 3000
     assert read["mb"] == pytest.approx(3000 * 100 / 1024**2)
     assert read["fetch_ms"] + read["rebalance_ms"] == pytest.approx(read["end_ms"] - read["start_ms"], abs=2)
@@ -342,18 +348,18 @@ def test_performance_is_measured_on_what_is_written(
         shown.stdout,
     ), shown.output
     assert float(shown.stdout.split()[3]) <= 110, "the rate is kept"
-    described = told("transactions", "describe", "measured")
+    described = ottla_json("transactions", "describe", "measured")
     assert (described["state"], described["partitions"]) == ("CompleteCommit", [])
     assert {"transactional_id": "measured", "state": "CompleteCommit"}.items() <= next(
-        row for row in told("transactions", "list") if row["transactional_id"] == "measured"
+        row for row in ottla_json("transactions", "list") if row["transactional_id"] == "measured"
     ).items()
-    latency = told("perf", "latency", "fast", "--records", "20", "--size", "50")
+    latency = ottla_json("perf", "latency", "fast", "--records", "20", "--size", "50")
     assert latency["records"] == 20
     assert 0 < latency["p50_ms"] <= latency["max_ms"]
 
 
 def test_partitions_in_trouble_while_a_broker_is_down(
-    cluster: LocalCluster, told: Callable[..., Any], ottla: Callable[..., Result],
+    cluster: LocalCluster, ottla_json: Callable[..., Any], ottla: Callable[..., Result],
     kafka: Callable[..., list[Printed]],
 ) -> None:  # fmt: skip
     """The last test of the module: it stops a broker."""
@@ -371,14 +377,14 @@ def test_partitions_in_trouble_while_a_broker_is_down(
     own = set(assigned)
 
     def ours(option: str) -> set[tuple[str, int]]:
-        return {place for place in places(told("topics", "describe", option)) if place[0] in own}
+        return {place for place in places(ottla_json("topics", "describe", option)) if place[0] in own}
 
     for option, (_, expected) in wanted.items():
         cluster.wait_until(lambda o=option, e=expected: e <= ours(o), f"{option} to show it")  # type: ignore[misc]
     shown = kafka(*((TOPICS, f"--describe {theirs}") for theirs, _ in wanted.values()))
     for option, printed in zip(wanted, shown, strict=True):
         theirs = {(t, int(p)) for t, p in re.findall(r"Topic: (\S+)\tPartition: (\d+)", printed.out)}
-        assert places(told("topics", "describe", option)) == theirs, option
+        assert places(ottla_json("topics", "describe", option)) == theirs, option
     both = ottla("topics", "describe", "wide", "pair", "--at-min-isr", "--under-replicated", "-o", "json")
     assert places(json.loads(both.stdout)) == {("wide", 0), ("pair", 0)}
     refused = ottla("cluster", "elect", "alone:0")

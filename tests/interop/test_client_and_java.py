@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from group_talk import kafka_and_ottla
-from judges import needs_kafka_jars
 from kafka_tools import run_program
+from oracles import needs_kafka_jars
+from request_recorder import kafka_and_ottla
 
 from ottla.client import AdminClient as OurAdminClient
 from ottla.client import Consumer, Producer
@@ -204,8 +204,8 @@ def test_both_read_what_both_wrote(ports: dict[str, int], tmp_path: Path, broker
         f"{row.key} {row.value} {row.headers}"
         for topic, row in theirs
     ]
-    told = java("write", bootstrap, tmp_path / "written", asked)
-    sent += placed([row for _, row in theirs], [(t, int(p), int(o)) for t, p, o in told])
+    reported = java("write", bootstrap, tmp_path / "written", asked)
+    sent += placed([row for _, row in theirs], [(t, int(p), int(o)) for t, p, o in reported])
 
     read_by_us = asyncio.run(read_with_ours(bootstrap, topics, len(sent)))
     asked = [f"{topic.name} {PARTITIONS} {2 * 60}" for topic in topics]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from cancelling import every_await
+from cancellation import every_await
 
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer

@@ -29,10 +29,10 @@ def broker() -> Iterator[DevBroker]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A name service of our own; the names that it was asked for."""
-    heard: list[str] = []
+    received: list[str] = []
 
     async def addresses(loop: object, host: str, port: int, **more: Any) -> list[tuple[Any, ...]]:
-        heard.append(host)
+        received.append(host)
         rows: list[tuple[Any, ...]] = []
         for address in NAMES.get(host, [host]):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", addresses)
     monkeypatch.setattr(asyncio.BaseEventLoop, "getnameinfo", name)
-    return heard
+    return received
 
 
 async def partitions(bootstrap: str, **settings: object) -> int:

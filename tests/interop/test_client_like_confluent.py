@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from group_talk import kafka_and_ottla
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import kafka_and_ottla
 from two_clients import CONSUMERS, PRODUCERS, Found, Place, Reading, Sending, what_went_wrong
 
 from ottla.client.errors import ClientError
@@ -80,8 +80,8 @@ class Stage:
         self._closing.close()
 
 
-Story: TypeAlias = Callable[[Stage], None]
-Tell: TypeAlias = Callable[[Story], dict[str, Any]]
+Scenario: TypeAlias = Callable[[Stage], None]
+Compare: TypeAlias = Callable[[Scenario], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -93,22 +93,22 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 
 @pytest.fixture
-def told(ports: dict[str, int]) -> Tell:
+def same(ports: dict[str, int]) -> Compare:
     """Tells a story four times; what all of them noted."""
 
-    def once(story: Story, client: str, broker: str) -> dict[str, Any]:
-        name = f"{story.__name__}-{client[:1].lower()}"
+    def once(scenario: Scenario, client: str, broker: str) -> dict[str, Any]:
+        name = f"{scenario.__name__}-{client[:1].lower()}"
         stage = Stage(client, f"127.0.0.1:{ports[broker]}", name)
         try:
-            story(stage)
+            scenario(stage)
         finally:
             stage.close()
         return stage.notes
 
-    def tell(story: Story) -> dict[str, Any]:
+    def compare(scenario: Scenario) -> dict[str, Any]:
         places = list(product(PRODUCERS, ports))
         with ThreadPoolExecutor(len(places)) as pool:
-            running = {place: pool.submit(once, story, *place) for place in places}
+            running = {place: pool.submit(once, scenario, *place) for place in places}
             notes = {place: future.result() for place, future in running.items()}
         expected = notes["confluent-kafka", "Apache Kafka"]
         for (client, broker), noted in notes.items():
@@ -116,7 +116,7 @@ def told(ports: dict[str, int]) -> Tell:
                 assert noted.get(label) == what, f"{client} on {broker}: {label}"
         return expected
 
-    return tell
+    return compare
 
 
 def read(consumer: Reading, count: int) -> list[Found]:
@@ -145,7 +145,7 @@ def until(condition: Callable[[], bool], *members: Reading) -> None:
     """Poll the members until it is true."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, [member.told for member in members]
+        assert time.monotonic() < deadline, [member.callbacks for member in members]
         for member in members:
             assert member.poll(0.05) == []
 
@@ -161,7 +161,7 @@ def fill(stage: Stage, topic: str, count: int, partitions: int = 1) -> None:
 # --- producing -----------------------------------------------------------------------------------
 
 
-def test_records_are_written_and_read_alike(told: Tell) -> None:
+def test_records_are_written_and_read_alike(same: Compare) -> None:
     def records(stage: Stage) -> None:
         rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
             (None, b"", []),
@@ -192,12 +192,12 @@ def test_records_are_written_and_read_alike(told: Tell) -> None:
                 assert stage.notes.setdefault(f"{topic} read", found) == found, "the other client's reading"
             del stage.notes[f"{topic} read"]
 
-    noted = told(records)
+    noted = same(records)
     assert len(noted["acks=0 gzip read"]) == 204
     assert noted["acks=0 gzip read"] == noted["acks=all none read"]
 
 
-def test_what_is_refused_is_refused_alike(told: Tell) -> None:
+def test_what_is_refused_is_refused_alike(same: Compare) -> None:
     def refusals(stage: Stage) -> None:
         small = stage.topic("small", max_message_bytes="1000")
         producer = stage.producer(max_request_size=3000)
@@ -209,7 +209,7 @@ def test_what_is_refused_is_refused_alike(told: Tell) -> None:
         stage.notes["no such partition"] = waiting.send(small, b"x", partition=9)()
         stage.notes["not a topic's name"] = producer.send("not a name!", b"x")()
 
-    noted = told(refusals)
+    noted = same(refusals)
     nowhere = "no such topic or partition"
     assert noted == {
         "beyond the topic's limit": "MESSAGE_TOO_LARGE",
@@ -228,7 +228,7 @@ def _outcome(call: Callable[[], object]) -> object:
         return what_went_wrong(error)
 
 
-def test_transactions_alike(told: Tell) -> None:
+def test_transactions_alike(same: Compare) -> None:
     def transactions(stage: Stage) -> None:
         topic, source = stage.topic(), stage.topic("source", partitions=1)
         fill(stage, source, 10)
@@ -265,7 +265,7 @@ def test_transactions_alike(told: Tell) -> None:
         found = [*read(reader, 7), *read_to_end(reader)]
         stage.notes["at the end"] = sorted((each[1], each[2], each.value) for each in found)
 
-    noted = told(transactions)
+    noted = same(transactions)
     assert noted["offsets"] == [(4, "")]
     assert noted["read_committed"] == [(p, o, v) for p in range(3) for o, v in ((0, b"0"), (4, b"2"))]
     assert noted["the first one"] == "fenced"
@@ -277,7 +277,7 @@ def test_transactions_alike(told: Tell) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_positions_alike(told: Tell) -> None:
+def test_positions_alike(same: Compare) -> None:
     def positions(stage: Stage) -> None:
         topic = stage.topic(partitions=1)
         place: Place = (topic, 0)
@@ -303,14 +303,14 @@ def test_positions_alike(told: Tell) -> None:
         stage.producer().send(topic, b"new", timestamp_ms=T0)()
         stage.notes["from the end"] = [each[1:] for each in read(late, 1)]
 
-    noted = told(positions)
+    noted = same(positions)
     assert noted["times"] == [0, 0, 31, 59, None]
     assert noted["ends"] == (0, 60)
     assert noted["paused"] == []
     assert noted["from the end"] == [(0, 60, T0, None, b"new", ())]
 
 
-def test_commits_alike(told: Tell) -> None:
+def test_commits_alike(same: Compare) -> None:
     def commits(stage: Stage) -> None:
         topic = stage.topic(partitions=2)
         fill(stage, topic, 40, partitions=2)
@@ -331,14 +331,14 @@ def test_commits_alike(told: Tell) -> None:
         again.close()
         stage.notes["after the close"] = stage.consumer().committed(places)
 
-    noted = told(commits)
+    noted = same(commits)
     assert noted["at first"] == [None, None]
     assert noted["all"] == [(20, ""), (20, "")]
     assert noted["by hand"] == [(7, "a note"), (9, "")]
     assert noted["after the close"] == [(20, ""), (20, "")]
 
 
-def test_where_there_is_no_offset_to_begin_at(told: Tell) -> None:
+def test_where_there_is_no_offset_to_begin_at(same: Compare) -> None:
     def resets(stage: Stage) -> None:
         topic = stage.topic(partitions=1)
         fill(stage, topic, 5)
@@ -354,7 +354,7 @@ def test_where_there_is_no_offset_to_begin_at(told: Tell) -> None:
                 found = error.args[0]
             stage.notes[f"{reset}, {offset} committed"] = found
 
-    noted = told(resets)
+    noted = same(resets)
     everything, rest = [b"%d" % n for n in range(5)], [b"3", b"4"]
     nowhere = "no offset to begin at"
     assert noted == {
@@ -374,7 +374,7 @@ def test_where_there_is_no_offset_to_begin_at(told: Tell) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_two_members_share_alike(told: Tell, strategy: str) -> None:
+def test_two_members_share_alike(same: Compare, strategy: str) -> None:
     def shares(stage: Stage) -> None:
         topic = stage.topic(strategy, partitions=4)
         group = f"{stage.name}-{strategy}"
@@ -397,13 +397,13 @@ def test_two_members_share_alike(told: Tell, strategy: str) -> None:
             # Which two the first one keeps is anybody's choice: it is told of the others.
             moved = sorted(halves[1])
             stage.notes["first"] = [
-                (what, "moved" if them == moved else len(them)) for what, them in first.told
+                (what, "moved" if them == moved else len(them)) for what, them in first.callbacks
             ]
-            stage.notes["second"] = [(what, len(them)) for what, them in second.told]
+            stage.notes["second"] = [(what, len(them)) for what, them in second.callbacks]
         else:
-            stage.notes["first"], stage.notes["second"] = first.told, second.told
+            stage.notes["first"], stage.notes["second"] = first.callbacks, second.callbacks
 
-    noted = told(shares)
+    noted = same(shares)
     everything = [0, 1, 2, 3]
     if strategy == "cooperative-sticky":
         assert noted["first"] == [("got", 4), ("gave", "moved"), ("gave", 2)]
@@ -414,7 +414,7 @@ def test_two_members_share_alike(told: Tell, strategy: str) -> None:
     assert noted["second"] == [("got", others), ("gave", others), ("got", everything), ("gave", everything)]
 
 
-def test_static_members_come_back_to_their_places_alike(told: Tell) -> None:
+def test_static_members_come_back_to_their_places_alike(same: Compare) -> None:
     def static_members(stage: Stage) -> None:
         topic = stage.topic(partitions=4)
 
@@ -425,24 +425,24 @@ def test_static_members_come_back_to_their_places_alike(told: Tell) -> None:
 
         first, second = member("a"), member("b")
         until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
-        share, heard = second.assignment(), list(first.told)
+        share, callbacks = second.assignment(), list(first.callbacks)
         second.close()
         second = member("b")
         until(lambda: second.assignment() == share, first, second)
         until(lambda: True, first)
         stage.notes["the same share"] = sorted(share)
-        stage.notes["what the other heard meanwhile"] = first.told[len(heard) :]
-        stage.notes["what it was told"] = list(second.told)
+        stage.notes["what the other heard meanwhile"] = first.callbacks[len(callbacks) :]
+        stage.notes["its callbacks"] = list(second.callbacks)
 
-    noted = told(static_members)
+    noted = same(static_members)
     assert noted == {
         "the same share": [2, 3],
         "what the other heard meanwhile": [],
-        "what it was told": [("got", [2, 3])],
+        "its callbacks": [("got", [2, 3])],
     }
 
 
-def test_topics_that_are_made_later_alike(told: Tell) -> None:
+def test_topics_that_are_made_later_alike(same: Compare) -> None:
     def later(stage: Stage) -> None:
         by_pattern = stage.consumer(group_id=f"{stage.name}-pattern")
         by_pattern.subscribe(pattern=f"{stage.name}-p-[ab]")
@@ -457,4 +457,4 @@ def test_topics_that_are_made_later_alike(told: Tell) -> None:
         stage.notes["the last"] = [each[0][-3:] for each in read(by_pattern, 2)]
         stage.notes["by name"] = [each[0][-3:] for each in read(by_name, 2)]
 
-    assert told(later) == {"the first": ["p-a"] * 2, "the last": ["p-b"] * 2, "by name": ["p-b"] * 2}
+    assert same(later) == {"the first": ["p-a"] * 2, "the last": ["p-b"] * 2, "by name": ["p-b"] * 2}

@@ -55,7 +55,7 @@ def names_of_ours(title: str) -> set[str]:
 def table_of_differences() -> dict[str, str]:
     (part,) = re.findall(r"^## What is different\n(.*)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     rows = [line.strip("|").split("|", 1) for line in part.splitlines() if line.startswith("|")][2:]
-    return {name.strip(" `"): told.strip() for name, told in rows}
+    return {name.strip(" `"): reported.strip() for name, reported in rows}
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +174,11 @@ def test_the_consumers_calls(broker: DevBroker) -> None:
             }.items():
                 move()
                 positions[name] = await consumer.position(r0)
-            told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            consumer.commit_nowait({r1: 0}, lambda *outcome: told.set_result(outcome))
-            while not told.done():
+            reported: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            consumer.commit_nowait({r1: 0}, lambda *outcome: reported.set_result(outcome))
+            while not reported.done():
                 await consumer.poll(0.05)
-            assert told.result()[1] is None
+            assert reported.result()[1] is None
         elsewhere = {
             "start", "stop", "subscribe", "unsubscribe", "subscription", "assign", "commit_nowait",
         }  # fmt: skip
@@ -333,21 +333,21 @@ def test_a_record_has_the_fields_of_kafka_pythons_and_aiokafkas(broker: DevBroke
 
 def test_the_differences_are_as_told(broker: DevBroker) -> None:
     async def listeners(consumer: Consumer, producer: Producer) -> None:
-        told: list[str] = []
+        reported: list[str] = []
 
         async def assigned(partitions: list[TopicPartition]) -> None:
-            told.append(f"assigned {sorted(map(tuple, partitions))}")
+            reported.append(f"assigned {sorted(map(tuple, partitions))}")
 
         consumer.subscribe(
             ["orders"],
             on_assigned=assigned,
-            on_revoked=lambda partitions: told.append("revoked"),
-            on_lost=lambda partitions: told.append("lost"),
+            on_revoked=lambda partitions: reported.append("revoked"),
+            on_lost=lambda partitions: reported.append("lost"),
         )
-        while not told:
+        while not reported:
             await consumer.poll(0.1)
         await consumer.unsubscribe()
-        assert told == [f"assigned {[T0, T1]}", "revoked"]
+        assert reported == [f"assigned {[T0, T1]}", "revoked"]
 
     async def raised(consumer: Consumer, producer: Producer) -> None:
         consumer.assign([T0])

@@ -28,10 +28,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from brokers_082 import Brokers082, Side, wait_for
 from clients_082 import needs_jars_082
-from judges import needs_kafka_jars
 from kazoo.client import KazooClient
-from old_world import Side, World, wait_for
+from oracles import needs_kafka_jars
 
 from ottla.client import RequestClient
 from ottla.client.errors import ClientError, OffsetOutOfRangeError
@@ -64,19 +64,19 @@ ACKED = {"request.required.acks": "-1"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers082]:
     needs_kafka_jars()
     needs_jars_082()
     with ExitStack() as running:
-        made = World(tmp_path_factory.mktemp("world"), running)
+        made = Brokers082(tmp_path_factory.mktemp("brokers"), running)
         for topic in ("sent", "formats", "streamed", "published"):
             made.make_topic(topic, 2, everywhere=True)
         yield made
 
 
 @pytest.fixture(params=SIDES)
-def side(world: World, request: pytest.FixtureRequest) -> Side:
-    return world.sides[request.param]
+def side(brokers: Brokers082, request: pytest.FixtureRequest) -> Side:
+    return brokers.sides[request.param]
 
 
 def payloads(messages: ByteBufferMessageSet) -> list[bytes | None]:
@@ -106,7 +106,7 @@ class ByLength:
         return len(key) % num_partitions
 
 
-def test_the_producer_its_encoder_and_its_partitioner(world: World, side: Side) -> None:
+def test_the_producer_its_encoder_and_its_partitioner(brokers: Brokers082, side: Side) -> None:
     config = {**by_broker_list(side), "serializer.class": UpperCase, "partitioner.class": ByLength}
     producer = Producer(config)
     # Sends the data, partitioned by key to the topic using the synchronous or the asynchronous producer
@@ -117,9 +117,9 @@ def test_the_producer_its_encoder_and_its_partitioner(world: World, side: Side) 
     # Closes the producer and cleans up
     producer.close()
     assert all_of(side, "sent") == [[b"EVEN", b"THREE"], [b"ODD", b"ONE", b"TWO"]]
-    if side is world.ours:
-        told = world.clients.do("fetch", side.port, "sent", 1, 0)
-        assert told.split(" ")[2] == "0=ODD,1=ONE,2=TWO", "as Kafka 0.8.2's SimpleConsumer reads it"
+    if side is brokers.ours:
+        reported = brokers.clients.do("fetch", side.port, "sent", 1, 0)
+        assert reported.split(" ")[2] == "0=ODD,1=ONE,2=TWO", "as Kafka 0.8.2's SimpleConsumer reads it"
     with SimpleConsumer("127.0.0.1", side.port) as consumer:
         (first, *_) = consumer.fetch(FetchRequest("sent", 1, 0, 1 << 20))
         assert first.message.key is None, "as in 0.7, the key chooses the partition and is not sent"
@@ -129,7 +129,7 @@ def test_the_producer_its_encoder_and_its_partitioner(world: World, side: Side) 
     assert all_of(side, "sent")[0] == [b"EVEN", b"THREE", b"LATE", b"LATER"]
 
 
-def test_a_set_of_messages_is_published_and_read(world: World, side: Side) -> None:
+def test_a_set_of_messages_is_published_and_read(brokers: Brokers082, side: Side) -> None:
     """003: "For efficiency, the producer can send a set of messages in a single publish request"."""
     producer = Producer({"zk.connect": side.zookeeper, **ACKED})
     message = Message(b"test message str")
@@ -142,7 +142,7 @@ def test_a_set_of_messages_is_published_and_read(world: World, side: Side) -> No
     assert [each.message for each in found if each.message.key] == [Message(b"keyed", b"k", 1_000)]
 
 
-def test_the_simple_consumer(world: World, side: Side) -> None:
+def test_the_simple_consumer(brokers: Brokers082, side: Side) -> None:
     topic = "formats"
     with Producer({**by_broker_list(side), "partitioner.class": lambda key, partitions: key % 2}) as producer:
         for n in range(10):
@@ -172,7 +172,7 @@ def test_the_simple_consumer(world: World, side: Side) -> None:
     simple_consumer.close()
 
 
-def test_the_message_format_is_that_of_the_document(world: World, side: Side) -> None:
+def test_the_message_format_is_that_of_the_document(brokers: Brokers082, side: Side) -> None:
     """5.4 and 5.5: by Fetch 0, whose messages have magic 0, and Fetch 2, with magic 1 and a timestamp."""
     with Producer(by_broker_list(side)) as producer:
         producer.send("formats", [Message(b"value", b"key", 1_234)])
@@ -236,7 +236,7 @@ class Released:
 
 
 @pytest.mark.parametrize("coordinator", ["zookeeper", "group protocol"])
-def test_the_consumer_connector(world: World, side: Side, coordinator: str) -> None:
+def test_the_consumer_connector(brokers: Brokers082, side: Side, coordinator: str) -> None:
     """With streams whose iterators block until there are new messages (003), and 5.6's znodes."""
     topic, group = "streamed", f"samples-{coordinator[:3]}"
     where: dict[str, object] = {"zk.connect": side.zookeeper}
@@ -331,8 +331,8 @@ def test_a_request_goes_out_under_the_client_id_of_its_builder() -> None:
         assert (own.hits, other.hits) == (2, 3)
 
 
-def test_a_producer_says_at_once_when_zookeeper_has_no_brokers(world: World) -> None:
+def test_a_producer_says_at_once_when_zookeeper_has_no_brokers(brokers: Brokers082) -> None:
     with pytest.raises(ClientError, match="no broker with a PLAINTEXT listener is registered in ZooKeeper"):
-        Producer({"zk.connect": f"{world.ours.zookeeper}/absent"})
+        Producer({"zk.connect": f"{brokers.ours.zookeeper}/absent"})
     with pytest.raises(ClientError, match="no ZooKeeper at zookeeper"):
         Producer({"zk.connect": f"127.0.0.1:{free_port()}", "zk.connectiontimeout.ms": "300"})

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brokers_082 import Brokers082, Side, wait_for
 from clients_082 import needs_jars_082
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
-from judges import needs_kafka_jars
 from kafka import KafkaConsumer
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from old_world import Side, World, wait_for
+from oracles import needs_kafka_jars
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import CoordinatorNotAvailableError
@@ -62,11 +62,11 @@ MISSED_SOON = {"zookeeper.session.timeout.ms": "4000"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers082]:
     needs_kafka_jars()
     needs_jars_082()
     with ExitStack() as running:
-        yield World(tmp_path_factory.mktemp("world"), running)
+        yield Brokers082(tmp_path_factory.mktemp("brokers"), running)
 
 
 def produce(port: int, topic: str, first: int, count: int, partitions: int = 1, **settings: object) -> None:
@@ -117,20 +117,20 @@ def connected(side: Side, group: str, **settings: object) -> ConsumerConnector:
 # --- SimpleConsumer ---
 
 
-def test_a_simple_consumer_is_told_what_kafkas_own_is_told(world: World) -> None:
+def test_a_simple_consumer_is_told_what_kafkas_own_is_told(brokers: Brokers082) -> None:
     """By both brokers. What they convert for Java's may be cut off at the size of what it was made of."""
     topic = "simple"
-    world.make_topic(topic, partitions=2, everywhere=True)
-    for side in world.sides.values():
+    brokers.make_topic(topic, partitions=2, everywhere=True)
+    for side in brokers.sides.values():
         for number, codec in enumerate(("none", "gzip", "snappy", "lz4")):
             produce(side.port, topic, 10 * number, 10, 2, compression_type=codec)
         with SimpleConsumer("127.0.0.1", side.port, client_id="simple") as consumer:
             for partition in (0, 7):
                 for when, most in ((LATEST_TIME, 5), (EARLIEST_TIME, 5), (LATEST_TIME, 0), (0, 5)):
                     ours = consumer.get_offsets(OffsetRequest({(topic, partition): (when, most)}))
-                    told = world.clients.do("before", side.port, topic, partition, when, most)
+                    reported = brokers.clients.do("before", side.port, topic, partition, when, most)
                     offsets = ",".join(map(str, ours.offsets(topic, partition)))
-                    assert f"{int(ours.error_code(topic, partition))} {offsets}" == told
+                    assert f"{int(ours.error_code(topic, partition))} {offsets}" == reported
                 for offset in (0, 3, 20, 21):
                     request = FetchRequestBuilder().add_fetch(topic, partition, offset, 1 << 20).build()
                     found = consumer.fetch(request)
@@ -138,8 +138,8 @@ def test_a_simple_consumer_is_told_what_kafkas_own_is_told(world: World) -> None
                         f"{each.offset}={(each.message.payload or b'').decode()}"
                         for each in found.message_set(topic, partition)
                     ]
-                    told = world.clients.do("fetch", side.port, topic, partition, offset)
-                    error, high_watermark, listed = told.split(" ")
+                    reported = brokers.clients.do("fetch", side.port, topic, partition, offset)
+                    error, high_watermark, listed = reported.split(" ")
                     # It gives out a compressed set whole, from before the offset on.
                     of_java = [each for each in listed.split(",") if each and _offset(each) >= offset]
                     assert records[: len(of_java)] == of_java, (partition, offset)
@@ -150,7 +150,7 @@ def test_a_simple_consumer_is_told_what_kafkas_own_is_told(world: World) -> None
             assert consumer.commit_offsets("old", {(topic, 0): (4, "meta")}, version_id=0) == {
                 TopicPartition(topic, 0): ErrorCode.NONE
             }
-            assert world.clients.do("kept", 0, side.port, "old", topic, 0).startswith("0 4")
+            assert brokers.clients.do("kept", 0, side.port, "old", topic, 0).startswith("0 4")
             kept = consumer.fetch_offsets("old", [(topic, 0)], version_id=0)
             assert kept[TopicPartition(topic, 0)].offset == 4
             metadata = consumer.topic_metadata([topic])
@@ -163,11 +163,11 @@ def _offset(listed: str) -> int:
     return int(listed.partition("=")[0])
 
 
-def test_many_fetches_go_at_once_and_a_lost_connection_is_made_again(world: World) -> None:
+def test_many_fetches_go_at_once_and_a_lost_connection_is_made_again(brokers: Brokers082) -> None:
     topic = "many"
-    world.make_topic(topic, partitions=3)
-    produce(world.ours.port, topic, 0, 30, 3, compression_type="zstd")
-    with SimpleConsumer("127.0.0.1", world.ours.port) as consumer:
+    brokers.make_topic(topic, partitions=3)
+    produce(brokers.ours.port, topic, 0, 30, 3, compression_type="zstd")
+    with SimpleConsumer("127.0.0.1", brokers.ours.port) as consumer:
         requests = [FetchRequestBuilder().add_fetch(topic, p, p, 1 << 20).build() for p in (0, 1, 2, 1)]
         offsets = [
             [each.offset for each in response.message_set(topic, partition)]
@@ -175,8 +175,8 @@ def test_many_fetches_go_at_once_and_a_lost_connection_is_made_again(world: Worl
         ]
         assert offsets == [list(range(p, 10)) for p in (0, 1, 2, 1)]
         assert consumer.get_offsets_before(topic, 0, LATEST_TIME) == [10]
-        world.broker.kill()
-        world.broker.start_and_wait()
+        brokers.broker.kill()
+        brokers.broker.start_and_wait()
         # It is asked before it has heard what it leads: that is an answer, too.
         asked = OffsetRequest({(topic, 0): (EARLIEST_TIME, 1)})
         wait_for(lambda: not consumer.get_offsets(asked).has_error, "a leader")
@@ -209,12 +209,12 @@ def codec_of(consumer: SimpleConsumer, topic: str, partition: int) -> str:
 
 
 @pytest.mark.parametrize(("kind", "codec"), [("sync", "gzip"), ("async", "snappy"), ("async", "lz4")])
-def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, codec: str) -> None:
+def test_clients_of_today_read_what_the_producer_sends(brokers: Brokers082, kind: str, codec: str) -> None:
     topic = f"sent-{kind}-{codec}"
-    world.make_topic(topic, partitions=4, everywhere=True)
+    brokers.make_topic(topic, partitions=4, everywhere=True)
     if kind == "sync":
-        world.make_topic("plain", partitions=1, everywhere=True)
-    for side in world.sides.values():
+        brokers.make_topic("plain", partitions=1, everywhere=True)
+    for side in brokers.sides.values():
         with Producer(
             {
                 "metadata.broker.list": f"127.0.0.1:{side.port}", "producer.type": kind,
@@ -238,7 +238,7 @@ def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, 
     if codec != "gzip":
         return  # kafka-python has no other one here
     reader = KafkaConsumer(
-        topic, bootstrap_servers=f"127.0.0.1:{world.ours.port}", auto_offset_reset="earliest",
+        topic, bootstrap_servers=f"127.0.0.1:{brokers.ours.port}", auto_offset_reset="earliest",
         consumer_timeout_ms=60_000,
     )  # fmt: skip
     read = [next(reader) for _ in range(600)]
@@ -246,7 +246,7 @@ def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, 
     assert sorted(int(record.value) for record in read) == list(range(600))
 
 
-def test_keys_go_where_a_producer_in_java_puts_them(world: World) -> None:
+def test_keys_go_where_a_producer_in_java_puts_them(brokers: Brokers082) -> None:
     keys = ["a", "customer-7", "polygenelubricants", "Grüße", "z" * 40]
     kinds: list[tuple[str, list[Any]]] = [
         ("text", keys), ("bytes", keys), ("int", [0, 17, -17, -(2**31)]), ("long", [2**31, -(2**40)])
@@ -254,53 +254,53 @@ def test_keys_go_where_a_producer_in_java_puts_them(world: World) -> None:
     partitioner = DefaultPartitioner()
     for kind, given in kinds:
         for key in given:
-            told = world.clients.do("partition", kind, key, 13)
-            assert partitioner.partition(key.encode() if kind == "bytes" else key, 13) == int(told), (
+            reported = brokers.clients.do("partition", kind, key, 13)
+            assert partitioner.partition(key.encode() if kind == "bytes" else key, 13) == int(reported), (
                 kind,
                 key,
             )
 
 
-def test_messages_that_cannot_be_delivered_are_named(world: World) -> None:
-    world.make_topic("known", partitions=1)
+def test_messages_that_cannot_be_delivered_are_named(brokers: Brokers082) -> None:
+    brokers.make_topic("known", partitions=1)
     with Producer(
-        metadata_broker_list=f"127.0.0.1:{world.ours.port}", request_required_acks=1,
+        metadata_broker_list=f"127.0.0.1:{brokers.ours.port}", request_required_acks=1,
         request_timeout_ms=5_000, message_send_max_retries=0,
     ) as producer:  # fmt: skip
         lost = KeyedMessage("unknown", b"lost", key=b"k")
         with pytest.raises(FailedToSendMessageError, match="1 of 3 messages") as failure:
             producer.send(KeyedMessage("known", b"a"), lost, KeyedMessage("known", b"b"))
         assert [message for message, _ in failure.value.failed] == [lost]
-    assert [value for *_, value in read_by_confluent(world.ours.port, "known", 2, 1)] == [b"a", b"b"]
+    assert [value for *_, value in read_by_confluent(brokers.ours.port, "known", 2, 1)] == [b"a", b"b"]
 
 
 # --- the ConsumerConnector ---
 
 
-def test_kafkas_consumers_and_ours_are_one_group(world: World) -> None:
+def test_kafkas_consumers_and_ours_are_one_group(brokers: Brokers082) -> None:
     """As they come, go and are killed, each message reaches one of them, once."""
-    clients, topic, group = world.clients, "shared", "mixed"
-    world.make_topic(topic, partitions=5)
+    clients, topic, group = brokers.clients, "shared", "mixed"
+    brokers.make_topic(topic, partitions=5)
     owner = f"/consumers/{group}/owners/{topic}"
 
     def wait_for_owners(*expected: str) -> None:
-        found: Callable[[], list[str | None]] = lambda: [world.node(f"{owner}/{p}") for p in range(5)]  # noqa: E731
+        found: Callable[[], list[str | None]] = lambda: [brokers.node(f"{owner}/{p}") for p in range(5)]  # noqa: E731
         wait_for(lambda: found() == [f"{group}_{name}" for name in expected], f"owners {expected}", found)
 
-    clients.start("j", group, f"topic:{topic}", world.ours.zookeeper, "rebalance.backoff.ms=300")
+    clients.start("j", group, f"topic:{topic}", brokers.ours.zookeeper, "rebalance.backoff.ms=300")
     clients.allow("j", 100_000)
     wait_for_owners(*["j-0"] * 5)
-    with connected(world.ours, group, consumer_id="o") as ours:
+    with connected(brokers.ours, group, consumer_id="o") as ours:
         reader = Reader(ours.create_message_streams({topic: 2}, value_decoder=StringDecoder())[topic])
         wait_for_owners("j-0", "j-0", "o-0", "o-0", "o-1")
 
-        node = {name: world.node(f"/consumers/{group}/ids/{group}_{name}") or "" for name in "jo"}
+        node = {name: brokers.node(f"/consumers/{group}/ids/{group}_{name}") or "" for name in "jo"}
         assert re.sub(r"\d{13}", "T", node["j"]) == re.sub(r"\d{13}", "T", node["o"]).replace(":2}", ":1}")
         assert ours.consumer_id == f"{group}_o"
-        _, stat = world.tree.get(f"{owner}/4")
+        _, stat = brokers.tree.get(f"{owner}/4")
         assert stat.ephemeralOwner != 0
 
-        produce(world.ours.port, topic, 0, 100, 5)
+        produce(brokers.ours.port, topic, 0, 100, 5)
         everything = lambda: Counter(reader.values + clients.values("j"))  # noqa: E731
         wait_for(lambda: len(everything()) == 100, "all to both", everything)
         assert {partition for _, partition, *_ in reader.seen} == {2, 3, 4}
@@ -308,10 +308,10 @@ def test_kafkas_consumers_and_ours_are_one_group(world: World) -> None:
         # A third is killed: its session ends, and so do its nodes.
         command = [
             sys.executable, str(Path(__file__).with_name("older_reader.py")), topic, "1",
-            f"zookeeper.connect={world.ours.zookeeper}", f"group.id={group}", "consumer.id=z",
+            f"zookeeper.connect={brokers.ours.zookeeper}", f"group.id={group}", "consumer.id=z",
             *(f"{key}={value}" for key, value in {**IN_ZOOKEEPER, **MISSED_SOON}.items()),
         ]  # fmt: skip
-        log = (world.directory / "third.log").open("wb")
+        log = (brokers.directory / "third.log").open("wb")
         third = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         try:
             wait_for_owners("j-0", "j-0", "o-0", "o-1", "z-0")
@@ -320,33 +320,33 @@ def test_kafkas_consumers_and_ours_are_one_group(world: World) -> None:
             third.communicate()
             log.close()
         wait_for_owners("j-0", "j-0", "o-0", "o-0", "o-1")
-        produce(world.ours.port, topic, 100, 100, 5)
+        produce(brokers.ours.port, topic, 100, 100, 5)
         wait_for(lambda: len(everything()) == 200, "all to those that are left", everything)
         of_java = clients.values("j")
         clients.do("stop", "j")
         wait_for_owners("o-0", "o-0", "o-0", "o-1", "o-1")
-        produce(world.ours.port, topic, 200, 50, 5)
+        produce(brokers.ours.port, topic, 200, 50, 5)
         wait_for(lambda: len({*reader.values, *of_java}) == 250, "all to ours", lambda: sorted(reader.values))
     assert reader.ended()
     assert set(Counter([*reader.values, *of_java]).values()) == {1}
-    assert world.tree.get_children(f"/consumers/{group}/ids") == []
-    assert world.tree.get_children(owner) == []
-    assert [world.node(f"/consumers/{group}/offsets/{topic}/{p}") for p in range(5)] == ["50"] * 5
+    assert brokers.tree.get_children(f"/consumers/{group}/ids") == []
+    assert brokers.tree.get_children(owner) == []
+    assert [brokers.node(f"/consumers/{group}/offsets/{topic}/{p}") for p in range(5)] == ["50"] * 5
 
 
-def test_what_a_slow_stream_holds_goes_with_its_partition(world: World) -> None:
+def test_what_a_slow_stream_holds_goes_with_its_partition(brokers: Brokers082) -> None:
     """Thousands lie in a stream, of which ten were taken; those of a partition that goes are another's."""
     topic, group = "slow", "slow"
-    world.make_topic(topic, partitions=4)
-    produce(world.ours.port, topic, 0, 4000, 4)
-    with connected(world.ours, group, consumer_id="a") as first:
+    brokers.make_topic(topic, partitions=4)
+    produce(brokers.ours.port, topic, 0, 4000, 4)
+    with connected(brokers.ours, group, consumer_id="a") as first:
         (stream,) = first.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic]
         taken = [int(next(stream).message) for _ in range(10)]
-        with connected(world.ours, group, consumer_id="b") as second:
+        with connected(brokers.ours, group, consumer_id="b") as second:
             of_second = Reader(
                 second.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic]
             )
-            wait_for(lambda: world.owners(group, topic, 4) == [f"{group}_{n}" for n in "aabb"], "two each")
+            wait_for(lambda: brokers.owners(group, topic, 4) == [f"{group}_{n}" for n in "aabb"], "two each")
             of_first = Reader([stream])
             values = lambda: taken + of_first.values + of_second.values  # noqa: E731
             wait_for(lambda: len(set(values())) == 4000, "all", lambda: len(values()))
@@ -356,32 +356,32 @@ def test_what_a_slow_stream_holds_goes_with_its_partition(world: World) -> None:
     assert len(of_second.values) >= 2000 - 10
 
 
-def test_by_hashes_too_they_decide_as_kafkas_do(world: World) -> None:
+def test_by_hashes_too_they_decide_as_kafkas_do(brokers: Brokers082) -> None:
     group, roundrobin = "hashed", "partition.assignment.strategy=roundrobin"
     for number in range(3):
-        world.make_topic(f"hashed-{number}", partitions=4)
-    world.clients.start(
-        "h", group, "filter:hashed-.*", world.ours.zookeeper, roundrobin, "rebalance.backoff.ms=300"
+        brokers.make_topic(f"hashed-{number}", partitions=4)
+    brokers.clients.start(
+        "h", group, "filter:hashed-.*", brokers.ours.zookeeper, roundrobin, "rebalance.backoff.ms=300"
     )
-    with connected(world.ours, group, consumer_id="o", partition_assignment_strategy="roundrobin") as ours:
+    with connected(brokers.ours, group, consumer_id="o", partition_assignment_strategy="roundrobin") as ours:
         ours.create_message_streams_by_filter(Whitelist("hashed-.*"), 1)
-        owned = lambda: Counter(o for n in range(3) for o in world.owners(group, f"hashed-{n}", 4))  # noqa: E731
+        owned = lambda: Counter(o for n in range(3) for o in brokers.owners(group, f"hashed-{n}", 4))  # noqa: E731
         wait_for(lambda: owned() == {f"{group}_h": 6, f"{group}_o": 6}, "half to each", owned)
-    world.clients.do("stop", "h")
+    brokers.clients.do("stop", "h")
 
 
-def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
+def test_messages_flow_on_while_consumers_come_and_go(brokers: Brokers082) -> None:
     """Each one reaches one consumer, once. A session that ends takes its partitions along; a new one comes,
     and what it had not committed is read again."""
     topic, group = "flowing", "ours"
-    world.make_topic(topic, partitions=4)
+    brokers.make_topic(topic, partitions=4)
     sent = 0
     go_on = threading.Event()
 
     def send() -> None:
         nonlocal sent
         while not go_on.wait(0.02):
-            produce(world.ours.port, topic, sent, 20, 4)
+            produce(brokers.ours.port, topic, sent, 20, 4)
             sent += 20
 
     def partitions(reader: Reader, since: int) -> set[int]:
@@ -391,11 +391,11 @@ def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
     with ExitStack() as closing:
         closing.callback(sender.join)
         closing.callback(go_on.set)
-        first = closing.enter_context(connected(world.ours, group, consumer_id="a"))
+        first = closing.enter_context(connected(brokers.ours, group, consumer_id="a"))
         of_first = Reader(first.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic])
         sender.start()
         wait_for(lambda: partitions(of_first, 0) == {0, 1, 2, 3}, "all to the first")
-        second = connected(world.ours, group, consumer_id="b")
+        second = connected(brokers.ours, group, consumer_id="b")
         of_second = Reader(second.create_message_streams({topic: 2}, value_decoder=StringDecoder())[topic])
         mark = len(of_first.seen)
         wait_for(lambda: partitions(of_second, 0) == {2, 3}, "two to the second")
@@ -407,13 +407,13 @@ def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
         def owning_session() -> int | None:
             """The first one's; None while nobody owns the partition."""
             with suppress(NoNodeError):
-                data, node = world.tree.get(f"/consumers/{group}/owners/{topic}/0")
+                data, node = brokers.tree.get(f"/consumers/{group}/owners/{topic}/0")
                 return int(node.ephemeralOwner) if data == f"{group}_a-0".encode() else None
             return None
 
         session, _ = client_id = session_of(first)
         wait_for(lambda: owning_session() == session, "its own session")
-        end_session(world, client_id)
+        end_session(brokers, client_id)
         wait_for(lambda: owning_session() not in (None, session), "another session")
         mark = len(of_first.seen)
         wait_for(lambda: partitions(of_first, mark) == {0, 1, 2, 3}, "all to the new session")
@@ -421,7 +421,7 @@ def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
         sender.join()
         wait_for(lambda: len({*of_first.values, *of_second.values}) == sent, "all that was sent")
     assert of_first.ended()
-    kept = [int(world.node(f"/consumers/{group}/offsets/{topic}/{p}") or -1) for p in range(4)]
+    kept = [int(brokers.node(f"/consumers/{group}/offsets/{topic}/{p}") or -1) for p in range(4)]
     assert kept == [sent // 4] * 4
 
 
@@ -433,19 +433,19 @@ def session_of(connector: ConsumerConnector) -> tuple[int, bytes]:
     return number, password
 
 
-def end_session(world: World, client_id: tuple[int, bytes]) -> None:
+def end_session(brokers: Brokers082, client_id: tuple[int, bytes]) -> None:
     """As ZooKeeper does with one that it has not heard of for too long."""
-    other = KazooClient(world.ours.zookeeper, client_id=client_id)
+    other = KazooClient(brokers.ours.zookeeper, client_id=client_id)
     other.start(timeout=60)
     other.stop()
     other.close()
 
 
-def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) -> None:
+def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(brokers: Brokers082) -> None:
     """By the steps of Kafka's manual, on Apache Kafka as the broker; a consumer that stands at the end of
     what it has never read commits that."""
-    side, group = world.sides["Apache Kafka"], "moving"
-    world.make_topic("found-1", partitions=1, everywhere=True)
+    side, group = brokers.sides["Apache Kafka"], "moving"
+    brokers.make_topic("found-1", partitions=1, everywhere=True)
     with ExitStack() as closing:
         tree = KazooClient(side.zookeeper)
         tree.start(timeout=60)
@@ -495,7 +495,7 @@ def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) 
             (stream,) = connector.create_message_streams_by_filter(Blacklist("found-1|__.*"))
             with pytest.raises(ConsumerTimeoutError):
                 next(stream)
-            world.make_topic("found-2", partitions=2, everywhere=True)
+            brokers.make_topic("found-2", partitions=2, everywhere=True)
             owner = "/consumers/late/owners/found-2/1"
             wait_for(lambda: text(owner) == f"{connector.consumer_id}-0", "the new topic")
             assert tree.exists("/consumers/late/owners/found-1") is None
@@ -508,11 +508,15 @@ def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) 
             assert committed_late() == "0"
 
 
-def test_the_documents_examples_run(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_documents_examples_run(brokers: Brokers082, capfd: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "client-older.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    world.make_topic("orders", partitions=3)
-    addresses = {"127.0.0.1:2181": world.ours.zookeeper, "9092": str(world.ours.port), '"5000"': '"10000"'}
+    brokers.make_topic("orders", partitions=3)
+    addresses = {
+        "127.0.0.1:2181": brokers.ours.zookeeper,
+        "9092": str(brokers.ours.port),
+        '"5000"': '"10000"',
+    }
     for example in examples:
         for named, here in addresses.items():
             example = example.replace(named, here)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from java_member import JavaMember, java_member
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.core.assignment import Assignment, PartitionRacks, Subscription
@@ -36,7 +36,7 @@ class Weighted:
 
     def __init__(self, weight: int) -> None:
         self.weight = weight
-        self.told: list[tuple[int, str]] = []
+        self.assignments: list[tuple[int, str]] = []
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes:
         return f"{self.weight} {','.join(sorted(topics))}".encode()
@@ -59,12 +59,12 @@ class Weighted:
             f"/{members[name].instance_id or '-'}"
             for name in ordered
         )
-        told = f"python saw {seen}".encode()
-        return {name: Assignment(share, told) for name, share in shares.items()}
+        assignments = f"python saw {seen}".encode()
+        return {name: Assignment(share, assignments) for name, share in shares.items()}
 
     def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
         assert metadata.group_id == "group"
-        self.told.append((metadata.generation_id, (assignment.user_data or b"").decode()))
+        self.assignments.append((metadata.generation_id, (assignment.user_data or b"").decode()))
 
 
 class PythonMember:
@@ -94,17 +94,17 @@ class PythonMember:
         return {tp.partition for tp in self._consumer.assignment()}
 
     @property
-    def told(self) -> list[tuple[int, str]]:
-        return self.assignor.told
+    def assignments(self) -> list[tuple[int, str]]:
+        return self.assignor.assignments
 
     def end(self) -> None:
         self._ending.set()
         self._thread.join()
 
 
-def told(member: JavaMember | PythonMember) -> list[tuple[int, str]]:
+def assignments(member: JavaMember | PythonMember) -> list[tuple[int, str]]:
     if isinstance(member, PythonMember):
-        return member.told
+        return member.assignments
     lines = (line.partition(" ") for line in member.lines("told"))
     return [(int(generation), text) for generation, _, text in lines]
 
@@ -142,7 +142,7 @@ def test_java_and_python_members_with_the_same_assignor(
             members.append(make(weight, **settings))
             assert wait_until(lambda: shares(members) == expected(members), timeout_s=WAIT_S), (
                 shares(members),
-                [told(member) for member in members],
+                [assignments(member) for member in members],
             )
 
         weights: dict[int, int] = {}
@@ -166,14 +166,14 @@ def test_java_and_python_members_with_the_same_assignor(
         weights[2] = 3
         join(other, 3)
         assert [len(member.owned) for member in members] == [1, 2, 3]
-        heard = [told(member)[-1] for member in members]
-        assert len(set(heard)) == 1, heard
-        generation, seen = heard[0]
+        assigned = [assignments(member)[-1] for member in members]
+        assert len(set(assigned)) == 1, assigned
+        generation, seen = assigned[0]
         assert generation >= 5, "cooperative: each change took two rebalances"
         assert seen == f"{leader} saw 1 {TOPIC}/1/- 2 {TOPIC}/2/static 3 {TOPIC}/0/-", (
             "the last rebalance saw what was given up for the third"
         )
-        assert f"{leader} saw 1 {TOPIC}/6/-" in " ".join(text for _, text in told(members[0])), (
+        assert f"{leader} saw 1 {TOPIC}/6/-" in " ".join(text for _, text in assignments(members[0])), (
             "and the one before it what the first one had to give up"
         )
 

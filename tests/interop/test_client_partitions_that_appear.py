@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from java_member import java_member
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.admin import TopicPartition
@@ -183,7 +183,7 @@ def test_a_topic_that_a_pattern_finds_later_is_read_from_its_first_record(shared
 
 def test_a_topic_that_does_not_exist_yet(shared: DevBroker) -> None:
     with Reader(shared, "early", topics=["not-there-yet"]) as reader:
-        until(lambda: "not-there-yet" in reader.consumer._consumer._cluster.topics)
+        until(lambda: "not-there-yet" in reader.consumer._consumer._runtime.cluster.topics)
         shared.create_topic("not-there-yet", partitions=1)
         write(shared, "not-there-yet", 0)
         until(lambda: len(reader.found) == 10)

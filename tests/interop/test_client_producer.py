@@ -120,7 +120,7 @@ def test_keys_go_where_librdkafka_puts_them(broker: OneBroker, topic: str, parti
     keys = [b"k" * (n % 9) + b"%d" % n for n in range(60)]
     placed: dict[bytes, int] = {}
 
-    def told(error: object, message: Message) -> None:
+    def reported(error: object, message: Message) -> None:
         assert error is None
         key = message.key()
         assert isinstance(key, bytes)
@@ -130,7 +130,7 @@ def test_keys_go_where_librdkafka_puts_them(broker: OneBroker, topic: str, parti
         producer.partitions_for(topic)
     theirs = ConfluentProducer({"bootstrap.servers": broker.bootstrap, "partitioner": partitioner})
     for key in keys:
-        theirs.produce(topic, b"v", key, on_delivery=told)
+        theirs.produce(topic, b"v", key, on_delivery=reported)
     theirs.flush(WAIT_S)
     ours = BY_NAME[partitioner]
     assert ours is not None
@@ -238,18 +238,18 @@ def test_what_goes_wrong_is_told_with_the_key_and_what_to_do(broker: OneBroker, 
 
 
 def test_serializers_interceptors_and_callbacks(broker: OneBroker, topic: str) -> None:
-    heard: list[object] = []
+    received: list[object] = []
 
     class Marking:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return record._replace(headers=[("seen", b"1")])
 
         def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-            heard.append(metadata)
+            received.append(metadata)
             raise RuntimeError("an interceptor that fails harms nobody")
 
         def close(self) -> None:
-            heard.append("closed")
+            received.append("closed")
 
     async def send() -> None:
         async with Producer(
@@ -257,22 +257,22 @@ def test_serializers_interceptors_and_callbacks(broker: OneBroker, topic: str) -
             value_serializer=lambda value: str(value).encode(),
             interceptors=[Marking()],
         ) as producer:
-            producer.send_nowait(topic, 17, on_delivery=lambda metadata, error: heard.append(error))
+            producer.send_nowait(topic, 17, on_delivery=lambda metadata, error: received.append(error))
             metadata = await producer.send_and_wait(topic, 18)
             assert metadata.offset >= 0
 
     asyncio.run(send())
     assert sorted(m.value() or b"" for m in read(broker.bootstrap, topic)) == [b"17", b"18"]
     assert {str(m.headers()) for m in read(broker.bootstrap, topic)} == {"[('seen', b'1')]"}
-    assert heard.count(None) == 1
-    assert len([entry for entry in heard if isinstance(entry, RecordMetadata)]) == 2
-    assert heard[-1] == "closed"
+    assert received.count(None) == 1
+    assert len([entry for entry in received if isinstance(entry, RecordMetadata)]) == 2
+    assert received[-1] == "closed"
 
 
 def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, topic: str) -> None:
     """A schema that has to be looked up first, a buffer that is full, a record that is refused at once."""
     sent: list[bytes] = []
-    heard: Counter[str] = Counter()
+    received: Counter[str] = Counter()
     looked_up: list[bytes] = []
 
     class Counting:
@@ -281,7 +281,7 @@ def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, 
             return record
 
         def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-            heard["delivered" if error is None else type(error).__name__] += 1
+            received["delivered" if error is None else type(error).__name__] += 1
 
         def close(self) -> None:
             pass
@@ -310,26 +310,26 @@ def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, 
 
     asyncio.run(send())
     assert sent == [*values, b"x" * 6, b"unknown"]
-    assert heard == {"delivered": 10, "MessageTooLargeError": 1, "SchemaNeeded": 1}
+    assert received == {"delivered": 10, "MessageTooLargeError": 1, "SchemaNeeded": 1}
     with blocking.Producer(settings) as producer:
         for value in [b"a", b"b"]:
             producer.send(topic, value)
         with pytest.raises(errors.MessageTooLargeError):
             producer.send(topic, b"x" * 6).result(WAIT_S)
     assert sent[12:] == [b"a", b"b", b"x" * 6]
-    assert heard == {"delivered": 12, "MessageTooLargeError": 2, "SchemaNeeded": 1}
+    assert received == {"delivered": 12, "MessageTooLargeError": 2, "SchemaNeeded": 1}
 
 
 def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str) -> None:
-    told: list[list[Metric]] = []
+    reported: list[list[Metric]] = []
 
     class Reporter:
         def report(self, client_id: str, metrics: list[Metric]) -> None:
             assert client_id == "measured"
-            told.append(metrics)
+            reported.append(metrics)
 
         def close(self) -> None:
-            told.append([])
+            reported.append([])
 
     async def send() -> None:
         async with Producer(
@@ -349,9 +349,9 @@ def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str
         assert found["connection-count"] >= 1
         assert found["metadata-wait-time-ns-total"] > 0
         assert found["txn-commit-time-ns-total"] == 0
-        by_topic = {m.name: m.value for m in told[-2] if m.tags == {"topic": topic}}
+        by_topic = {m.name: m.value for m in reported[-2] if m.tags == {"topic": topic}}
         assert by_topic["record-send-total"] == 100
-        assert told[-1] == []
+        assert reported[-1] == []
 
     asyncio.run(send())
 
@@ -383,7 +383,7 @@ def test_cancelled_senders_leave_a_producer_that_works(broker: OneBroker, topic:
 
 
 def test_threads_share_a_blocking_producer(broker: OneBroker, topic: str) -> None:
-    told: list[RecordMetadata] = []
+    reported: list[RecordMetadata] = []
     both = threading.Barrier(4)
 
     with blocking.Producer(bootstrap_servers=broker.bootstrap, linger_ms=5) as producer:
@@ -396,9 +396,9 @@ def test_threads_share_a_blocking_producer(broker: OneBroker, topic: str) -> Non
         with ThreadPoolExecutor(4) as pool:
             for offsets in pool.map(many, range(4)):
                 assert offsets == sorted(offsets)
-        producer.send_nowait(topic, b"last 0", on_delivery=lambda metadata, _: told.append(metadata))  # type: ignore[arg-type]
+        producer.send_nowait(topic, b"last 0", on_delivery=lambda metadata, _: reported.append(metadata))  # type: ignore[arg-type]
         producer.flush(WAIT_S)
-        assert len(told) == 1
+        assert len(reported) == 1
         with pytest.raises(errors.SerializationError):
             producer.send(topic, 17).result(WAIT_S)
     assert len(read(broker.bootstrap, topic)) == 2001

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from java_member import java_member
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.local.ports import wait_until
@@ -55,13 +55,13 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_ours_raises_at_each_poll_what_java_s_raises(bootstrap: str, tmp_path: Path) -> None:
     needs_kafka_jars()
-    told = (
+    message = (
         r"JoinGroup up to version 4; version 5 is needed; group\.instance\.id=one needs brokers of Kafka 2\.3"
     )
     with blocking.Consumer(bootstrap_servers=bootstrap, group_id="g", group_instance_id="one") as consumer:
         consumer.subscribe([TOPIC])
         for _ in range(2):
-            with pytest.raises(errors.UnsupportedVersionError, match=told):
+            with pytest.raises(errors.UnsupportedVersionError, match=message):
                 consumer.poll(60)
     with java_member(tmp_path, bootstrap, TOPIC, group_instance_id="one") as java:
         assert java.wait_for("failed").startswith("UnsupportedVersionException")

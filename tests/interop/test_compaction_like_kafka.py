@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import run_program
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.local.brokers import BrokerProcess

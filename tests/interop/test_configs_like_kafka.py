@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from group_talk import Talk, kafka_and_ottla, same, side_by_side, until
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, same, side_by_side, until
 
 from ottla.metadata.config import BROKER_CONFIGS
 from ottla.protocol.messages import (
@@ -50,14 +50,14 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-async def make_topics(talk: Talk) -> None:
+async def make_topics(recorder: RequestRecorder) -> None:
     row = CreateTopicsRequest.CreatableTopic
     topics = [row(name=name, num_partitions=1, replication_factor=1) for name in ("plain", "altered")]
-    await talk.send("anna", CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+    await recorder.send("anna", CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
 
     async def known() -> bool:
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in ("plain", "altered")]
-        answer = await talk.send("anna", MetadataRequest(topics=wanted), 5)
+        answer = await recorder.send("anna", MetadataRequest(topics=wanted), 5)
         return all(topic.error_code == 0 for topic in answer.topics)
 
     await until(known)
@@ -97,12 +97,12 @@ def replace(
 
 
 async def until_described(
-    talk: Talk, kind: int, name: str, key: str, value: str | None, entry: str = "value"
+    recorder: RequestRecorder, kind: int, name: str, key: str, value: str | None, entry: str = "value"
 ) -> None:
     """A change reaches a broker by its notification."""
 
     async def reached() -> bool:
-        answer = await talk.send("anna", describe(kind, name, key), 2)
+        answer = await recorder.send("anna", describe(kind, name, key), 2)
         found = [getattr(config, entry) for config in answer.results[0].configs]
         return found == ([] if value is None else [value])
 
@@ -110,63 +110,63 @@ async def until_described(
 
 
 def test_all_settings_of_a_broker_have_kafkas_value_type_and_source(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1, 4):
             request = describe(BROKER, "0", all_keys=True, synonyms=version > 0)
-            answer = await talk.send("anna", request, version)
+            answer = await recorder.send("anna", request, version)
             (result,) = answer.results
             for entry in result.configs:
                 if entry.name in (*BROKER_CONFIGS.keys, "custom.setting") and entry.name not in (
                     *OWN,
                     *FIXED_HERE,
                 ):
-                    talk.note(f"v{version} {entry.name}", entry, ignoring=["documentation"])
+                    recorder.note(f"v{version} {entry.name}", entry, ignoring=["documentation"])
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_all_settings_of_a_topic(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1, 4):
             request = describe(TOPIC, "plain", all_keys=True, synonyms=version > 0)
-            answer = await talk.send("anna", request, version)
+            answer = await recorder.send("anna", request, version)
             for entry in answer.results[0].configs:
                 if not entry.name.startswith("ottla."):
-                    talk.note(f"v{version} {entry.name}", entry, ignoring=["documentation"])
+                    recorder.note(f"v{version} {entry.name}", entry, ignoring=["documentation"])
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_cannot_be_described(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await talk.ask("no such topic", "anna", describe(TOPIC, "nope"), 4)
-        await talk.ask("no topic's name", "anna", describe(TOPIC, "a/b"), 4, ignoring=WORDS)
-        await talk.ask("another broker", "anna", describe(BROKER, "7"), 4)
-        await talk.ask("no broker's id", "anna", describe(BROKER, "x"), 4)
-        await talk.ask("loggers of nobody", "anna", describe(LOGGER, ""), 4)
-        await talk.ask("loggers of another", "anna", describe(LOGGER, "7"), 4)
-        await talk.ask("unknown keys", "anna", describe(TOPIC, "plain", "nope", "retention.ms"), 2)
-        await talk.ask("cluster-wide, nothing", "anna", describe(BROKER, ""), 4)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.ask("no such topic", "anna", describe(TOPIC, "nope"), 4)
+        await recorder.ask("no topic's name", "anna", describe(TOPIC, "a/b"), 4, ignoring=WORDS)
+        await recorder.ask("another broker", "anna", describe(BROKER, "7"), 4)
+        await recorder.ask("no broker's id", "anna", describe(BROKER, "x"), 4)
+        await recorder.ask("loggers of nobody", "anna", describe(LOGGER, ""), 4)
+        await recorder.ask("loggers of another", "anna", describe(LOGGER, "7"), 4)
+        await recorder.ask("unknown keys", "anna", describe(TOPIC, "plain", "nope", "retention.ms"), 2)
+        await recorder.ask("cluster-wide, nothing", "anna", describe(BROKER, ""), 4)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_a_topics_settings_are_altered(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def alter(label: str, *changes: tuple[str, int, str | None], **options: bool) -> None:
-            await talk.ask(label, "anna", change(TOPIC, "altered", *changes, **options), 1)
+            await recorder.ask(label, "anna", change(TOPIC, "altered", *changes, **options), 1)
 
         async def show(label: str, *keys: str) -> None:
-            await talk.ask(label, "anna", describe(TOPIC, "altered", *keys), 2)
+            await recorder.ask(label, "anna", describe(TOPIC, "altered", *keys), 2)
 
         await alter("set", ("retention.ms", SET, " 5000 "), ("min.insync.replicas", SET, "2"))
-        await until_described(talk, TOPIC, "altered", "retention.ms", "5000")
+        await until_described(recorder, TOPIC, "altered", "retention.ms", "5000")
         await show("was set", "retention.ms", "min.insync.replicas")
         await alter("only validated", ("retention.ms", SET, "1"), validate_only=True)
         await alter("append", ("cleanup.policy", APPEND, "compact"))
-        await until_described(talk, TOPIC, "altered", "cleanup.policy", "delete,compact")
+        await until_described(recorder, TOPIC, "altered", "cleanup.policy", "delete,compact")
         await alter("subtract", ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None))
-        await until_described(talk, TOPIC, "altered", "cleanup.policy", "compact")
+        await until_described(recorder, TOPIC, "altered", "cleanup.policy", "compact")
         await show("the rest", "retention.ms", "cleanup.policy")
         await alter("not a list", ("retention.ms", APPEND, "5"))
         await alter("not a number", ("retention.ms", SET, "long"))
@@ -179,88 +179,88 @@ def test_a_topics_settings_are_altered(ports: dict[str, int]) -> None:
         await alter("not a ratio", ("min.cleanable.dirty.ratio", SET, "half"))
         await alter("neither", ("preallocate", SET, "yes"))
         wrong = change(TOPIC, "altered", ("leader.replication.throttled.replicas", SET, "0-1"))
-        await talk.ask("no replicas", "anna", wrong, 1, ignoring=WORDS)
+        await recorder.ask("no replicas", "anna", wrong, 1, ignoring=WORDS)
         await alter("replicas", ("leader.replication.throttled.replicas", SET, "0:1,0:2"))
         await alter("conflict", ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8"))
         await alter("no value", ("retention.ms", SET, None))
         await alter("twice", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
         unknown = change(TOPIC, "altered", ("retention.m", SET, "1"))
-        await talk.ask("unknown", "anna", unknown, 1, ignoring=WORDS)
+        await recorder.ask("unknown", "anna", unknown, 1, ignoring=WORDS)
         gone = change(TOPIC, "nope", ("retention.ms", SET, "1"))
-        await talk.ask("no such topic", "anna", gone, 1)
-        await talk.ask("no topic", "anna", change(TOPIC, "", ("retention.ms", SET, "1")), 0)
-        await talk.ask("no resource", "anna", change(3, "x", ("a", SET, "1")), 1)
+        await recorder.ask("no such topic", "anna", gone, 1)
+        await recorder.ask("no topic", "anna", change(TOPIC, "", ("retention.ms", SET, "1")), 0)
+        await recorder.ask("no resource", "anna", change(3, "x", ("a", SET, "1")), 1)
         both = change(TOPIC, "altered", ("retention.ms", SET, "1"))
         both.resources *= 2
-        await talk.ask("each twice", "anna", both, 1)
+        await recorder.ask("each twice", "anna", both, 1)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_all_of_a_topics_settings_are_replaced(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version, size in ((0, "1000"), (1, "2000"), (2, "3000")):
             request = replace(TOPIC, "altered", {"segment.bytes": size, "retention.ms": "77"})
-            await talk.ask(f"v{version}", "anna", request, version)
-            await until_described(talk, TOPIC, "altered", "segment.bytes", size)
-        await talk.ask("fewer", "anna", replace(TOPIC, "altered", {"retention.ms": "78"}), 2)
-        await until_described(talk, TOPIC, "altered", "retention.ms", "78")
-        await talk.ask("what is left", "anna", describe(TOPIC, "altered", "segment.bytes"), 2)
+            await recorder.ask(f"v{version}", "anna", request, version)
+            await until_described(recorder, TOPIC, "altered", "segment.bytes", size)
+        await recorder.ask("fewer", "anna", replace(TOPIC, "altered", {"retention.ms": "78"}), 2)
+        await until_described(recorder, TOPIC, "altered", "retention.ms", "78")
+        await recorder.ask("what is left", "anna", describe(TOPIC, "altered", "segment.bytes"), 2)
         bad = replace(TOPIC, "altered", {"retention.ms": "x"})
-        await talk.ask("not a number", "anna", bad, 2)
-        await talk.ask("no value", "anna", replace(TOPIC, "altered", {"retention.ms": None}), 2)
-        await talk.ask("no such topic", "anna", replace(TOPIC, "nope", {}), 2)
-        await talk.ask("loggers", "anna", replace(LOGGER, "0", {"root": "INFO"}), 2)
-        await talk.ask("none", "anna", replace(TOPIC, "altered", {}), 2)
+        await recorder.ask("not a number", "anna", bad, 2)
+        await recorder.ask("no value", "anna", replace(TOPIC, "altered", {"retention.ms": None}), 2)
+        await recorder.ask("no such topic", "anna", replace(TOPIC, "nope", {}), 2)
+        await recorder.ask("loggers", "anna", replace(LOGGER, "0", {"root": "INFO"}), 2)
+        await recorder.ask("none", "anna", replace(TOPIC, "altered", {}), 2)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_a_brokers_dynamic_settings_and_those_of_all_brokers(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def alter(label: str, name: str, *changes: tuple[str, int, str | None]) -> None:
-            await talk.ask(label, "anna", change(BROKER, name, *changes), 1)
+            await recorder.ask(label, "anna", change(BROKER, name, *changes), 1)
 
         async def show(label: str, kind: int, name: str, *keys: str) -> None:
-            answer = await talk.ask(label, "anna", describe(kind, name, *keys), 2)
+            answer = await recorder.ask(label, "anna", describe(kind, name, *keys), 2)
             for entry in answer.results[0].configs:
                 order = " ".join(f"{synonym.name}:{synonym.source}" for synonym in entry.synonyms)
-                talk.note(f"{label}: {entry.name}, in order", order)
+                recorder.note(f"{label}: {entry.name}, in order", order)
 
         retention = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
         await alter("for all", "", ("log.retention.ms", SET, "60000"), ("some.plugin", SET, "y"))
-        await until_described(talk, BROKER, "0", "log.retention.ms", "60000")
+        await until_described(recorder, BROKER, "0", "log.retention.ms", "60000")
         await show("for all, shown by all", BROKER, "", "log.retention.ms", "some.plugin")
         await show("for all, shown by one", BROKER, "0", *retention)
         await show("a topic's default", TOPIC, "plain", "retention.ms")
         await alter("for one", "0", ("log.retention.ms", SET, "70000"), ("message.max.bytes", SET, "2000"))
-        await until_described(talk, BROKER, "0", "log.retention.ms", "70000")
+        await until_described(recorder, BROKER, "0", "log.retention.ms", "70000")
         await show("for one, shown by one", BROKER, "0", *retention, "message.max.bytes", "some.plugin")
         await show("for one, shown by all", BROKER, "", *retention)
         await show("a topic's stronger default", TOPIC, "plain", "retention.ms", "max.message.bytes")
         await alter("rates", "0", ("leader.replication.throttled.rate", SET, "1000"))
-        await until_described(talk, BROKER, "0", "leader.replication.throttled.rate", "1000")
+        await until_described(recorder, BROKER, "0", "leader.replication.throttled.rate", "1000")
         await show("a rate", BROKER, "0", "leader.replication.throttled.rate")
         replacing = replace(BROKER, "0", {"log.segment.bytes": "12345"})
-        await talk.ask("replaced", "anna", replacing, 2)
-        await until_described(talk, BROKER, "0", "log.segment.bytes", "12345")
+        await recorder.ask("replaced", "anna", replacing, 2)
+        await until_described(recorder, BROKER, "0", "log.segment.bytes", "12345")
         await show("what is left", BROKER, "0", "log.retention.ms", "message.max.bytes", "log.segment.bytes")
         await alter("one deleted", "0", ("log.segment.bytes", DELETE, None))
         await alter("all deleted", "", ("log.retention.ms", DELETE, None), ("some.plugin", DELETE, None))
-        await until_described(talk, BROKER, "", "log.retention.ms", None)
-        await until_described(talk, BROKER, "0", "log.segment.bytes", "1073741824")
+        await until_described(recorder, BROKER, "", "log.retention.ms", None)
+        await until_described(recorder, BROKER, "0", "log.segment.bytes", "1073741824")
         await show("as at the start", BROKER, "0", *retention)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_a_broker_does_not_take_while_it_runs(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def refused(
             label: str, name: str, key: str, value: str, *, ignoring: tuple[str, ...] = ()
         ) -> None:
             request = change(BROKER, name, (key, SET, value))
-            answer = await talk.ask(label, "anna", request, 1, ignoring=ignoring)
+            answer = await recorder.ask(label, "anna", request, 1, ignoring=ignoring)
             assert answer.responses[0].error_code
 
         await refused("static", "0", "num.partitions", "3")
@@ -280,12 +280,12 @@ def test_what_a_broker_does_not_take_while_it_runs(ports: dict[str, int]) -> Non
         password = ("listener.name.plaintext.ssl.keystore.password", "geheim")
         await refused("a password, with no secret to store it by", "0", *password)
         await refused("a password, for all", "", *password, ignoring=WORDS)
-        await talk.ask("twice as many", "anna", change(BROKER, "0", ("num.io.threads", SET, "16")), 1)
-        await talk.ask("all static", "anna", replace(BROKER, "0", {"broker.rack": "r"}), 1)
-        await until_described(talk, BROKER, "0", "num.io.threads", "16")
-        await talk.ask("back", "anna", change(BROKER, "0", ("num.io.threads", DELETE, None)), 1)
+        await recorder.ask("twice as many", "anna", change(BROKER, "0", ("num.io.threads", SET, "16")), 1)
+        await recorder.ask("all static", "anna", replace(BROKER, "0", {"broker.rack": "r"}), 1)
+        await until_described(recorder, BROKER, "0", "num.io.threads", "16")
+        await recorder.ask("back", "anna", change(BROKER, "0", ("num.io.threads", DELETE, None)), 1)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_security_settings_of_one_broker_and_settings_of_listeners(ports: dict[str, int]) -> None:
@@ -311,35 +311,35 @@ def test_security_settings_of_one_broker_and_settings_of_listeners(ports: dict[s
     }
     plaintext, rules = "listener.name.plaintext", "sasl.kerberos.principal.to.local.rules"
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def alter(label: str, name: str, *changes: tuple[str, int, str | None]) -> None:
-            await talk.ask(label, "anna", change(BROKER, name, *changes), 1)
+            await recorder.ask(label, "anna", change(BROKER, name, *changes), 1)
 
         async def show(label: str, name: str, *keys: str) -> None:
-            answer = await talk.ask(label, "anna", describe(BROKER, name, *keys), 2)
+            answer = await recorder.ask(label, "anna", describe(BROKER, name, *keys), 2)
             for entry in answer.results[0].configs:
                 order = " ".join(f"{synonym.name}:{synonym.source}" for synonym in entry.synonyms)
-                talk.note(f"{label}: {entry.name}, in order", order)
+                recorder.note(f"{label}: {entry.name}, in order", order)
 
         for number, (key, value) in enumerate(set_.items()):
             await alter(f"{number} for all", "", (key, SET, value))
         await alter("for one", "0", *((key, SET, value) for key, value in set_.items()))
-        await until_described(talk, BROKER, "0", "ssl.client.auth", "requested")
+        await until_described(recorder, BROKER, "0", "ssl.client.auth", "requested")
         await show("for one, shown", "0", *set_)
         await show("for one, shown by all", "", *set_)
         await alter("of listeners", "0", *((key, SET, value) for key, value in of_listeners.items()))
-        await until_described(talk, BROKER, "0", f"{plaintext}.max.connections", "77")
+        await until_described(recorder, BROKER, "0", f"{plaintext}.max.connections", "77")
         await show("of listeners, shown", "0", *of_listeners)
         await alter("a limit of all", "", (f"{plaintext}.max.connection.creation.rate", SET, "88"))
-        await until_described(talk, BROKER, "", f"{plaintext}.max.connection.creation.rate", "88")
+        await until_described(recorder, BROKER, "", f"{plaintext}.max.connection.creation.rate", "88")
         await show("a limit of all, shown", "", f"{plaintext}.max.connection.creation.rate")
         too_many = change(BROKER, "0", (f"{plaintext}.num.network.threads", SET, "9"))
-        await talk.ask("too many threads", "anna", too_many, 1, ignoring=WORDS)
+        await recorder.ask("too many threads", "anna", too_many, 1, ignoring=WORDS)
         await alter("no number", "0", ("sasl.kerberos.min.time.before.relogin", SET, "soon"))
         await alter("no such class", "0", ("ssl.engine.factory.class", SET, "a.B"))
         await alter("a login, with no secret to store it by", "0", ("sasl.jaas.config", SET, "x"))
         await alter("appended", "0", (rules, APPEND, "RULE:[2:$1]"))
-        await until_described(talk, BROKER, "0", rules, "RULE:[1:$1],DEFAULT,RULE:[2:$1]")
+        await until_described(recorder, BROKER, "0", rules, "RULE:[1:$1],DEFAULT,RULE:[2:$1]")
         await show("appended, shown", "0", rules)
         # For a listener that is open; last, for Kafka refuses changes of security for all while these differ.
         await alter("of an open one", "0", (f"{plaintext}.connections.max.reauth.ms", SET, "5"))
@@ -348,28 +348,28 @@ def test_security_settings_of_one_broker_and_settings_of_listeners(ports: dict[s
             "of an open one, of a mechanism", "0", (f"{plaintext}.plain.connections.max.reauth.ms", SET, "5")
         )
         await alter("of an open one, static", "0", (f"{plaintext}.num.partitions", SET, "5"))
-        await talk.ask("all replaced", "anna", replace(BROKER, "0", {}), 2)
+        await recorder.ask("all replaced", "anna", replace(BROKER, "0", {}), 2)
         limit = f"{plaintext}.max.connection.creation.rate"
-        await talk.ask("of all, too", "anna", change(BROKER, "", (limit, DELETE, None)), 1)
-        await until_described(talk, BROKER, "0", "ssl.client.auth", "none")
+        await recorder.ask("of all, too", "anna", change(BROKER, "", (limit, DELETE, None)), 1)
+        await until_described(recorder, BROKER, "0", "ssl.client.auth", "none")
         await show("as at the start", "0", *set_, *of_listeners)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_levels_of_loggers(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def alter(label: str, *changes: tuple[str, int, str | None]) -> None:
-            await talk.ask(label, "anna", change(LOGGER, "0", *changes), 1, ignoring=WORDS)
+            await recorder.ask(label, "anna", change(LOGGER, "0", *changes), 1, ignoring=WORDS)
 
         await alter("root", ("root", SET, "ERROR"))
-        await talk.ask("its level", "anna", describe(LOGGER, "0", "root"), 2)
+        await recorder.ask("its level", "anna", describe(LOGGER, "0", "root"), 2)
         await alter("no level", ("root", SET, "LOUD"))
         await alter("no logger", ("no.such.logger", SET, "INFO"))
         await alter("removed", ("root", DELETE, None))
         await alter("appended", ("root", APPEND, "INFO"))
         other = change(LOGGER, "7", ("root", SET, "INFO"))
-        await talk.ask("another's", "anna", other, 1, ignoring=WORDS)
+        await recorder.ask("another's", "anna", other, 1, ignoring=WORDS)
         await alter("back", ("root", SET, "WARN"))
 
-    same(ports, story)
+    same(ports, scenario)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assignor_cases import Case, shown, story
-from judges import needs_kafka_jars
+from assignor_cases import Case, scenario, shown
 from kafka_tools import run_program
+from oracles import needs_kafka_jars
 
 GROUPS = 1500
 
@@ -19,7 +19,7 @@ def decided_by_kafka(cases: list[Case], directory: Path) -> list[str]:
 
 
 def test_assignors_decide_as_kafkas(tmp_path: Path) -> None:
-    cases = [case for seed in range(GROUPS) for case in story(seed)]
+    cases = [case for seed in range(GROUPS) for case in scenario(seed)]
     kafkas = decided_by_kafka(cases, tmp_path)
     assert len(kafkas) == len(cases)
     assert not any(line.startswith("failed") for line in kafkas)

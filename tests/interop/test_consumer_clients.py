@@ -75,7 +75,7 @@ def committed(broker: OneBroker, group: str, topic: str) -> dict[int, tuple[int,
     return {p.partition: (p.offset, p.metadata or "") for p in found if p.topic == topic}
 
 
-class Stranger:
+class OtherMember:
     """A member of another library, in a thread of its own."""
 
     def __init__(self, kind: str, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
@@ -128,13 +128,15 @@ class Stranger:
 )
 async def shared(broker: OneBroker, topic: str, group: str, strategy: str, kinds: tuple[str, ...]) -> None:
     everything = set(range(PARTITIONS))
-    told: list[tuple[str, list[int]]] = []
+    callbacks: list[tuple[str, list[int]]] = []
 
-    def tell(what: str) -> Callable[[list[TopicPartition]], None]:
-        return lambda places: told.append((what, [tp.partition for tp in places]))
+    def recorder(what: str) -> Callable[[list[TopicPartition]], None]:
+        return lambda places: callbacks.append((what, [tp.partition for tp in places]))
 
     async with ours(broker, group, partition_assignment_strategy=strategy) as consumer:
-        consumer.subscribe([topic], on_assigned=tell("got"), on_revoked=tell("gave"), on_lost=tell("lost"))
+        consumer.subscribe(
+            [topic], on_assigned=recorder("got"), on_revoked=recorder("gave"), on_lost=recorder("lost")
+        )
 
         def own() -> set[int]:
             return {tp.partition for tp in consumer.assignment()}
@@ -144,27 +146,27 @@ async def shared(broker: OneBroker, topic: str, group: str, strategy: str, kinds
             return own() == everything
 
         await until(has_all)
-        assert told == [("got", sorted(everything))]
-        told.clear()
-        strangers = [Stranger(kind, broker, group, topic, strategy) for kind in kinds]
+        assert callbacks == [("got", sorted(everything))]
+        callbacks.clear()
+        others = [OtherMember(kind, broker, group, topic, strategy) for kind in kinds]
         try:
             size = PARTITIONS // (1 + len(kinds))
 
             async def even() -> bool:
                 await consumer.poll(0.05)
-                shares = [own(), *(set(stranger.share) for stranger in strangers)]
+                shares = [own(), *(set(member.share) for member in others)]
                 return all(len(share) == size for share in shares) and set().union(*shares) == everything
 
             await until(even)
-            gave = {number for what, numbers in told if what == "gave" for number in numbers}
+            gave = {number for what, numbers in callbacks if what == "gave" for number in numbers}
             if strategy == "cooperative-sticky":
-                assert gave == everything - own(), told
+                assert gave == everything - own(), callbacks
             else:
-                assert gave == everything, told
-            assert "lost" not in {what for what, _ in told}
+                assert gave == everything, callbacks
+            assert "lost" not in {what for what, _ in callbacks}
         finally:
-            for stranger in strangers:
-                await asyncio.to_thread(stranger.stop)
+            for member in others:
+                await asyncio.to_thread(member.stop)
         await until(has_all)
 
 
@@ -277,7 +279,7 @@ def test_the_blocking_consumer_calls_its_listeners_in_the_thread_that_polls(
     broker: OneBroker, topic: str, group: str
 ) -> None:
     produce(broker, topic, 30)
-    told: list[tuple[str, int, bool]] = []
+    callbacks: list[tuple[str, int, bool]] = []
     here = threading.current_thread()
     with BlockingConsumer(
         bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest",
@@ -286,11 +288,13 @@ def test_the_blocking_consumer_calls_its_listeners_in_the_thread_that_polls(
 
         def revoked(places: list[TopicPartition]) -> None:
             consumer.commit()
-            told.append(("gave", len(places), threading.current_thread() is here))
+            callbacks.append(("gave", len(places), threading.current_thread() is here))
 
         consumer.subscribe(
             [topic],
-            on_assigned=lambda places: told.append(("got", len(places), threading.current_thread() is here)),
+            on_assigned=lambda places: callbacks.append(
+                ("got", len(places), threading.current_thread() is here)
+            ),
             on_revoked=revoked,
         )
         seen = []
@@ -299,7 +303,7 @@ def test_the_blocking_consumer_calls_its_listeners_in_the_thread_that_polls(
             if len(seen) == 30:
                 break
     assert sorted(seen) == list(range(30))
-    assert told == [("got", PARTITIONS, True), ("gave", PARTITIONS, True)]
+    assert callbacks == [("got", PARTITIONS, True), ("gave", PARTITIONS, True)]
     assert {offset for offset, _ in committed(broker, group, topic).values()} == {5}
 
 

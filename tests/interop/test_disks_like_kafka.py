@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import Talk, compare, ready, side_by_side, until
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, compare, ready, side_by_side, until
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
@@ -62,7 +62,7 @@ def batch(n: int) -> bytes:
 BATCH_BYTES = len(batch(0))
 
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
+Scenario = Callable[[RequestRecorder], Coroutine[Any, Any, None]]
 
 
 class Pair:
@@ -98,19 +98,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with ExitStack() as running:
         brokers = Pair(tmp_path_factory.mktemp("log-dirs"), running)
         side_by_side(brokers.ports, ready)
-        side_by_side(brokers.ports, lambda talk: make_topics(LogDirTalk(talk, brokers)))
-        side_by_side(brokers.ports, lambda talk: fill_segments(LogDirTalk(talk, brokers)))
+        side_by_side(brokers.ports, lambda recorder: make_topics(LogDirRecorder(recorder, brokers)))
+        side_by_side(brokers.ports, lambda recorder: fill_segments(LogDirRecorder(recorder, brokers)))
         for port in brokers.ports.values():
             fill(port)
         yield brokers
 
 
-class LogDirTalk:
+class LogDirRecorder:
     """A conversation about log directories with one of the two brokers."""
 
-    def __init__(self, talk: Talk, pair: Pair) -> None:
-        self.talk = talk
-        self.root = pair.roots[talk.port]
+    def __init__(self, recorder: RequestRecorder, pair: Pair) -> None:
+        self.recorder = recorder
+        self.root = pair.roots[recorder.port]
 
     def altering(self, wanted: Mapping[str, Mapping[str, list[int]]]) -> m.AlterReplicaLogDirsRequest:
         """Directory (a name in the root, or a path from /) -> topic -> partitions."""
@@ -131,13 +131,13 @@ class LogDirTalk:
     async def alter(
         self, label: str, wanted: Mapping[str, Mapping[str, list[int]]], version: int = 2
     ) -> None:
-        await self.talk.ask(label, "anna", self.altering(wanted), version)
+        await self.recorder.ask(label, "anna", self.altering(wanted), version)
 
     async def describe(self, *topics: str, version: int = 4) -> m.DescribeLogDirsResponse:
         row = m.DescribeLogDirsRequest.DescribableLogDirTopic
         asked = [row(topic=name, partitions=list(range(PARTITIONS))) for name in topics]
         request = m.DescribeLogDirsRequest(topics=asked or None)
-        answer: m.DescribeLogDirsResponse = await self.talk.send("anna", request, version)
+        answer: m.DescribeLogDirsResponse = await self.recorder.send("anna", request, version)
         for result in answer.results:
             assert Path(result.log_dir).parent == self.root
             result.log_dir = Path(result.log_dir).name
@@ -147,7 +147,7 @@ class LogDirTalk:
 
     async def note(self, label: str, *topics: str, version: int = 4, ignoring: tuple[str, ...] = ()) -> None:
         answer = await self.describe(*topics, version=version)
-        self.talk.note(label, answer, ignoring=("total_bytes", "usable_bytes", *ignoring))
+        self.recorder.note(label, answer, ignoring=("total_bytes", "usable_bytes", *ignoring))
 
     async def places(self, topic: str, partition: int = 0) -> dict[str, bool]:
         """The directories that hold the partition's log -> is it a future one?"""
@@ -173,30 +173,30 @@ class LogDirTalk:
         resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=BROKER, resource_name="0", configs=[config]
         )
-        answer = await self.talk.send("anna", m.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        answer = await self.recorder.send("anna", m.IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == 0, answer
 
         async def in_force() -> bool:
             asked = m.DescribeConfigsRequest.DescribeConfigsResource(
                 resource_type=BROKER, resource_name="0", configuration_keys=[RATE]
             )
-            found = await self.talk.send("anna", m.DescribeConfigsRequest(resources=[asked]), 4)
+            found = await self.recorder.send("anna", m.DescribeConfigsRequest(resources=[asked]), 4)
             values = [config.value for config in found.results[0].configs]
             return values == ([] if rate is None else [str(rate)])
 
         await until(in_force)
 
 
-async def make_topics(talk: LogDirTalk) -> None:
+async def make_topics(recorder: LogDirRecorder) -> None:
     """Each of the topics `small` and `large` has a log in a known directory: it was said before."""
     names = {"small": PARTITIONS, "large": 1}
     for name, count in names.items():
-        await talk.talk.send("anna", talk.altering({"a": {name: list(range(count))}}), 2)
+        await recorder.recorder.send("anna", recorder.altering({"a": {name: list(range(count))}}), 2)
     row = m.CreateTopicsRequest.CreatableTopic
     topics = [row(name=name, num_partitions=count, replication_factor=1) for name, count in names.items()]
-    await talk.talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+    await recorder.recorder.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
     for name, count in names.items():
-        await talk.until_in("a", name, *range(count))
+        await recorder.until_in("a", name, *range(count))
 
 
 def fill(port: int) -> None:
@@ -208,49 +208,49 @@ def fill(port: int) -> None:
     assert producer.flush(90) == 0
 
 
-def same(pair: Pair, story: Callable[[LogDirTalk], Coroutine[Any, Any, None]]) -> None:
-    compare(side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair))))
+def same(pair: Pair, scenario: Callable[[LogDirRecorder], Coroutine[Any, Any, None]]) -> None:
+    compare(side_by_side(pair.ports, lambda recorder: scenario(LogDirRecorder(recorder, pair))))
 
 
 def test_what_cannot_be(pair: Pair) -> None:
-    async def story(talk: LogDirTalk) -> None:
+    async def scenario(recorder: LogDirRecorder) -> None:
         for version in range(3):
-            await talk.alter(f"no such directory, v{version}", {"nowhere": {"small": [0]}}, version)
-            await talk.alter(f"no such topic, v{version}", {"b": {"nope": [0]}}, version)
-        await talk.alter("no such partition", {"b": {"small": [9]}})
-        await talk.alter("a relative path", {"/b": {"small": [0]}})
-        await talk.alter("where it is", {"a": {"small": [0, 1]}})
-        await talk.alter("a name too long", {"b": {"x" * 249: [0]}})
-        await talk.alter("nothing", {})
-        await talk.alter("nothing of a topic", {"b": {"small": []}})
-        await talk.alter("twice", {"nowhere": {"small": [0]}, "a": {"small": [0]}})
+            await recorder.alter(f"no such directory, v{version}", {"nowhere": {"small": [0]}}, version)
+            await recorder.alter(f"no such topic, v{version}", {"b": {"nope": [0]}}, version)
+        await recorder.alter("no such partition", {"b": {"small": [9]}})
+        await recorder.alter("a relative path", {"/b": {"small": [0]}})
+        await recorder.alter("where it is", {"a": {"small": [0, 1]}})
+        await recorder.alter("a name too long", {"b": {"x" * 249: [0]}})
+        await recorder.alter("nothing", {})
+        await recorder.alter("nothing of a topic", {"b": {"small": []}})
+        await recorder.alter("twice", {"nowhere": {"small": [0]}, "a": {"small": [0]}})
         for version in range(5):
-            await talk.note(f"all, v{version}", version=version)
-            await talk.note(f"one topic, v{version}", "small", version=version)
-        await talk.note("no such topic's", "nope")
+            await recorder.note(f"all, v{version}", version=version)
+            await recorder.note(f"one topic, v{version}", "small", version=version)
+        await recorder.note("no such topic's", "nope")
 
-    same(pair, story)
+    same(pair, scenario)
 
 
 def test_replicas_move(pair: Pair) -> None:
-    async def story(talk: LogDirTalk) -> None:
-        await talk.alter("two of them", {"b": {"small": [0]}, "c": {"small": [1]}})
-        await talk.until_in("b", "small", 0)
-        await talk.until_in("c", "small", 1)
-        await talk.note("moved", "small")
-        await talk.alter("back", {"a": {"small": [0, 1]}})
-        await talk.until_in("a", "small", 0, 1)
-        await talk.note("back again", "small")
+    async def scenario(recorder: LogDirRecorder) -> None:
+        await recorder.alter("two of them", {"b": {"small": [0]}, "c": {"small": [1]}})
+        await recorder.until_in("b", "small", 0)
+        await recorder.until_in("c", "small", 1)
+        await recorder.note("moved", "small")
+        await recorder.alter("back", {"a": {"small": [0, 1]}})
+        await recorder.until_in("a", "small", 0, 1)
+        await recorder.note("back again", "small")
 
-    same(pair, story)
+    same(pair, scenario)
 
 
 def test_a_throttled_move_is_redirected_and_called_off(pair: Pair) -> None:
-    async def story(talk: LogDirTalk) -> None:
-        await talk.throttle(1)
+    async def scenario(recorder: LogDirRecorder) -> None:
+        await recorder.throttle(1)
 
         async def moved_bytes() -> int:
-            answer = await talk.describe("large")
+            answer = await recorder.describe("large")
             rows = [row for result in answer.results for topic in result.topics for row in topic.partitions]
             return sum(row.partition_size for row in rows if row.is_future_key)
 
@@ -258,34 +258,34 @@ def test_a_throttled_move_is_redirected_and_called_off(pair: Pair) -> None:
             return await moved_bytes() > 0
 
         for attempt in range(5):
-            before = dict(talk.talk.answers)
-            await talk.alter("on its way", {"b": {"large": [0]}})
+            before = dict(recorder.recorder.answers)
+            await recorder.alter("on its way", {"b": {"large": [0]}})
             await until(has_begun)
-            await talk.note("one chunk there", "large")
-            await talk.alter("the same again", {"b": {"large": [0]}})
-            await talk.note("nothing changed", "large")
+            await recorder.note("one chunk there", "large")
+            await recorder.alter("the same again", {"b": {"large": [0]}})
+            await recorder.note("nothing changed", "large")
             if await moved_bytes() < 2 * LARGE_RECORD_BYTES or attempt == 4:
                 break
             # Windows of the throttle went by on a busy machine, and a second chunk came: once more.
-            talk.talk.answers = before
-            await talk.talk.send("anna", talk.altering({"a": {"large": [0]}}), 2)
-            await until_places(talk, {"a": False})
-        await talk.alter("redirected", {"c": {"large": [0]}})
-        await until_places(talk, {"a": False, "c": True})
-        await talk.alter("called off", {"a": {"large": [0]}})
-        await until_places(talk, {"a": False})
-        await talk.note("where it was", "large")
-        await talk.alter("on its way again", {"b": {"large": [0]}})
-        await talk.throttle(None)
-        await talk.until_in("b", "large", 0)
-        await talk.note("at last", "large")
+            recorder.recorder.answers = before
+            await recorder.recorder.send("anna", recorder.altering({"a": {"large": [0]}}), 2)
+            await until_places(recorder, {"a": False})
+        await recorder.alter("redirected", {"c": {"large": [0]}})
+        await until_places(recorder, {"a": False, "c": True})
+        await recorder.alter("called off", {"a": {"large": [0]}})
+        await until_places(recorder, {"a": False})
+        await recorder.note("where it was", "large")
+        await recorder.alter("on its way again", {"b": {"large": [0]}})
+        await recorder.throttle(None)
+        await recorder.until_in("b", "large", 0)
+        await recorder.note("at last", "large")
 
-    same(pair, story)
+    same(pair, scenario)
 
 
-async def until_places(talk: LogDirTalk, wanted: dict[str, bool]) -> None:
+async def until_places(recorder: LogDirRecorder, wanted: dict[str, bool]) -> None:
     async def there() -> bool:
-        return await talk.places("large") == wanted
+        return await recorder.places("large") == wanted
 
     await until(there)
 
@@ -293,9 +293,9 @@ async def until_places(talk: LogDirTalk, wanted: dict[str, bool]) -> None:
 # --- bits that flip -----------------------------------------------------------------------------------
 
 
-async def fill_segments(here: LogDirTalk) -> None:
-    talk = here.talk
-    await talk.send("anna", here.altering({"a": {TOPIC: [0]}}), 2)
+async def fill_segments(here: LogDirRecorder) -> None:
+    recorder = here.recorder
+    await recorder.send("anna", here.altering({"a": {TOPIC: [0]}}), 2)
     setting = m.CreateTopicsRequest.CreatableTopicConfig
     new = m.CreateTopicsRequest.CreatableTopic(
         name=TOPIC,
@@ -307,28 +307,28 @@ async def fill_segments(here: LogDirTalk) -> None:
             setting(name="retention.ms", value="-1"),
         ],
     )
-    await talk.send("anna", m.CreateTopicsRequest(topics=[new], timeout_ms=20_000), 5)
+    await recorder.send("anna", m.CreateTopicsRequest(topics=[new], timeout_ms=20_000), 5)
 
     async def led() -> bool:
-        return (await produce(talk, batch(0))) == 0
+        return (await produce(recorder, batch(0))) == 0
 
     await until(led)
     for n in range(1, BATCHES):
-        assert await produce(talk, batch(n)) == 0
+        assert await produce(recorder, batch(n)) == 0
 
 
-async def produce(talk: Talk, records: bytes, topic: str = TOPIC) -> int:
+async def produce(recorder: RequestRecorder, records: bytes, topic: str = TOPIC) -> int:
     part = m.ProduceRequest.PartitionProduceData(index=0, records=records)
     request = m.ProduceRequest(
         acks=-1,
         timeout_ms=10_000,
         topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[part])],
     )
-    answer = await talk.send("anna", request, 9)
+    answer = await recorder.send("anna", request, 9)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
-async def fetch(talk: Talk, label: str, offset: int, max_bytes: int) -> None:
+async def fetch(recorder: RequestRecorder, label: str, offset: int, max_bytes: int) -> None:
     part = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = m.FetchRequest(
         max_wait_ms=0,
@@ -337,14 +337,14 @@ async def fetch(talk: Talk, label: str, offset: int, max_bytes: int) -> None:
         session_epoch=-1,
         topics=[m.FetchRequest.FetchTopic(topic=TOPIC, partitions=[part])],
     )
-    answer: Any = await talk.send("anna", request, 11)
-    talk.note(label, answer)
+    answer: Any = await recorder.send("anna", request, 11)
+    recorder.note(label, answer)
 
 
-async def times(talk: Talk, label: str, timestamp: int) -> None:
+async def times(recorder: RequestRecorder, label: str, timestamp: int) -> None:
     part = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     topic = m.ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[part])
-    await talk.ask(label, "anna", m.ListOffsetsRequest(topics=[topic]), 7)
+    await recorder.ask(label, "anna", m.ListOffsetsRequest(topics=[topic]), 7)
 
 
 # Of the fourth batch in the second segment: where the byte is, and what is done to it.
@@ -374,21 +374,21 @@ def test_a_bit_flips_in_the_log(pair: Pair, case: str) -> None:
     base = BATCHES_PER_SEGMENT
     flipped = base + 3
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for offset in (base, flipped - 1, flipped, flipped + 1, base + 9):
             for max_bytes in (10, BATCH_BYTES, 3 * BATCH_BYTES, 100_000):
-                await fetch(talk, f"from {offset}, {max_bytes} bytes", offset, max_bytes)
+                await fetch(recorder, f"from {offset}, {max_bytes} bytes", offset, max_bytes)
         for offset in (flipped - 1, flipped, flipped + 1):
-            await times(talk, f"time of {offset}", FIRST_TIMESTAMP + offset)
+            await times(recorder, f"time of {offset}", FIRST_TIMESTAMP + offset)
 
     for folder in folders(pair):
         flip(folder, base, 3 * BATCH_BYTES + at, mask)
     try:
-        told = side_by_side(pair.ports, story)
+        by_broker = side_by_side(pair.ports, scenario)
     finally:
         for folder in folders(pair):
             flip(folder, base, 3 * BATCH_BYTES + at, mask)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    kafka, ours = by_broker["Apache Kafka"], by_broker["Ottla"]
     differing = [label for label in kafka if ours.get(label) != kafka[label]]
     # Of the record itself: Kafka reads on as far as it understands, here anything that is wrong is an error.
     if differing == [f"time of {flipped}"] and CORRUPT in str(ours[differing[0]]):
@@ -438,11 +438,11 @@ SEGMENTED: Mapping[str, Mapping[str, str]] = {
 
 
 def test_segments_begin_at_the_same_offsets(pair: Pair) -> None:
-    async def story(talk: LogDirTalk) -> None:
+    async def scenario(recorder: LogDirRecorder) -> None:
         setting, row = m.CreateTopicsRequest.CreatableTopicConfig, m.CreateTopicsRequest.CreatableTopic
         topics = []
         for name, settings in SEGMENTED.items():
-            await talk.talk.send("anna", talk.altering({"a": {name: [0]}}), 2)
+            await recorder.recorder.send("anna", recorder.altering({"a": {name: [0]}}), 2)
             configs = {"retention.ms": "-1", **settings}
             topics.append(
                 row(
@@ -452,21 +452,21 @@ def test_segments_begin_at_the_same_offsets(pair: Pair) -> None:
                     configs=[setting(name=n, value=v) for n, v in configs.items()],
                 )
             )
-        await talk.talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+        await recorder.recorder.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
         for name in SEGMENTED:
-            await talk.until_in("a", name, 0)
+            await recorder.until_in("a", name, 0)
             for n in range(14):
                 record = Record(0, FIRST_TIMESTAMP + 1000 * n, b"k%02d" % n, b"v" * 100)
-                error = await produce(talk.talk, build_batch([record]), name)
-                talk.talk.answers[f"{name}: error of {n}"] = error
-            begin = sorted(path.name for path in (talk.root / "a" / f"{name}-0").glob("*.log"))
-            talk.talk.answers[f"{name}: segments"] = begin
+                error = await produce(recorder.recorder, build_batch([record]), name)
+                recorder.recorder.answers[f"{name}: error of {n}"] = error
+            begin = sorted(path.name for path in (recorder.root / "a" / f"{name}-0").glob("*.log"))
+            recorder.recorder.answers[f"{name}: segments"] = begin
 
-    same(pair, story)
+    same(pair, scenario)
 
 
 def test_offsets_are_found_across_segments(pair: Pair) -> None:
-    async def story(talk: LogDirTalk) -> None:
+    async def scenario(recorder: LogDirRecorder) -> None:
         row, topic = m.ListOffsetsRequest.ListOffsetsPartition, m.ListOffsetsRequest.ListOffsetsTopic
 
         async def ask_all(when: str, places: range, records: range) -> None:
@@ -474,19 +474,19 @@ def test_offsets_are_found_across_segments(pair: Pair) -> None:
                 for timestamp in places:
                     part = row(partition_index=0, timestamp=timestamp)
                     request = m.ListOffsetsRequest(topics=[topic(name=TOPIC, partitions=[part])])
-                    await talk.talk.ask(f"{when}: {timestamp}, v{version}", "anna", request, version)
+                    await recorder.recorder.ask(f"{when}: {timestamp}, v{version}", "anna", request, version)
             for n in records:
                 part = row(partition_index=0, timestamp=FIRST_TIMESTAMP + n)
                 request = m.ListOffsetsRequest(topics=[topic(name=TOPIC, partitions=[part])])
-                await talk.talk.ask(f"{when}: record {n}", "anna", request, 7)
+                await recorder.recorder.ask(f"{when}: record {n}", "anna", request, 7)
 
         await ask_all("whole", range(-6, 1), range(-1, BATCHES + 1))
         rows = [m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=13)]
         deleting = m.DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=rows)
         request = m.DeleteRecordsRequest(topics=[deleting], timeout_ms=20_000)
-        await talk.talk.ask("deleted", "anna", request, 2)
+        await recorder.recorder.ask("deleted", "anna", request, 2)
         # Not before what is in the segment that the log begins in: there Kafka finds nothing for as long as
         # an earlier segment waits for its deletion, and we find the log's first record.
         await ask_all("beginning later", range(-6, 0), range(10, BATCHES + 1))
 
-    same(pair, story)
+    same(pair, scenario)

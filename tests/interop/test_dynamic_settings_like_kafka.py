@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from judges import java, needs_kafka_jars
+from oracles import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
@@ -46,7 +46,7 @@ broker listener.name.other.ssl.client.auth perhaps
 
 
 @pytest.fixture(scope="module")
-def judged() -> list[list[str]]:
+def oracle_rows() -> list[list[str]]:
     needs_kafka_jars()
     program = Path(__file__).with_name("java") / "DynamicConfigs.java"
     command = [java(), "-cp", kafka_classpath(), str(program)]
@@ -57,21 +57,21 @@ def judged() -> list[list[str]]:
 
 
 def test_the_dynamic_settings_are_kafkas_and_of_one_broker_or_of_all_as_there(
-    judged: list[list[str]],
+    oracle_rows: list[list[str]],
 ) -> None:
-    theirs = {row[1]: row[2] for row in judged if row[0] == "mode" and row[1] not in NOT_SERVED}
+    theirs = {row[1]: row[2] for row in oracle_rows if row[0] == "mode" and row[1] not in NOT_SERVED}
     dynamic = {name for name, key in BROKER_CONFIGS.keys.items() if key.dynamic}
     assert {name: "per-broker" if name in PER_BROKER else "cluster-wide" for name in dynamic} == theirs
-    assert {row[1] for row in judged if row[0] == "mode"} >= NOT_SERVED
+    assert {row[1] for row in oracle_rows if row[0] == "mode"} >= NOT_SERVED
     assert not {name for name in QUOTA_CONFIGS.keys if name in theirs}, "neither has these in its table"
 
 
 def test_each_setting_is_taken_or_refused_as_kafka_does_alone_and_for_a_listener(
-    judged: list[list[str]],
+    oracle_rows: list[list[str]],
 ) -> None:
     settings = DynamicBrokerConfig(BrokerConfig.from_properties({"broker.id": "0"}))
     differing = []
-    verdicts = [row[1:] for row in judged if row[0] == "verdict" and row[2] not in NOT_SERVED]
+    verdicts = [row[1:] for row in oracle_rows if row[0] == "verdict" and row[2] not in NOT_SERVED]
     for level, name, value, theirs in verdicts:
         try:
             settings.check({name: value}, per_broker=level == "broker")

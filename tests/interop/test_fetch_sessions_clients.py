@@ -11,7 +11,7 @@ from pathlib import Path
 
 import kafka
 import pytest
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -70,7 +70,7 @@ def test_a_consumer_reads_on_by_session_and_survives_its_loss(
     if consume is java:
         needs_kafka_jars()
 
-    async def story(broker: Broker) -> None:
+    async def scenario(broker: Broker) -> None:
         bootstrap = f"127.0.0.1:{broker.endpoints[0].port}"
         admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
         await admin.create_topic("t", partitions=PARTITIONS, replication_factor=1)
@@ -108,7 +108,7 @@ def test_a_consumer_reads_on_by_session_and_survives_its_loss(
         await broker.start()
         try:
             async with asyncio.timeout(200):
-                await story(broker)
+                await scenario(broker)
         finally:
             await broker.stop()
 

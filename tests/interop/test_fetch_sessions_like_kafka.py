@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from group_talk import compare, kafka_and_ottla
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import compare, kafka_and_ottla
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(420)
 Where = tuple[str, int]
 
 
-class Story:
+class FetchRecorder:
     """What one broker is asked, and what it answers."""
 
     def __init__(self, port: int) -> None:
@@ -211,20 +211,22 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-def same(ports: dict[str, int], tell: Callable[[Story], Coroutine[Any, Any, None]]) -> dict[str, Any]:
+def same(
+    ports: dict[str, int], scenario: Callable[[FetchRecorder], Coroutine[Any, Any, None]]
+) -> dict[str, Any]:
     """Tell the story to both; the answers, which are the same."""
 
-    async def told(port: int) -> dict[str, object]:
-        story = Story(port)
+    async def record(port: int) -> dict[str, object]:
+        recorder = FetchRecorder(port)
         try:
             async with asyncio.timeout(420):
-                await tell(story)
+                await scenario(recorder)
         finally:
-            await story.close()
-        return story.answers
+            await recorder.close()
+        return recorder.answers
 
     async def both() -> list[dict[str, object]]:
-        return list(await asyncio.gather(*[told(port) for port in ports.values()]))
+        return list(await asyncio.gather(*[record(port) for port in ports.values()]))
 
     return compare(dict(zip(ports, asyncio.run(both()), strict=True)))
 
@@ -233,265 +235,271 @@ def same(ports: dict[str, int], tell: Callable[[Story], Coroutine[Any, Any, None
 def test_a_session_from_beginning_to_end(ports: dict[str, int], version: int) -> None:
     topic = f"life{version}"
 
-    async def tell(story: Story) -> None:
+    async def scenario(recorder: FetchRecorder) -> None:
         v: dict[str, Any] = {"version": version}
-        await story.make(topic)
+        await recorder.make(topic)
         a, b, c = [(topic, n) for n in range(3)]
-        await story.produce(topic, 1, "one", "two")
-        await story.fetch("a full fetch", "s", 0, {a: 0, b: 0, c: 0}, **v)
-        await story.fetch("the same data again", "s", 1, **v)
-        await story.fetch("nothing beyond", "s", 2, {b: 2}, **v)
-        await story.fetch("nothing new", "s", 3, **v)
-        await story.produce(topic, 2, "three")
-        await story.fetch("what came", "s", 4, **v)
-        await story.fetch("no more", "s", 5, {c: 1}, **v)
-        await story.produce(topic, 0, "four")
-        await story.fetch("forgotten, and news of it", "s", 6, forget=[a], **v)
-        await story.fetch("taken up again", "s", 7, {a: 0}, **v)
-        await story.fetch("wanted and forgotten at once", "s", 8, {a: 1}, forget=[a], **v)
-        await story.fetch("forgotten twice", "s", 9, forget=[a, (topic, 9)], **v)
-        await story.fetch("all forgotten", "s", 10, forget=[b, c], **v)
-        await story.fetch("and so ended", "s", 11, **v)
+        await recorder.produce(topic, 1, "one", "two")
+        await recorder.fetch("a full fetch", "s", 0, {a: 0, b: 0, c: 0}, **v)
+        await recorder.fetch("the same data again", "s", 1, **v)
+        await recorder.fetch("nothing beyond", "s", 2, {b: 2}, **v)
+        await recorder.fetch("nothing new", "s", 3, **v)
+        await recorder.produce(topic, 2, "three")
+        await recorder.fetch("what came", "s", 4, **v)
+        await recorder.fetch("no more", "s", 5, {c: 1}, **v)
+        await recorder.produce(topic, 0, "four")
+        await recorder.fetch("forgotten, and news of it", "s", 6, forget=[a], **v)
+        await recorder.fetch("taken up again", "s", 7, {a: 0}, **v)
+        await recorder.fetch("wanted and forgotten at once", "s", 8, {a: 1}, forget=[a], **v)
+        await recorder.fetch("forgotten twice", "s", 9, forget=[a, (topic, 9)], **v)
+        await recorder.fetch("all forgotten", "s", 10, forget=[b, c], **v)
+        await recorder.fetch("and so ended", "s", 11, **v)
 
-    told = same(ports, tell)
-    assert [row[1] for row in told["what came"]["partitions"]] == [2]
-    assert told["nothing new"]["partitions"] == []
-    assert told["all forgotten"]["session"] == 0
+    answers = same(ports, scenario)
+    assert [row[1] for row in answers["what came"]["partitions"]] == [2]
+    assert answers["nothing new"]["partitions"] == []
+    assert answers["all forgotten"]["session"] == 0
 
 
 def test_versions_before_sessions(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("early")
-        await story.produce("early", 0, "one")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("early")
+        await recorder.produce("early", 0, "one")
         for version in (4, 5, 6):
-            await story.fetch(f"v{version}", 0, -1, {("early", 0): 0, ("early", 1): 0}, version=version)
+            await recorder.fetch(f"v{version}", 0, -1, {("early", 0): 0, ("early", 1): 0}, version=version)
 
-    same(ports, tell)
+    same(ports, scenario)
 
 
 def test_epochs_and_ids_that_are_wrong(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("epochs")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("epochs")
         want = {("epochs", 0): 0, ("epochs", 1): 0}
         for version in (12, 16):
             v: dict[str, Any] = {"version": version}
             s = f"s{version}"
-            await story.fetch(f"{s} unknown id", 12345, 1, **v)
-            await story.fetch(f"{s} no id", 0, 7, want, **v)
-            await story.fetch(f"{s} begins", s, 0, want, **v)
-            await story.fetch(f"{s} too late", s, 3, **v)
-            await story.fetch(f"{s} goes on", s, 1, **v)
-            await story.fetch(f"{s} again", s, 1, **v)
-            await story.fetch(f"{s} a strange epoch", s, -2, **v)
-            await story.fetch(f"{s} still there", s, 2, **v)
+            await recorder.fetch(f"{s} unknown id", 12345, 1, **v)
+            await recorder.fetch(f"{s} no id", 0, 7, want, **v)
+            await recorder.fetch(f"{s} begins", s, 0, want, **v)
+            await recorder.fetch(f"{s} too late", s, 3, **v)
+            await recorder.fetch(f"{s} goes on", s, 1, **v)
+            await recorder.fetch(f"{s} again", s, 1, **v)
+            await recorder.fetch(f"{s} a strange epoch", s, -2, **v)
+            await recorder.fetch(f"{s} still there", s, 2, **v)
             other = 12 if version >= 13 else 13
-            await story.fetch(f"{s} in version {other}", s, 3, version=other)
-            await story.fetch(f"{s} after the wrong version", s, 3, **v)
-            await story.fetch(f"{s} ends", s, -1, want, **v)
-            await story.fetch(f"{s} has ended", s, 4, **v)
-            await story.fetch(f"{s} begins a second time", f"{s}-2", 0, want, **v)
-            await story.fetch(f"{s} begins over it", f"{s}-2", 0, {("epochs", 2): 0}, **v)
-            await story.fetch(f"{s} begins with nothing", f"{s}-3", 0, **v)
-            await story.fetch(f"{s} and is empty", f"{s}-3", 1, **v)
-            await story.fetch(f"{s} no session", 0, -1, want, **v)
-            await story.fetch(f"{s} the last ends", f"{s}-2", -1, **v)
+            await recorder.fetch(f"{s} in version {other}", s, 3, version=other)
+            await recorder.fetch(f"{s} after the wrong version", s, 3, **v)
+            await recorder.fetch(f"{s} ends", s, -1, want, **v)
+            await recorder.fetch(f"{s} has ended", s, 4, **v)
+            await recorder.fetch(f"{s} begins a second time", f"{s}-2", 0, want, **v)
+            await recorder.fetch(f"{s} begins over it", f"{s}-2", 0, {("epochs", 2): 0}, **v)
+            await recorder.fetch(f"{s} begins with nothing", f"{s}-3", 0, **v)
+            await recorder.fetch(f"{s} and is empty", f"{s}-3", 1, **v)
+            await recorder.fetch(f"{s} no session", 0, -1, want, **v)
+            await recorder.fetch(f"{s} the last ends", f"{s}-2", -1, **v)
 
-    told = same(ports, tell)
-    assert told["s12 again"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
-    assert told["s16 in version 12"]["error"] == "FETCH_SESSION_TOPIC_ID_ERROR"
+    answers = same(ports, scenario)
+    assert answers["s12 again"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
+    assert answers["s16 in version 12"]["error"] == "FETCH_SESSION_TOPIC_ID_ERROR"
 
 
 def test_errors_are_said_until_they_are_gone(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("wrong")
-        await story.produce("wrong", 0, "one")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("wrong")
+        await recorder.produce("wrong", 0, "one")
         for version in (11, 16):
             v: dict[str, Any] = {"version": version}
             s = f"s{version}"
             want = {("none", 0): 0, ("wrong", 7): 0, ("wrong", 0): 99, ("wrong", 1): 0, ("wrong", 2): -5}
-            await story.fetch(f"{s} full", s, 0, want, **v)
-            await story.fetch(f"{s} said again", s, 1, **v)
-            await story.fetch(f"{s} set right", s, 2, {("wrong", 0): 0, ("wrong", 2): 0}, **v)
-            await story.fetch(f"{s} what is left", s, 3, {("wrong", 0): 1}, **v)
-            await story.fetch(f"{s} epoch ahead", s, 4, {("wrong", 0): 1}, leader_epoch=5, **v)
-            await story.fetch(f"{s} still ahead", s, 5, **v)
-            await story.fetch(f"{s} epoch right", s, 6, {("wrong", 0): 1}, leader_epoch=0, **v)
-            await story.fetch(f"{s} nothing", s, 7, forget=[("none", 0), ("wrong", 7)], **v)
-            await story.fetch(f"{s} end", s, -1, **v)
-            await story.fetch(f"{s} only the unknown", 0, -1, {("none", 0): 0}, wait_ms=25_000, **v)
+            await recorder.fetch(f"{s} full", s, 0, want, **v)
+            await recorder.fetch(f"{s} said again", s, 1, **v)
+            await recorder.fetch(f"{s} set right", s, 2, {("wrong", 0): 0, ("wrong", 2): 0}, **v)
+            await recorder.fetch(f"{s} what is left", s, 3, {("wrong", 0): 1}, **v)
+            await recorder.fetch(f"{s} epoch ahead", s, 4, {("wrong", 0): 1}, leader_epoch=5, **v)
+            await recorder.fetch(f"{s} still ahead", s, 5, **v)
+            await recorder.fetch(f"{s} epoch right", s, 6, {("wrong", 0): 1}, leader_epoch=0, **v)
+            await recorder.fetch(f"{s} nothing", s, 7, forget=[("none", 0), ("wrong", 7)], **v)
+            await recorder.fetch(f"{s} end", s, -1, **v)
+            await recorder.fetch(f"{s} only the unknown", 0, -1, {("none", 0): 0}, wait_ms=25_000, **v)
 
-    same(ports, tell)
+    same(ports, scenario)
 
 
 def test_each_has_its_turn(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("turns", 4)
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("turns", 4)
         for partition in range(4):
-            await story.produce("turns", partition, "x" * 100)
+            await recorder.produce("turns", partition, "x" * 100)
         want = {("turns", n): 0 for n in (2, 0, 3, 1)}
         for epoch in range(6):
-            await story.fetch(f"room for one {epoch}", "s", epoch, want if epoch == 0 else {}, max_bytes=1)
-        await story.fetch("room for two", "s", 6, max_bytes=350)
-        await story.fetch("room for all", "s", 7)
-        await story.fetch("end", "s", -1)
+            await recorder.fetch(f"room for one {epoch}", "s", epoch, want if epoch == 0 else {}, max_bytes=1)
+        await recorder.fetch("room for two", "s", 6, max_bytes=350)
+        await recorder.fetch("room for all", "s", 7)
+        await recorder.fetch("end", "s", -1)
 
-    told = same(ports, tell)
-    first = [told[f"room for one {n}"]["partitions"][0][1] for n in range(5)]
+    answers = same(ports, scenario)
+    first = [answers[f"room for one {n}"]["partitions"][0][1] for n in range(5)]
     assert len(set(first)) > 2, "not always the same one first"
 
 
 def test_a_session_that_waits(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("waits")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("waits")
         want = {("waits", n): 0 for n in range(3)}
-        await story.fetch("begins", "s", 0, want)
-        await story.fetch("in vain", "s", 1, wait_ms=300)
-        fetch = asyncio.create_task(story.fetch("woken", "s", 2, wait_ms=20_000, client="bert"))
+        await recorder.fetch("begins", "s", 0, want)
+        await recorder.fetch("in vain", "s", 1, wait_ms=300)
+        fetch = asyncio.create_task(recorder.fetch("woken", "s", 2, wait_ms=20_000, client="bert"))
         await asyncio.sleep(0.1)
-        await story.produce("waits", 1, "one")
+        await recorder.produce("waits", 1, "one")
         await fetch
-        await story.fetch("no hurry for the unknown", "s", 3, {("none", 0): 0, ("waits", 1): 1}, wait_ms=300)
-        much = story.fetch("much", "s", 4, wait_ms=20_000, min_bytes=220, client="bert")
+        await recorder.fetch(
+            "no hurry for the unknown", "s", 3, {("none", 0): 0, ("waits", 1): 1}, wait_ms=300
+        )
+        much = recorder.fetch("much", "s", 4, wait_ms=20_000, min_bytes=220, client="bert")
         fetch = asyncio.create_task(much)
         await asyncio.sleep(0.1)
-        await story.produce("waits", 0, "x" * 20)
-        await story.produce("waits", 2, "y" * 20)
-        await story.produce("waits", 0, "z" * 20)
+        await recorder.produce("waits", 0, "x" * 20)
+        await recorder.produce("waits", 2, "y" * 20)
+        await recorder.produce("waits", 0, "z" * 20)
         await fetch
-        await story.fetch("end", "s", -1)
+        await recorder.fetch("end", "s", -1)
         ends = {("waits", 0): 2, ("waits", 1): 1, ("waits", 2): 1}
         begun = {("waits", 0): 2, ("waits", 2): 1}
-        await story.fetch("as carl, who is connected then", 0, -1, {("waits", 0): 0}, client="carl")
+        await recorder.fetch("as carl, who is connected then", 0, -1, {("waits", 0): 0}, client="carl")
         for attempt in range(10):
-            await story.fetch("begins again", "o", 0, ends)
-            fetch = asyncio.create_task(story.fetch("overtaken", "o", 1, begun, wait_ms=4000, client="bert"))
+            await recorder.fetch("begins again", "o", 0, ends)
+            fetch = asyncio.create_task(
+                recorder.fetch("overtaken", "o", 1, begun, wait_ms=4000, client="bert")
+            )
             await asyncio.sleep(1)
-            await story.fetch("overtakes", "o", 2, client="carl")
+            await recorder.fetch("overtakes", "o", 2, client="carl")
             await fetch
-            await story.fetch("the end", "o", -1)
-            if story.answers["overtakes"]["error"] == "NONE" or attempt == 9:
+            await recorder.fetch("the end", "o", -1)
+            if recorder.answers["overtakes"]["error"] == "NONE" or attempt == 9:
                 break
             # A busy broker took the later request first: once more.
             for label in ("begins again", "overtaken", "overtakes", "the end"):
-                del story.answers[label]
+                del recorder.answers[label]
 
-    told = same(ports, tell)
-    assert told["woken"]["waited"] is False
-    assert told["no hurry for the unknown"]["waited"] is True
-    assert told["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
+    answers = same(ports, scenario)
+    assert answers["woken"]["waited"] is False
+    assert answers["no hurry for the unknown"]["waited"] is True
+    assert answers["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
 
 
 def test_who_asks_for_nothing_does_not_wait(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("quick", 1)
-        await story.fetch("nothing at all", 0, -1, wait_ms=25_000)
-        await story.fetch("begins", "s", 0, {("quick", 0): 0})
-        await story.fetch("all is forgotten", "s", 1, forget=[("quick", 0)], wait_ms=25_000)
-        await story.fetch("begins anew", "t", 0, {("quick", 0): 0})
-        await story.fetch("ends", "t", -1, wait_ms=25_000)
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("quick", 1)
+        await recorder.fetch("nothing at all", 0, -1, wait_ms=25_000)
+        await recorder.fetch("begins", "s", 0, {("quick", 0): 0})
+        await recorder.fetch("all is forgotten", "s", 1, forget=[("quick", 0)], wait_ms=25_000)
+        await recorder.fetch("begins anew", "t", 0, {("quick", 0): 0})
+        await recorder.fetch("ends", "t", -1, wait_ms=25_000)
 
-    assert not any(answer["waited"] for answer in same(ports, tell).values())
+    assert not any(answer["waited"] for answer in same(ports, scenario).values())
 
 
 def test_a_topic_that_is_deleted_and_made_again(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("stays", 1)
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("stays", 1)
         for version in (12, 16):
             v: dict[str, Any] = {"version": version}
             topic = f"phoenix{version}"
-            await story.make(topic, 1)
-            await story.produce(topic, 0, "one")
-            await story.fetch(f"v{version} before", f"s{version}", 0, {(topic, 0): 1, ("stays", 0): 0}, **v)
-            await story.fetch(f"v{version} nothing", f"s{version}", 1, **v)
-            await story.drop(topic)
-            await story.fetch(f"v{version} deleted", f"s{version}", 2, **v)
-            await story.make(topic, 1)
-            await story.fetch(f"v{version} made again", f"s{version}", 3, **v)
-            await story.fetch(f"v{version} taken up", f"s{version}", 4, {(topic, 0): 0}, **v)
-            await story.produce(topic, 0, "two", "three")
-            await story.fetch(f"v{version} news", f"s{version}", 5, **v)
-            await story.fetch(f"v{version} end", f"s{version}", -1, **v)
+            await recorder.make(topic, 1)
+            await recorder.produce(topic, 0, "one")
+            await recorder.fetch(
+                f"v{version} before", f"s{version}", 0, {(topic, 0): 1, ("stays", 0): 0}, **v
+            )
+            await recorder.fetch(f"v{version} nothing", f"s{version}", 1, **v)
+            await recorder.drop(topic)
+            await recorder.fetch(f"v{version} deleted", f"s{version}", 2, **v)
+            await recorder.make(topic, 1)
+            await recorder.fetch(f"v{version} made again", f"s{version}", 3, **v)
+            await recorder.fetch(f"v{version} taken up", f"s{version}", 4, {(topic, 0): 0}, **v)
+            await recorder.produce(topic, 0, "two", "three")
+            await recorder.fetch(f"v{version} news", f"s{version}", 5, **v)
+            await recorder.fetch(f"v{version} end", f"s{version}", -1, **v)
 
-    same(ports, tell)
+    same(ports, scenario)
 
 
 def test_read_committed(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("committed")
-        await story.produce("committed", 0, "one")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("committed")
+        await recorder.produce("committed", 0, "one")
         want = {("committed", 0): 0, ("committed", 1): 0, ("committed", 2): 9, ("none", 0): 0}
         for version in (4, 11, 16):
-            await story.fetch(f"v{version}", f"s{version}", 0 if version > 6 else -1, want,
+            await recorder.fetch(f"v{version}", f"s{version}", 0 if version > 6 else -1, want,
                               committed=True, version=version)  # fmt: skip
-            await story.fetch(f"v{version} end", f"s{version}", -1, version=version)
+            await recorder.fetch(f"v{version} end", f"s{version}", -1, version=version)
 
-    same(ports, tell)
+    same(ports, scenario)
 
 
 def test_a_log_start_that_moves_is_news(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("start")
-        await story.produce("start", 0, "one", "two", "three")
-        await story.fetch("full", "s", 0, {("start", 0): 3, ("start", 1): 0})
-        await story.fetch("nothing", "s", 1)
-        await story.delete_before("start", 0, 2)
-        await story.fetch("moved", "s", 2)
-        await story.fetch("nothing more", "s", 3)
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("start")
+        await recorder.produce("start", 0, "one", "two", "three")
+        await recorder.fetch("full", "s", 0, {("start", 0): 3, ("start", 1): 0})
+        await recorder.fetch("nothing", "s", 1)
+        await recorder.delete_before("start", 0, 2)
+        await recorder.fetch("moved", "s", 2)
+        await recorder.fetch("nothing more", "s", 3)
 
-    told = same(ports, tell)
-    assert len(told["moved"]["partitions"]) == 1
+    answers = same(ports, scenario)
+    assert len(answers["moved"]["partitions"]) == 1
 
 
 def test_a_log_that_diverges_is_said_until_it_does_not(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("parts")
-        await story.produce("parts", 0, "one", "two")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("parts")
+        await recorder.produce("parts", 0, "one", "two")
         ahead = {("parts", 0): 5}
-        await story.fetch("full", "s", 0, ahead, last_epoch=0)
-        await story.fetch("said again", "s", 1)
-        await story.fetch("an epoch to come", "s", 2, {("parts", 0): 2}, last_epoch=4)
-        await story.fetch("truncated", "s", 3, {("parts", 0): 2}, last_epoch=0)
-        await story.fetch("nothing more", "s", 4)
-        await story.fetch("does not wait", 0, -1, ahead, last_epoch=0, wait_ms=25_000)
+        await recorder.fetch("full", "s", 0, ahead, last_epoch=0)
+        await recorder.fetch("said again", "s", 1)
+        await recorder.fetch("an epoch to come", "s", 2, {("parts", 0): 2}, last_epoch=4)
+        await recorder.fetch("truncated", "s", 3, {("parts", 0): 2}, last_epoch=0)
+        await recorder.fetch("nothing more", "s", 4)
+        await recorder.fetch("does not wait", 0, -1, ahead, last_epoch=0, wait_ms=25_000)
 
-    told = same(ports, tell)
-    assert told["full"]["partitions"][0][5] == ("diverging", 0, 2)
+    answers = same(ports, scenario)
+    assert answers["full"]["partitions"][0][5] == ("diverging", 0, 2)
 
 
 def test_the_same_partition_twice(ports: dict[str, int]) -> None:
-    async def tell(story: Story) -> None:
-        await story.make("twice")
-        await story.produce("twice", 0, "one", "two")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("twice")
+        await recorder.produce("twice", 0, "one", "two")
         pairs = [(("twice", 0), 9), (("twice", 1), 0), (("twice", 0), 2)]
-        await story.fetch("full", "s", 0, pairs)
-        await story.fetch("incremental", "s", 1, [(("twice", 0), 9), (("twice", 0), 0)])
-        await story.fetch("end", "s", -1)
+        await recorder.fetch("full", "s", 0, pairs)
+        await recorder.fetch("incremental", "s", 1, [(("twice", 0), 9), (("twice", 0), 0)])
+        await recorder.fetch("end", "s", -1)
 
-    same(ports, tell)
+    same(ports, scenario)
 
 
 def test_a_full_cache(ports: dict[str, int]) -> None:
     """Kafka has eight shards: what goes is only the same in number, and if all are of one size."""
 
-    async def tell(story: Story) -> None:
-        await story.make("full")
+    async def scenario(recorder: FetchRecorder) -> None:
+        await recorder.make("full")
         want = {("full", 0): 0}
         for n in range(SLOTS):
-            await story.fetch(f"consumer {n}", f"s{n}", 0, want)
-        await story.fetch("one too many", "late", 0, {("full", 0): 0, ("full", 1): 0})
-        await story.fetch("a follower", "f0", 0, want, replica=7)
-        await story.fetch("another", "f1", 0, want, replica=8)
+            await recorder.fetch(f"consumer {n}", f"s{n}", 0, want)
+        await recorder.fetch("one too many", "late", 0, {("full", 0): 0, ("full", 1): 0})
+        await recorder.fetch("a follower", "f0", 0, want, replica=7)
+        await recorder.fetch("another", "f1", 0, want, replica=8)
         gone = 0
         for n in range(SLOTS):
-            await story.fetch(f"consumer {n} goes on", f"s{n}", 1)
-            answer: Any = story.answers.pop(f"consumer {n} goes on")
+            await recorder.fetch(f"consumer {n} goes on", f"s{n}", 1)
+            answer: Any = recorder.answers.pop(f"consumer {n} goes on")
             gone += answer["error"] == "FETCH_SESSION_ID_NOT_FOUND"
-            await story.fetch(f"consumer {n} ends", f"s{n}", -1)
-        story.answers["evicted"] = gone
+            await recorder.fetch(f"consumer {n} ends", f"s{n}", -1)
+        recorder.answers["evicted"] = gone
         for n in range(2):
-            await story.fetch(f"follower {n} goes on", f"f{n}", 1, replica=7 + n)
-            await story.fetch(f"follower {n} ends", f"f{n}", -1, replica=7 + n)
+            await recorder.fetch(f"follower {n} goes on", f"f{n}", 1, replica=7 + n)
+            await recorder.fetch(f"follower {n} ends", f"f{n}", -1, replica=7 + n)
 
-    told = same(ports, tell)
-    assert told["one too many"]["session"] == 0
-    assert told["evicted"] == 2
+    answers = same(ports, scenario)
+    assert answers["one too many"]["session"] == 0
+    assert answers["evicted"] == 2

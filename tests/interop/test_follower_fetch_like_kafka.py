@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import run_program
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer as OurConsumer
@@ -129,7 +129,7 @@ class Racks:
         return ",".join(f"127.0.0.1:{self.port(number)}" for number in RACKS)
 
     def ask(self, broker: int, use: Callable[[BrokerConnection], Awaitable[T]]) -> T:
-        async def talk() -> T:
+        async def recorder() -> T:
             connection = await BrokerConnection.open(
                 "127.0.0.1", self.port(broker), client_id="judge", timeout_s=60
             )
@@ -138,7 +138,7 @@ class Racks:
             finally:
                 connection.close()
 
-        return asyncio.run(talk())
+        return asyncio.run(recorder())
 
 
 @pytest.fixture(scope="module")
@@ -215,23 +215,23 @@ def row_of(answer: FetchResponse) -> tuple[object, ...]:
     )
 
 
-Story = Callable[[Asker, Answers], Coroutine[Any, Any, None]]
+Scenario = Callable[[Asker, Answers], Coroutine[Any, Any, None]]
 
 
-def told(racks: Racks, broker: int, topic: str, story: Story) -> Answers:
+def answers_of(racks: Racks, broker: int, topic: str, scenario: Scenario) -> Answers:
     answers: Answers = {}
 
-    async def tell(connection: BrokerConnection) -> None:
+    async def run(connection: BrokerConnection) -> None:
         asker = Asker(connection, topic)
         await asker.start()
-        await story(asker, answers)
+        await scenario(asker, answers)
 
-    racks.ask(broker, tell)
+    racks.ask(broker, run)
     return answers
 
 
 def test_a_leader_sends_consumers_to_their_rack_as_kafka_does(racks: Racks) -> None:
-    async def story(leader: Asker, answers: Answers) -> None:
+    async def scenario(leader: Asker, answers: Answers) -> None:
         for rack in ("", "a", "b", "z"):
             for version in (4, 10, 11, 12, 13, 16, 17):
                 answers[f"{rack or 'no rack'} v{version}"] = row_of(await leader.fetch(5, rack, version))
@@ -254,8 +254,8 @@ def test_a_leader_sends_consumers_to_their_rack_as_kafka_does(racks: Racks) -> N
         answers["from another rack, the same session"] = row_of(elsewhere)
         await leader.fetch(5, session=(session, -1), wanted=False)
 
-    kafka = told(racks, THEIRS, "theirs", story)
-    ottla = told(racks, OURS, "ours", story)
+    kafka = answers_of(racks, THEIRS, "theirs", scenario)
+    ottla = answers_of(racks, OURS, "ours", scenario)
     assert ottla == kafka
     sent = [answer for name, answer in kafka.items() if name.startswith("b v1")]
     assert any(("aborted", None, "replica", NEAR) in answer for answer in sent), "Kafka sends them, too"
@@ -271,7 +271,7 @@ def test_a_follower_serves_consumers_as_kafka_does(racks: Racks) -> None:
                 return
             assert time.monotonic() < deadline, row
 
-    async def story(follower: Asker, answers: Answers) -> None:
+    async def scenario(follower: Asker, answers: Answers) -> None:
         await known_as_committed(follower)
         for version in (4, 10, 11, 12, 13, 16, 17):
             answers[f"v{version}"] = row_of(await follower.fetch(5, "b", version))
@@ -283,7 +283,7 @@ def test_a_follower_serves_consumers_as_kafka_does(racks: Racks) -> None:
         answers["of an epoch to come"] = row_of(await follower.fetch(0, "a", last_epoch=99))
         answers["of an epoch that it has"] = row_of(await follower.fetch(0, "a", last_epoch=0))
 
-    assert told(racks, OURS, "at-ours", story) == told(racks, THEIRS, "at-theirs", story)
+    assert answers_of(racks, OURS, "at-ours", scenario) == answers_of(racks, THEIRS, "at-theirs", scenario)
 
 
 def test_what_the_leader_deletes_goes_from_followers_of_both_kinds(racks: Racks) -> None:
@@ -295,14 +295,17 @@ def test_what_the_leader_deletes_goes_from_followers_of_both_kinds(racks: Racks)
         answer = await connection.request(DeleteRecordsRequest(topics=[asked], timeout_ms=30_000), version=2)
         assert answer.topics[0].partitions[0].error_code == 0, answer
 
-    async def story(follower: Asker, answers: Answers) -> None:
+    async def scenario(follower: Asker, answers: Answers) -> None:
         for offset in (START - 1, START, RECORDS):
             answers[f"at {offset}"] = row_of(await follower.fetch(offset, "a"))
 
     # DeleteRecords is answered when the followers have told that they did it, too.
     for topic in ("at-ours", "at-theirs"):
         racks.ask(NEAR, lambda connection, topic=topic: delete(connection, topic))  # type: ignore[misc]
-    ottla, kafka = told(racks, OURS, "at-ours", story), told(racks, THEIRS, "at-theirs", story)
+    ottla, kafka = (
+        answers_of(racks, OURS, "at-ours", scenario),
+        answers_of(racks, THEIRS, "at-theirs", scenario),
+    )
     assert ottla == kafka
     assert "OFFSET_OUT_OF_RANGE" in str(kafka[f"at {START - 1}"])
 

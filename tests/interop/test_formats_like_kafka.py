@@ -18,8 +18,8 @@ from zlib import crc32
 
 import pytest
 from crc32c import crc32c
-from group_talk import Talk, kafka_and_ottla, same
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, same
 from test_records_like_kafka import SETTINGS, make_topic, produce
 
 from ottla.protocol.compression import Codec, compress, decompress, fix_lz4_v0_header
@@ -29,7 +29,7 @@ from ottla.protocol.records import CODEC_MASK, Record, TimestampType, build_batc
 
 pytestmark = pytest.mark.timeout(420)
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
+Scenario = Callable[[RequestRecorder], Coroutine[Any, Any, None]]
 NOW_MS = time.time_ns() // 1_000_000
 OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 GOOD = build_batch([Record(at, 1000, b"k", b"v") for at in range(3)])
@@ -43,11 +43,11 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-async def write(talk: Talk, label: str, topic: str, data: bytes, version: int = 9) -> None:
+async def write(recorder: RequestRecorder, label: str, topic: str, data: bytes, version: int = 9) -> None:
     """Note the answer: texts and times by whether there are any."""
-    answer = await talk.send("anna", produce(topic, data), version)
+    answer = await recorder.send("anna", produce(topic, data), version)
     part = answer.responses[0].partition_responses[0]
-    talk.note(
+    recorder.note(
         f"{label} to {topic}, v{version}",
         (
             part.error_code,
@@ -155,32 +155,32 @@ def test_batches_that_lie_about_what_is_in_them(ports: dict[str, int]) -> None:
         "record of less than nothing": Lie(b"\x01" + good[1:], 3),
     }
 
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "keyed", cleanup_policy="compact")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "keyed", cleanup_policy="compact")
         for label, lie in {**lies, **uncompressed}.items():
-            await write(talk, label, "keyed", sealed(lie))
+            await write(recorder, label, "keyed", sealed(lie))
         for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
             for label, lie in lies.items():
-                await write(talk, f"{label}, {codec.name}", "keyed", sealed(lie, codec))
+                await write(recorder, f"{label}, {codec.name}", "keyed", sealed(lie, codec))
             for label, data in (
                 ("garbage", b"garbage!" * 4),
                 ("cut short", compress(codec, good)[:-6]),
             ):
                 await write(
-                    talk, f"{label}, {codec.name}", "keyed", sealed(Lie(b"", 3), codec, compressed=data)
+                    recorder, f"{label}, {codec.name}", "keyed", sealed(Lie(b"", 3), codec, compressed=data)
                 )
         for code in (5, 7):
-            await write(talk, f"codec {code}", "keyed", sealed(Lie(good, 3), code, compressed=good))
+            await write(recorder, f"codec {code}", "keyed", sealed(Lie(good, 3), code, compressed=good))
         for version in (8, 7, 5, 3):
-            await write(talk, "a key missing", "keyed", sealed(Lie(record(0, None), 1)), version)
+            await write(recorder, "a key missing", "keyed", sealed(Lie(record(0, None), 1)), version)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_timestamps_and_who_sets_them(ports: dict[str, int]) -> None:
     now_ms = time.time_ns() // 1_000_000  # limits count from when a record comes
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         settings = {
             "plain": {},
             "keyed2": {"cleanup_policy": "compact"},
@@ -192,14 +192,14 @@ def test_timestamps_and_who_sets_them(ports: dict[str, int]) -> None:
             "zipped": {"compression_type": "gzip"},
         }
         for topic, configs in settings.items():
-            await make_topic(talk, topic, **configs)
+            await make_topic(recorder, topic, **configs)
             for codec in (Codec.NONE, Codec.GZIP):
 
                 async def send(label: str, deltas: list[int], codec: int, base: int, **highest: int) -> None:
                     body = b"".join(record(at, delta=delta) for at, delta in enumerate(deltas))
                     times = {"base_timestamp": base, "max_timestamp": base + max(deltas), **highest}
                     data = sealed(Lie(body, len(deltas)), codec, **times)
-                    await write(talk, f"{label}, codec {codec}", topic, data)  # noqa: B023
+                    await write(recorder, f"{label}, codec {codec}", topic, data)  # noqa: B023
 
                 await send("now", [0, 0], codec, now_ms)
                 await send("none", [0, 0], codec, -1)
@@ -211,14 +211,14 @@ def test_timestamps_and_who_sets_them(ports: dict[str, int]) -> None:
                 if topic not in ("plain", "zipped"):  # where Ottla does not look
                     await send("a highest that lies", [0, 5], codec, now_ms, max_timestamp=9 * now_ms)
             if topic != "stamped":
-                await note_stored(talk, topic)
+                await note_stored(recorder, topic)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
-async def note_stored(talk: Talk, topic: str) -> None:
+async def note_stored(recorder: RequestRecorder, topic: str) -> None:
     """All of a topic as Fetch 10 gives it: headers, and records where a codec was at work."""
-    answer = await talk.send("anna", fetch(topic), 10)
+    answer = await recorder.send("anna", fetch(topic), 10)
     data = bytes(answer.responses[0].partitions[0].records)
     found: list[object] = []
     for pos, header in iter_batches(data):
@@ -226,11 +226,11 @@ async def note_stored(talk: Talk, topic: str) -> None:
             found.append((header._replace(crc=0, batch_length=0), decode_batch(data, pos)))
         else:
             found.append(data[pos : pos + header.size])
-    talk.note(f"what {topic} holds", "".join(f"\n    {each}" for each in found))
+    recorder.note(f"what {topic} holds", "".join(f"\n    {each}" for each in found))
 
 
 def test_recompression(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         settings = {
             "as-gzip": {"compression_type": "gzip", "compression_gzip_level": "1"},
             "as-snappy": {"compression_type": "snappy"},
@@ -241,7 +241,7 @@ def test_recompression(ports: dict[str, int]) -> None:
         }
         odd = record(3, delta=4) + record(1, delta=9) + record(9, delta=2)
         for topic, configs in settings.items():
-            await make_topic(talk, topic, **configs)
+            await make_topic(recorder, topic, **configs)
             for codec in Codec:
                 for label, (lie, highest) in {
                     "good": (Lie(record(0) + record(1, delta=7) + record(2, delta=3), 3), 1007),
@@ -253,18 +253,18 @@ def test_recompression(ports: dict[str, int]) -> None:
                     if unseen and label in ("offsets and times astray", "fewer counted"):
                         continue  # Ottla does not look
                     await write(
-                        talk, f"{label}, {codec.name}", topic, sealed(lie, codec, max_timestamp=highest)
+                        recorder, f"{label}, {codec.name}", topic, sealed(lie, codec, max_timestamp=highest)
                     )
                 if codec is not Codec.ZSTD:
-                    await write(talk, f"marked, {codec.name}", topic, sealed(Lie(odd[:9], 1), codec | 8))
+                    await write(recorder, f"marked, {codec.name}", topic, sealed(Lie(odd[:9], 1), codec | 8))
             early = sealed(Lie(record(0), 1), Codec.GZIP, base_timestamp=-5, max_timestamp=-1)
-            await write(talk, "before 1970", topic, early)
+            await write(recorder, "before 1970", topic, early)
             for magic in (0, 1):
-                await write(talk, f"format {magic}", topic, three(magic), 2)
-                await write(talk, f"format {magic}, wrapped", topic, wrapped(magic, three(magic)), 2)
-            await note_stored(talk, topic)
+                await write(recorder, f"format {magic}", topic, three(magic), 2)
+                await write(recorder, f"format {magic}, wrapped", topic, wrapped(magic, three(magic)), 2)
+            await note_stored(recorder, topic)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def _in_place(topic: str, codec: Codec) -> bool:
@@ -272,20 +272,23 @@ def _in_place(topic: str, codec: Codec) -> bool:
 
 
 def test_message_sets_of_old_clients(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "old")
-        await make_topic(talk, "old-keyed", cleanup_policy="compact")
-        await make_topic(talk, "old-small", max_message_bytes="100")
-        await make_topic(talk, "old-stamped", message_timestamp_type="LogAppendTime")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "old")
+        await make_topic(recorder, "old-keyed", cleanup_policy="compact")
+        await make_topic(recorder, "old-small", max_message_bytes="100")
+        await make_topic(recorder, "old-stamped", message_timestamp_type="LogAppendTime")
         await make_topic(
-            talk, "old-limited", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000"
+            recorder,
+            "old-limited",
+            message_timestamp_before_max_ms="1000",
+            message_timestamp_after_max_ms="1000",
         )
         for topic in ("old", "old-keyed"):
             for magic in (0, 1):
                 for label, data in message_sets(magic).items():
-                    await write(talk, f"{label}, format {magic}", topic, data, 2)
+                    await write(recorder, f"{label}, format {magic}", topic, data, 2)
                 for version in (0, 1):
-                    await write(talk, f"three, format {magic}", topic, three(magic), version)
+                    await write(recorder, f"three, format {magic}", topic, three(magic), version)
             for label, data in {
                 "empty": b"",
                 "five bytes": b"12345",
@@ -296,8 +299,8 @@ def test_message_sets_of_old_clients(ports: dict[str, int]) -> None:
                 "format 1, then 2": message(1) + GOOD,
                 "format 2, then 1": GOOD + message(1),
             }.items():
-                await write(talk, label, topic, data, 2)
-            await note_stored(talk, topic)
+                await write(recorder, label, topic, data, 2)
+            await note_stored(recorder, topic)
         late, early = message(1, timestamp=9 * NOW_MS), message(1, timestamp=9)
         for topic in ("old", "old-stamped", "old-limited"):
             for label, data in {
@@ -309,15 +312,15 @@ def test_message_sets_of_old_clients(ports: dict[str, int]) -> None:
                 "marked, without time": message(1, attributes=8, timestamp=-1),
                 "marked, wrapped": wrapped(1, message(1), flag=8),
             }.items():
-                await write(talk, label, topic, data, 2)
+                await write(recorder, label, topic, data, 2)
         for label, data in {
             "one too large": message(1, value=b"v" * 100),
             "too large as format 2": message(1, value=b"v" * 60),
             "too large together": message(1, value=b"v" * 20) * 4,
         }.items():
-            await write(talk, label, "old-small", data, 2)
+            await write(recorder, label, "old-small", data, 2)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def message_sets(magic: int) -> dict[str, bytes]:
@@ -397,20 +400,22 @@ def opened(data: bytes) -> list[Any]:
     return found
 
 
-async def read(talk: Talk, label: str, request: FetchRequest, *versions: int, exact: bool = True) -> None:
+async def read(
+    recorder: RequestRecorder, label: str, request: FetchRequest, *versions: int, exact: bool = True
+) -> None:
     for version in versions or (0, 1, 2, 3):
-        answer = await talk.send("anna", request, version)
+        answer = await recorder.send("anna", request, version)
         for topic in answer.responses:
             for part in topic.partitions:
                 data = bytes(part.records or b"")
                 noted = (part.error_code, part.high_watermark, data if exact else opened(data))
-                talk.note(f"{label} of {topic.topic}-{part.partition_index}, v{version}", noted)
+                recorder.note(f"{label} of {topic.topic}-{part.partition_index}, v{version}", noted)
 
 
-async def refill(talk: Talk, topic: str, *batches: bytes, **configs: str) -> None:
-    await make_topic(talk, topic, **configs)
+async def refill(recorder: RequestRecorder, topic: str, *batches: bytes, **configs: str) -> None:
+    await make_topic(recorder, topic, **configs)
     for data in batches:
-        answer = await talk.send("anna", produce(topic, data), 9)
+        answer = await recorder.send("anna", produce(topic, data), 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
@@ -426,72 +431,72 @@ def some(count: int, size: int = 10, codec: Codec = Codec.NONE, **options: Any) 
 
 
 def test_uncompressed_records_are_converted_to_the_same_bytes(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await refill(talk, "bytes", some(5), some(1), some(30), some(200, 50), some(3000, 100), some(2))
-        await refill(talk, "growing", *[some(40, 0)] * 5)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await refill(recorder, "bytes", some(5), some(1), some(30), some(200, 50), some(3000, 100), some(2))
+        await refill(recorder, "growing", *[some(40, 0)] * 5)
         for topic in ("bytes", "growing"):
             for offset in (0, 2, 6, 35, 36, 100, 199, 200):
-                await read(talk, f"from {offset}", fetch(topic, offset))
+                await read(recorder, f"from {offset}", fetch(topic, offset))
             for size in (0, 1, 50, 200, 300, 400, 1000, 5000, 14_000, 60_000, 400_000):
-                await read(talk, f"{size} bytes", fetch(topic, partition_max_bytes=size))
-                await read(talk, f"{size} bytes in all", fetch(topic, max_bytes=size), 3)
-            await read(talk, "beyond the end", fetch(topic, 99_999))
-            await read(talk, "before the start", fetch(topic, -1))
-        await read(talk, "no such partition", fetch("bytes", partitions=3))
-        await read(talk, "no such topic", fetch("nowhere"))
+                await read(recorder, f"{size} bytes", fetch(topic, partition_max_bytes=size))
+                await read(recorder, f"{size} bytes in all", fetch(topic, max_bytes=size), 3)
+            await read(recorder, "beyond the end", fetch(topic, 99_999))
+            await read(recorder, "before the start", fetch(topic, -1))
+        await read(recorder, "no such partition", fetch("bytes", partitions=3))
+        await read(recorder, "no such topic", fetch("nowhere"))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_compressed_records_are_converted_to_the_same_messages(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for codec in OLD_CODECS:
             topic = f"packed-{codec.name.lower()}"
-            await refill(talk, topic, some(5, 10, codec), some(1, 10, codec), some(20, 10, codec))
+            await refill(recorder, topic, some(5, 10, codec), some(1, 10, codec), some(20, 10, codec))
             for offset in (0, 2, 5, 6, 25, 26):
                 await read(
-                    talk, f"from {offset}", fetch(topic, offset, partition_max_bytes=10_000), exact=False
+                    recorder, f"from {offset}", fetch(topic, offset, partition_max_bytes=10_000), exact=False
                 )
         stamped = {"message_timestamp_type": "LogAppendTime"}
-        await refill(talk, "packed-stamped", some(5, 10, Codec.GZIP), some(4), **stamped)
+        await refill(recorder, "packed-stamped", some(5, 10, Codec.GZIP), some(4), **stamped)
         answers: list[list[Any]] = []
         for version in (0, 1, 2, 3):
-            answer = await talk.send("anna", fetch("packed-stamped"), version)
+            answer = await recorder.send("anna", fetch("packed-stamped"), version)
             answers.append(opened(bytes(answer.responses[0].partitions[0].records)))
         # The times are the brokers' own: what is compared is where they are, and which of them agree.
-        talk.note("marks", [(entry[0][9], entry[2][17]) for entry in (each[0] for each in answers)])
+        recorder.note("marks", [(entry[0][9], entry[2][17]) for entry in (each[0] for each in answers)])
         times = {entry[0][10:18] for each in answers[2:] for entry in each[:1]}
         times |= {entry[2][18:26] for each in answers[2:] for entry in each[:1]}
-        talk.note("one time", len(times))
+        recorder.note("one time", len(times))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_cannot_be_converted(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         zstd = some(3, 10, Codec.ZSTD)
-        await refill(talk, "zstd-first", zstd, some(3))
-        await refill(talk, "zstd-later", some(3), zstd, some(3))
-        await refill(talk, "zstd-far", some(2), some(100, 1000), some(100, 1000), zstd)
-        await refill(talk, "zstd-only", some(3), compression_type="zstd")
-        await refill(talk, "refusing", some(3), message_downconversion_enable="false")
+        await refill(recorder, "zstd-first", zstd, some(3))
+        await refill(recorder, "zstd-later", some(3), zstd, some(3))
+        await refill(recorder, "zstd-far", some(2), some(100, 1000), some(100, 1000), zstd)
+        await refill(recorder, "zstd-only", some(3), compression_type="zstd")
+        await refill(recorder, "refusing", some(3), message_downconversion_enable="false")
         for topic in ("zstd-first", "zstd-later", "zstd-far", "zstd-only", "refusing"):
-            await read(talk, "the start", fetch(topic), 0, 1, 2, 3)
-            await read(talk, "further on", fetch(topic, 3), 0, 1, 2, 3)
-            await read(talk, "the end", fetch(topic, 9), 0, 3)
-            await read(talk, "beyond", fetch(topic, 99_999), 0, 3)
+            await read(recorder, "the start", fetch(topic), 0, 1, 2, 3)
+            await read(recorder, "further on", fetch(topic, 3), 0, 1, 2, 3)
+            await read(recorder, "the end", fetch(topic, 9), 0, 3)
+            await read(recorder, "beyond", fetch(topic, 99_999), 0, 3)
             for version in (4, 9, 10):
-                answer = await talk.send("anna", fetch(topic), version)
+                answer = await recorder.send("anna", fetch(topic), version)
                 part = answer.responses[0].partitions[0]
                 has_records = bool(part.records)
-                talk.note(f"{topic}, v{version}", (part.error_code, part.high_watermark, has_records))
+                recorder.note(f"{topic}, v{version}", (part.error_code, part.high_watermark, has_records))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_offsets_of_old_clients(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await refill(talk, "before", some(3), some(4), some(1))
+    async def scenario(recorder: RequestRecorder) -> None:
+        await refill(recorder, "before", some(3), some(4), some(1))
         for timestamp in (-1, -2, 0, NOW_MS * 2):
             for count in (0, 1, 2, 10):
                 part = ListOffsetsRequest.ListOffsetsPartition(
@@ -499,30 +504,30 @@ def test_offsets_of_old_clients(ports: dict[str, int]) -> None:
                 )
                 row = ListOffsetsRequest.ListOffsetsTopic(name="before", partitions=[part])
                 request = ListOffsetsRequest(replica_id=-1, topics=[row])
-                await talk.ask(f"{count} before {timestamp}", "anna", request, 0)
+                await recorder.ask(f"{count} before {timestamp}", "anna", request, 0)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_ottla_writes_old_clients_formats_kafka_takes(ports: dict[str, int]) -> None:
     """Message sets of ours, appended by Apache Kafka, come back as the records they were made of."""
     records = [Record(at, NOW_MS + at, b"k", b"v%d" % at) for at in range(20)]
 
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "written")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "written")
         for magic in (0, 1):
             for codec in (Codec.NONE, *OLD_CODECS):
                 data = encode_message_set(records, magic, codec)
-                await write(talk, f"format {magic}, {codec.name}", "written", data, 2)
+                await write(recorder, f"format {magic}, {codec.name}", "written", data, 2)
         data = encode_message_set(records, 1, Codec.GZIP, append_time=5)
-        await write(talk, "marked", "written", data, 2)
-        await note_stored(talk, "written")
-        answer = await talk.send("anna", fetch("written"), 4)
+        await write(recorder, "marked", "written", data, 2)
+        await note_stored(recorder, "written")
+        answer = await recorder.send("anna", fetch("written"), 4)
         found = bytes(answer.responses[0].partitions[0].records)
         values = [r.value for pos, _ in iter_batches(found) for r in decode_batch(found, pos)]
         assert values == [record.value for record in records] * 9
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 assert TimestampType.LOG_APPEND_TIME << 3 == 8

@@ -20,7 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_samples import RandomChoices, build
-from strangers import ABROAD, EVERYTHING, HOME, Stranger, at_home, comparable, sample, served
+from raw_client import (
+    ADMIN_HOST,
+    CLIENT_HOST,
+    EVERYTHING,
+    RawClient,
+    allow_from_admin_host,
+    comparable,
+    sample,
+    served,
+)
 from test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
 
 from ottla.local.ports import wait_until
@@ -100,12 +109,12 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
 
 
 def make_topics(subject: Subject) -> None:
-    with Stranger(subject.port, HOME) as home:
+    with RawClient(subject.port, ADMIN_HOST) as admin:
         topics = [
             m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
             for name in ("t", "compacted")
         ]
-        home.ask(m.CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5)
+        admin.ask(m.CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5)
 
 
 def all_served(subject: Subject) -> list[tuple[int, int]]:
@@ -138,7 +147,7 @@ def damaged(request: bytes, rng: random.Random) -> bytes:
     return size.to_bytes(4, "big", signed=True) + bytes(data)
 
 
-def send(subject: Subject, data: bytes, host: str = HOME, patience_s: float = 0.01) -> bytes:
+def send(subject: Subject, data: bytes, host: str = ADMIN_HOST, patience_s: float = 0.01) -> bytes:
     """What is answered in that time, if anything."""
     answer = bytearray()
     with socket.create_connection(("127.0.0.1", subject.port), timeout=90, source_address=(host, 0)) as sock:
@@ -191,8 +200,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     with broker(tmp_path_factory.mktemp("guarded"), **SETTINGS, **lenient) as it:
         make_topics(it)
         assert wait_until(lambda: SECRET in send(it, produced_and_fetched(it), patience_s=60), timeout_s=60)
-        with Stranger(it.port, HOME) as home:
-            entries = [(pattern, at_home(pattern)) for pattern in EVERYTHING]
+        with RawClient(it.port, ADMIN_HOST) as admin:
+            entries = [(pattern, allow_from_admin_host(pattern)) for pattern in EVERYTHING]
             rows = [
                 m.CreateAclsRequest.AclCreation(
                     resource_type=pattern.resource_type,
@@ -205,7 +214,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
                 )
                 for pattern, entry in entries
             ]
-            home.ask(m.CreateAclsRequest(creations=rows), 3)
+            admin.ask(m.CreateAclsRequest(creations=rows), 3)
         assert wait_until(lambda: knows_no_stranger(it), timeout_s=60)
         yield it
 
@@ -216,8 +225,8 @@ def produced_and_fetched(subject: Subject) -> bytes:
         index=0, records=build_batch([Record(0, 1_700_000_000_000, None, SECRET)])
     )
     row = m.ProduceRequest.TopicProduceData(name="t", partition_data=[secret])
-    with Stranger(subject.port, HOME) as home:
-        home.ask(m.ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[row]), 9)
+    with RawClient(subject.port, ADMIN_HOST) as admin:
+        admin.ask(m.ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[row]), 9)
     return framed(FETCH, 11)
 
 
@@ -234,9 +243,11 @@ FETCH = m.FetchRequest(
 
 def knows_no_stranger(subject: Subject) -> bool:
     """Whether the ACLs are in force: what is theirs is told at home, and abroad it is not."""
-    with Stranger(subject.port) as stranger:
-        groups = stranger.ask(m.DescribeAclsRequest(resource_type_filter=1), 1)
-    return SECRET not in send(subject, framed(FETCH, 11), ABROAD) and getattr(groups, "error_code", 0) == 31
+    with RawClient(subject.port) as client:
+        groups = client.ask(m.DescribeAclsRequest(resource_type_filter=1), 1)
+    return (
+        SECRET not in send(subject, framed(FETCH, 11), CLIENT_HOST) and getattr(groups, "error_code", 0) == 31
+    )
 
 
 LOOKS: tuple[tuple[Message, int], ...] = (
@@ -276,8 +287,8 @@ LOOKS: tuple[tuple[Message, int], ...] = (
 
 def looked_at(subject: Subject) -> list[Any]:
     """All there is, as who may do everything sees it."""
-    with Stranger(subject.port, HOME) as home:
-        return [comparable(home.ask(request, version)) for request, version in LOOKS]
+    with RawClient(subject.port, ADMIN_HOST) as admin:
+        return [comparable(admin.ask(request, version)) for request, version in LOOKS]
 
 
 def test_no_request_of_a_strangers_is_granted(guarded: Subject) -> None:
@@ -287,13 +298,13 @@ def test_no_request_of_a_strangers_is_granted(guarded: Subject) -> None:
     @settings(max_examples=EXAMPLES)
     @given(data=st.data())
     def harmless(data: st.DataObject) -> None:
-        assert SECRET not in send(guarded, drawn(data, served_here), ABROAD)
+        assert SECRET not in send(guarded, drawn(data, served_here), CLIENT_HOST)
         with guarded.connect() as honest:
             is_served(honest)
         assert guarded.memory() - memory < 64 * MIB
 
     for api_key, version in served_here:
         whole = sample(frames.REQUESTS[ApiKey(api_key)], version, "t")
-        assert SECRET not in send(guarded, framed(whole, version), ABROAD)
+        assert SECRET not in send(guarded, framed(whole, version), CLIENT_HOST)
     harmless()
     assert looked_at(guarded) == before

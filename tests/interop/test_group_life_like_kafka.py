@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import (
-    Talk,
+from kafka_tools import Command, Printed, run_all
+from oracles import needs_kafka_jars
+from request_recorder import (
+    RequestRecorder,
     commit,
     compare,
     fetch_offsets,
@@ -30,8 +32,6 @@ from group_talk import (
     sync,
     until,
 )
-from judges import needs_kafka_jars
-from kafka_tools import Command, Printed, run_all
 
 from ottla.client.admin import AdminClient
 from ottla.coordinators.records import partition_for
@@ -69,7 +69,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     with kafka_and_ottla(directory, SETTINGS) as ports:
         for port in ports.values():
             make_topics(port)
-        side_by_side(ports, lambda talk: talk.wait_for_coordinator())
+        side_by_side(ports, lambda recorder: recorder.wait_for_coordinator())
         yield Sides(directory, ports)
 
 
@@ -86,9 +86,9 @@ def make_topics(port: int) -> None:
     assert producer.flush(90) == 0
 
 
-async def expired(talk: Talk, group: str, topic: str) -> None:
+async def expired(recorder: RequestRecorder, group: str, topic: str) -> None:
     async def gone() -> bool:
-        answer = await talk.send("watcher", fetch_offsets(group, {topic: [0]}), 7)
+        answer = await recorder.send("watcher", fetch_offsets(group, {topic: [0]}), 7)
         return bool(answer.topics[0].partitions[0].committed_offset == -1)
 
     await until(gone)
@@ -112,47 +112,47 @@ def written(folder: Path, group: str) -> list[object]:
 
 
 def test_the_first_rebalance_waits_for_more_members(sides: Sides) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         began = time.monotonic()
-        joins = [talk.begin(client, join("first"), 3) for client in ("anna", "bert", "carl")]
+        joins = [recorder.begin(client, join("first"), 3) for client in ("anna", "bert", "carl")]
         answers = await asyncio.gather(*joins)
         waited = (time.monotonic() - began) * 1000 >= DELAY_MS
         shown = sorted((answer.generation_id, len(answer.members)) for answer in answers)
-        talk.note("joined", {"waited": waited, "generations and members": shown})
+        recorder.note("joined", {"waited": waited, "generations and members": shown})
 
-    told = same(sides.ports, story)
-    assert told["joined"] == {"waited": True, "generations and members": [(1, 0), (1, 0), (1, 3)]}
+    by_broker = same(sides.ports, scenario)
+    assert by_broker["joined"] == {"waited": True, "generations and members": [(1, 0), (1, 0), (1, 3)]}
 
 
 def test_offsets_expire_and_leave_tombstones(sides: Sides) -> None:
     """A minute is the shortest offsets.retention.minutes; a commit of version 2 to 4 may ask for a ms."""
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         # A consumer keeps what it subscribes to, however old.
-        member = (await talk.send("anna", join("reads-t", session_ms=FOREVER_MS), 3)).member_id
-        await talk.send("anna", sync("reads-t", 1, member, {member: b"x"}), 3)
+        member = (await recorder.send("anna", join("reads-t", session_ms=FOREVER_MS), 3)).member_id
+        await recorder.send("anna", sync("reads-t", 1, member, {member: b"x"}), 3)
         for topic in ("t", "u"):
-            await talk.ask(
+            await recorder.ask(
                 f"commit {topic}", "anna", commit("reads-t", 1, member, 3, topic=topic, retention_ms=1), 4
             )
-        await talk.ask("commit for good", "anna", commit("stays", -1, "", 4), 7)
-        await talk.ask("commit for a moment", "anna", commit("goes", -1, "", 4, retention_ms=1), 2)
-        await expired(talk, "reads-t", "u")
-        await talk.ask("subscribed", "anna", fetch_offsets("reads-t", {"t": [0], "u": [0]}), 7)
-        await talk.wait_for_group("goes", state="Dead")
-        await talk.ask("for good", "anna", fetch_offsets("stays", None), 7)
+        await recorder.ask("commit for good", "anna", commit("stays", -1, "", 4), 7)
+        await recorder.ask("commit for a moment", "anna", commit("goes", -1, "", 4, retention_ms=1), 2)
+        await expired(recorder, "reads-t", "u")
+        await recorder.ask("subscribed", "anna", fetch_offsets("reads-t", {"t": [0], "u": [0]}), 7)
+        await recorder.wait_for_group("goes", state="Dead")
+        await recorder.ask("for good", "anna", fetch_offsets("stays", None), 7)
         # Without members it is as any other group.
-        await talk.ask("it leaves", "anna", leave("reads-t", (member, None)), 5)
-        await talk.wait_for_group("reads-t", state="Dead")
-        await talk.ask("nothing is left", "anna", fetch_offsets("reads-t", None), 7)
+        await recorder.ask("it leaves", "anna", leave("reads-t", (member, None)), 5)
+        await recorder.wait_for_group("reads-t", state="Dead")
+        await recorder.ask("nothing is left", "anna", fetch_offsets("reads-t", None), 7)
 
-    told = side_by_side(sides.ports, story)
-    for name, answers in told.items():
+    by_broker = side_by_side(sides.ports, scenario)
+    for name, answers in by_broker.items():
         for group in ("reads-t", "stays", "goes"):
             answers[f"written about {group}"] = written(sides.directory / DATA[name], group)
-    compare(told)
-    assert told["Ottla"]["written about goes"][0][0] == "GZIP"
-    assert len(told["Ottla"]["written about goes"]) == 2
+    compare(by_broker)
+    assert by_broker["Ottla"]["written about goes"][0][0] == "GZIP"
+    assert len(by_broker["Ottla"]["written about goes"]) == 2
 
 
 def assignment(topic: str, partition: int) -> bytes:
@@ -187,23 +187,23 @@ def test_kafka_consumer_groups_says_the_same(sides: Sides) -> None:
     def joining(member: str = "") -> JoinGroupRequest:
         return join("live", member, session_ms=FOREVER_MS, rebalance_ms=FOREVER_MS)
 
-    async def story(talk: Talk) -> None:
-        one = (await talk.send("anna", joining(), 3)).member_id
-        newcomer = talk.begin("bert", joining(), 3)
-        await talk.wait_for_group("live", members=2, state="PreparingRebalance")
-        await talk.send("anna", joining(one), 3)
+    async def scenario(recorder: RequestRecorder) -> None:
+        one = (await recorder.send("anna", joining(), 3)).member_id
+        newcomer = recorder.begin("bert", joining(), 3)
+        await recorder.wait_for_group("live", members=2, state="PreparingRebalance")
+        await recorder.send("anna", joining(one), 3)
         two = (await newcomer).member_id
-        follower = talk.begin("bert", sync("live", 2, two), 3)
+        follower = recorder.begin("bert", sync("live", 2, two), 3)
         given = {one: assignment("t", 0), two: assignment("t", 1)}
-        await talk.send("anna", sync("live", 2, one, given), 3)
+        await recorder.send("anna", sync("live", 2, one, given), 3)
         await follower
         for topic, partition, offset in (("t", 0, 2), ("u", 1, 1), ("u", 0, 5)):
             request = commit("live", 2, one, offset, topic=topic, partition=partition)
-            await talk.ask(f"live: {topic}-{partition}", "anna", request, 7)
+            await recorder.ask(f"live: {topic}-{partition}", "anna", request, 7)
             request = commit("idle", -1, "", offset, topic=topic, partition=partition)
-            await talk.ask(f"idle: {topic}-{partition}", "anna", request, 7)
+            await recorder.ask(f"idle: {topic}-{partition}", "anna", request, 7)
 
-    same(sides.ports, story)
+    same(sides.ports, scenario)
     commands = []
     for port in sides.ports.values():
         for line in COMMANDS:
@@ -212,10 +212,10 @@ def test_kafka_consumer_groups_says_the_same(sides: Sides) -> None:
             commands.append(Command(TOOL, [*server, *words]))
     printed = [comparable(shown) for shown in run_all(commands, sides.directory)]
     count = len(COMMANDS)
-    told = {name: printed[at * count : (at + 1) * count] for at, name in enumerate(sides.ports)}
+    by_broker = {name: printed[at * count : (at + 1) * count] for at, name in enumerate(sides.ports)}
     differing = [
         f"{line}\n  Apache Kafka: {kafkas}\n  Ottla:        {ours}"
-        for line, kafkas, ours in zip(COMMANDS, told["Apache Kafka"], told["Ottla"], strict=True)
+        for line, kafkas, ours in zip(COMMANDS, by_broker["Apache Kafka"], by_broker["Ottla"], strict=True)
         if kafkas != ours
     ]
     assert not differing, "\n".join(differing)

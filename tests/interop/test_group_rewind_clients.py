@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from judges import needs_kafka_jars
 from one_broker import OneBroker, one_broker
+from oracles import needs_kafka_jars
 from rewound_groups import TO, RunningGroup, written_topic
 
 from ottla.client.admin import AdminClient

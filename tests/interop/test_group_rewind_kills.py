@@ -37,7 +37,7 @@ FETCH_WAIT_S = 0.5
 ALL = set(range(PARTITIONS))
 
 
-class Scene:
+class KillScenario:
     """A group that reads, and its coordinator, which is to be killed."""
 
     def __init__(self, cluster: LocalCluster, group: RunningGroup) -> None:
@@ -134,7 +134,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(cluster: LocalCluster, tmp_path: Path) -> Iterator[Scene]:
+def scenario(cluster: LocalCluster, tmp_path: Path) -> Iterator[KillScenario]:
     with (
         written_topic(cluster.bootstrap, 3) as topic,
         RunningGroup(
@@ -142,9 +142,9 @@ def scene(cluster: LocalCluster, tmp_path: Path) -> Iterator[Scene]:
         ) as group,
     ):
         group.wait_for_old()
-        scene = Scene(cluster, group)
-        yield scene
-    scene.bring_back()
+        scenario = KillScenario(cluster, group)
+        yield scenario
+    scenario.bring_back()
 
 
 def is_stopped(broker: BrokerProcess) -> bool:
@@ -169,68 +169,68 @@ def stopped(brokers: list[BrokerProcess]) -> Iterator[None]:
             broker.signal(signal.SIGCONT)
 
 
-def test_killed_before_it_reads_the_request(scene: Scene) -> None:
-    assert scene.ask(scene.coordinator.kill, before=lambda: stop(scene.coordinator)) is None
-    scene.wait_for_failover()
-    scene.check_nothing_changed()
-    scene.bring_back()
-    scene.check_logs(set())
-    scene.check_nothing_changed()
+def test_killed_before_it_reads_the_request(scenario: KillScenario) -> None:
+    assert scenario.ask(scenario.coordinator.kill, before=lambda: stop(scenario.coordinator)) is None
+    scenario.wait_for_failover()
+    scenario.check_nothing_changed()
+    scenario.bring_back()
+    scenario.check_logs(set())
+    scenario.check_nothing_changed()
 
 
-def test_killed_when_the_batch_is_written_and_not_replicated(scene: Scene) -> None:
+def test_killed_when_the_batch_is_written_and_not_replicated(scenario: KillScenario) -> None:
     def kill_once_written() -> None:
         written = wait_until(
-            lambda: scene.rewinds_in_log_of(scene.coordinator) == ALL, timeout_s=10, poll_s=0.001
+            lambda: scenario.rewinds_in_log_of(scenario.coordinator) == ALL, timeout_s=10, poll_s=0.001
         )
-        scene.coordinator.kill()
+        scenario.coordinator.kill()
         assert written
 
-    with stopped(scene.others):
+    with stopped(scenario.others):
         # The followers' fetches that were there have been answered, and none follows.
         time.sleep(2 * FETCH_WAIT_S)
-        assert scene.ask(kill_once_written) is None
-    assert scene.rewinds_in_log_of(scene.coordinator) == ALL
-    scene.wait_for_failover()
-    scene.check_nothing_changed()
-    scene.bring_back()
-    scene.check_logs(set())
-    scene.check_nothing_changed()
+        assert scenario.ask(kill_once_written) is None
+    assert scenario.rewinds_in_log_of(scenario.coordinator) == ALL
+    scenario.wait_for_failover()
+    scenario.check_nothing_changed()
+    scenario.bring_back()
+    scenario.check_logs(set())
+    scenario.check_nothing_changed()
 
 
 @pytest.mark.parametrize("delay_ms", [0, 3, 8])
-def test_killed_at_any_time_between(scene: Scene, delay_ms: int) -> None:
+def test_killed_at_any_time_between(scenario: KillScenario, delay_ms: int) -> None:
     def kill() -> None:
         time.sleep(delay_ms / 1000)
-        scene.coordinator.kill()
+        scenario.coordinator.kill()
 
-    response = scene.ask(kill)
-    scene.wait_for_failover()
-    rewound = scene.rewinds_in_log_of(scene.current_coordinator())
+    response = scenario.ask(kill)
+    scenario.wait_for_failover()
+    rewound = scenario.rewinds_in_log_of(scenario.current_coordinator())
     assert rewound in (set(), ALL), "it is one batch"
     assert rewound == ALL or response is None
     if rewound:
-        scene.check_all_changed()
+        scenario.check_all_changed()
     else:
-        scene.check_nothing_changed()
-    scene.bring_back()
-    scene.check_logs(rewound)
+        scenario.check_nothing_changed()
+    scenario.bring_back()
+    scenario.check_logs(rewound)
 
 
-def test_killed_when_it_has_answered(scene: Scene) -> None:
-    response = scene.ask(lambda: None)
-    scene.coordinator.kill()
+def test_killed_when_it_has_answered(scenario: KillScenario) -> None:
+    response = scenario.ask(lambda: None)
+    scenario.coordinator.kill()
     assert response is not None
     assert [row.error_code for topic in response.topics for row in topic.partitions] == [ErrorCode.NONE] * 2
-    scene.wait_for_failover()
-    scene.check_all_changed()
-    scene.bring_back()
-    scene.check_logs(ALL)
+    scenario.wait_for_failover()
+    scenario.check_all_changed()
+    scenario.bring_back()
+    scenario.check_logs(ALL)
 
 
-def test_the_admin_client_asks_the_next_coordinator(scene: Scene) -> None:
-    killer = threading.Timer(0.02, scene.coordinator.kill)
+def test_the_admin_client_asks_the_next_coordinator(scenario: KillScenario) -> None:
+    killer = threading.Timer(0.02, scenario.coordinator.kill)
     killer.start()
-    scene.group.rewind()
+    scenario.group.rewind()
     killer.join()
-    scene.check_all_changed()
+    scenario.check_all_changed()

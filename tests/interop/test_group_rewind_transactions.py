@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import compiled
 from one_broker import OneBroker
+from oracles import needs_kafka_jars
 from rewound_groups import BETWEEN, FAR, TO, GroupOfTopic, written_topic
 
 from bench.apache_kafka import java_command
@@ -193,7 +193,7 @@ def librdkafka_member(
 MEMBERS = {"java": java_member, "librdkafka": librdkafka_member}
 
 
-class Scene(NamedTuple):
+class Scenario(NamedTuple):
     group: GroupOfTopic
     member: Member
     output: str
@@ -254,9 +254,9 @@ def topic(broker: OneBroker) -> Iterator[str]:
 
 
 @pytest.fixture(params=MEMBERS)
-def scene_of(
+def scenario_of(
     request: pytest.FixtureRequest, broker: OneBroker, topic: str, tmp_path: Path
-) -> Iterator[Callable[[int], Scene]]:
+) -> Iterator[Callable[[int], Scenario]]:
     """By the member's interval of heartbeats."""
     if request.param == "java":
         needs_kafka_jars()
@@ -265,44 +265,44 @@ def scene_of(
     admin.create_topics([NewTopic(output, 1, 1)])[output].result(WAIT_S)
     with ExitStack() as running:
 
-        def make(heartbeat_ms: int = HEARTBEAT_MS) -> Scene:
+        def make(heartbeat_ms: int = HEARTBEAT_MS) -> Scenario:
             group = GroupOfTopic(broker.bootstrap, topic)
             member = MEMBERS[request.param](group, output, heartbeat_ms, tmp_path / "errors")
-            return Scene(group, running.enter_context(member), output)
+            return Scenario(group, running.enter_context(member), output)
 
         yield make
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_offsets_that_were_sent_before_the_rewind_have_no_effect(
-    scene_of: Callable[[int], Scene], ends: str
+    scenario_of: Callable[[int], Scenario], ends: str
 ) -> None:
     """However the transaction ends. Its output stays if it commits, and its input is read again."""
-    scene = scene_of(HEARTBEAT_MS)
-    scene.begin_at_the_old_position()
-    assert scene.member.send_offsets() == ""
-    scene.group.rewind()
-    scene.check_rewound()
+    scenario = scenario_of(HEARTBEAT_MS)
+    scenario.begin_at_the_old_position()
+    assert scenario.member.send_offsets() == ""
+    scenario.group.rewind()
+    scenario.check_rewound()
     if ends == "commit":
-        scene.member.commit()
+        scenario.member.commit()
     else:
-        scene.member.abort()
-    assert wait_until(lambda: scene.outputs() == ["old"] * (ends == "commit"), timeout_s=WAIT_S)
-    scene.check_rewound()
-    scene.check_it_goes_on_from_there(["old", "new"] if ends == "commit" else ["new"])
+        scenario.member.abort()
+    assert wait_until(lambda: scenario.outputs() == ["old"] * (ends == "commit"), timeout_s=WAIT_S)
+    scenario.check_rewound()
+    scenario.check_it_goes_on_from_there(["old", "new"] if ends == "commit" else ["new"])
 
 
 @pytest.mark.parametrize("notices", [False, True])
 def test_offsets_that_are_sent_after_the_rewind_are_refused(
-    scene_of: Callable[[int], Scene], notices: bool
+    scenario_of: Callable[[int], Scenario], notices: bool
 ) -> None:
     """Whether or not the member's heartbeats have had the answer already."""
-    scene = scene_of(HEARTBEAT_MS if notices else SELDOM_MS)
-    scene.begin_at_the_old_position()
-    scene.group.rewind()
+    scenario = scenario_of(HEARTBEAT_MS if notices else SELDOM_MS)
+    scenario.begin_at_the_old_position()
+    scenario.group.rewind()
     if notices:
-        scene.member.wait_for_notice()
-    assert scene.member.send_offsets() == scene.member.refusal
-    scene.member.abort()
-    scene.check_rewound()
-    scene.check_it_goes_on_from_there(["new"])
+        scenario.member.wait_for_notice()
+    assert scenario.member.send_offsets() == scenario.member.refusal
+    scenario.member.abort()
+    scenario.check_rewound()
+    scenario.check_it_goes_on_from_there(["new"])

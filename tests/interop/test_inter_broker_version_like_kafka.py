@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import run_program
-from pairs import JAVA, OURS, WAIT_S, Pair, until
+from mixed_pair import JAVA, OURS, WAIT_S, Pair, until
+from oracles import needs_kafka_jars
 
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin_types import TopicPartition

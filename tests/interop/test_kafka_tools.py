@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
@@ -61,17 +61,17 @@ def consume(cluster: LocalCluster, topic: str, count: int, *arguments: str) -> l
     return printed.splitlines()
 
 
-def until_told(tell: Callable[[], str], holds: Callable[[str], bool]) -> str:
+def until_printed(run: Callable[[], str], holds: Callable[[str], bool]) -> str:
     """What a tool tells in the end: the broker that it asks need not have heard of all at once."""
-    told = ""
+    output = ""
 
     def fits() -> bool:
-        nonlocal told
-        told = tell()
-        return holds(told)
+        nonlocal output
+        output = run()
+        return holds(output)
 
-    assert wait_until(fits, timeout_s=90), told
-    return told
+    assert wait_until(fits, timeout_s=90), output
+    return output
 
 
 @pytest.fixture
@@ -175,9 +175,9 @@ def test_replicas_are_moved_by_the_reassignment_tool(
         )
 
     cluster.wait_until(moved, "the replicas to have moved")
-    until_told(
+    until_printed(
         lambda: tool(command, *arguments, "--verify", "--preserve-throttles"),
-        lambda told: told.count("is completed") >= 3,
+        lambda output: output.count("is completed") >= 3,
     )
     assert len(consume(cluster, topic, 100)) == 100
 
@@ -203,14 +203,14 @@ def test_preferred_leaders_are_elected(cluster: LocalCluster, topic: str) -> Non
 def test_api_versions_are_those_of_the_table(cluster: LocalCluster) -> None:
     printed = ""
 
-    def told() -> bool:
+    def is_printed() -> bool:
         """It gives a broker five seconds, which a busy machine may take."""
         nonlocal printed
         ran = run_tool("kafka.admin.BrokerApiVersionsCommand", ["--bootstrap-server", cluster.bootstrap])
         printed = ran.stdout + ran.stderr
         return ran.returncode == 0 and "Produce(0)" in ran.stdout
 
-    assert wait_until(told, timeout_s=120), printed
+    assert wait_until(is_printed, timeout_s=120), printed
     for line in ("Produce(0): 0 to 11", "Metadata(3): 0 to 12", "ApiVersions(18): 0 to 4"):
         assert line in printed
     assert "ReadShareGroupState(84): UNSUPPORTED" in printed, "what is not served is not advertised"

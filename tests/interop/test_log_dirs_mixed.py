@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kazoo.exceptions import NoNodeError
-from pairs import JAVA, OURS, WAIT_S, Pair, until
+from mixed_pair import JAVA, OURS, WAIT_S, Pair, until
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.metadata import znodes

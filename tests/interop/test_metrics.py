@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.apache_kafka import run_tool

@@ -228,14 +228,14 @@ def test_an_old_client_is_told_of_zstd_and_of_topics_that_refuse(bootstrap: str)
             partition = kafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             consumer.seek(partition, 0)
-            told: list[str] = []
+            reported: list[str] = []
 
-            def is_told(consumer: Any = consumer, told: list[str] = told) -> bool:
+            def is_told(consumer: Any = consumer, reported: list[str] = reported) -> bool:
                 try:
                     assert not consumer.poll(timeout_ms=200)
                 except kafka.errors.KafkaError as error:
-                    told.append(type(error).__name__)
-                return bool(told)
+                    reported.append(type(error).__name__)
+                return bool(reported)
 
             assert wait_until(is_told, timeout_s=90)
-            assert reason in told[0]
+            assert reason in reported[0]

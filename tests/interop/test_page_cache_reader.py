@@ -214,7 +214,7 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
     settings = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
     partitions = 24
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(MemoryTree()))
         await broker.start()
         client = await BrokerConnection.open(
@@ -241,7 +241,7 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
         client.close()
         await broker.stop()
 
-    run.run(story())
+    run.run(scenario())
 
 
 class Cold:
@@ -295,7 +295,7 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         await broker.start()
         return broker, await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, timeout_s=120)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, client = await started()
         topic = CreateTopicsRequest.CreatableTopic(
             name=TOPIC, num_partitions=partitions, replication_factor=1
@@ -345,4 +345,4 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         client.close()
         await broker.stop()
 
-    run.run(story())
+    run.run(scenario())

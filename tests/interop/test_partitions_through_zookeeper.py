@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from clients_082 import needs_jars_082, run_tool_082
 from confluent_kafka import Producer
-from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin_types import TopicDescription

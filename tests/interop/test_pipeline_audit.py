@@ -195,15 +195,15 @@ def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
         {"name": "lake", "delta": [landed], "deadLetters": [dead]},
     )
     code, report = line.audit(spark, *tiers)
-    told = report["tiers"]
+    reported = report["tiers"]
     assert code == 1
     assert report["verdict"] == "missing, duplicated"
-    assert {tier: (one["counted"], one["missing"], one["duplicated"]) for tier, one in told.items()} == {
+    assert {tier: (one["counted"], one["missing"], one["duplicated"]) for tier, one in reported.items()} == {
         "brokers": (3_000, 0, 0),
         "copy": (3_000, 1, 1),
         "lake": (2_998, 2, 0),
     }
-    assert report["unaudited"] == {tier: {line.topic: 1} for tier in told if tier != "copy"} | {
+    assert report["unaudited"] == {tier: {line.topic: 1} for tier in reported if tier != "copy"} | {
         "copy": {line.topic: 1}
     }
     samples = {window["tier"]: window["samples"] for window in report["windows"] if window["missing"]}

@@ -127,8 +127,8 @@ class Line:
 
 def test_confluent_kafka_counts_what_is_acknowledged_and_keeps_what_it_was_given(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
-    told: list[Any] = []
-    config = {"bootstrap.servers": line.bootstrap, "on_delivery": lambda error, _: told.append(error)}
+    reported: list[Any] = []
+    config = {"bootstrap.servers": line.bootstrap, "on_delivery": lambda error, _: reported.append(error)}
     with AuditedProducer(config, audit=line.options(server="web-17")) as producer:
         for number in range(500):
             producer.produce(
@@ -140,7 +140,7 @@ def test_confluent_kafka_counts_what_is_acknowledged_and_keeps_what_it_was_given
             producer.produce(
                 line.topic, b"w%d" % number, headers=[("own", b"1")], on_delivery=lambda *_: None
             )
-    assert told == [None] * 500
+    assert reported == [None] * 500
     line.assert_told_is_held(1_000)
     messages = read_all(line.bootstrap, line.topic)
     assert {dict(message.headers())["own"] for message in messages} == {b"1"}
@@ -172,10 +172,10 @@ def test_what_is_not_delivered_is_not_counted(broker: OneBroker, callback: bool)
     line = Line(broker.bootstrap)
     config = {"bootstrap.servers": line.bootstrap, "message.max.bytes": 2_000_000}
     failed: list[Any] = []
-    told = {"on_delivery": lambda error, _: failed.append(error)} if callback else {}
+    reported = {"on_delivery": lambda error, _: failed.append(error)} if callback else {}
     with AuditedProducer(config, audit=line.options()) as producer:
         for size in (10, 1_500_000, 20):  # the broker takes a megabyte at most
-            producer.produce(line.topic, b"x" * size, **told)
+            producer.produce(line.topic, b"x" * size, **reported)
             producer.flush(30)
     assert [error is not None for error in failed] == ([False, True, False] if callback else [])
     line.assert_told_is_held(2)
@@ -235,11 +235,11 @@ def test_our_producer_counts_what_is_acknowledged(broker: OneBroker, transaction
         assert [type(each) for each in failed] == [MessageTooLargeError] * 2
         with pytest.raises(SerializationError):
             await producer.send(line.topic, 17)
-        told: list[object] = []
-        producer.send_nowait(line.topic, b"v", on_delivery=lambda metadata, error: told.append(metadata))
+        reported: list[object] = []
+        producer.send_nowait(line.topic, b"v", on_delivery=lambda metadata, error: reported.append(metadata))
         producer.send_nowait(line.topic, b"v")
         await producer.flush()
-        assert len(told) == 1
+        assert len(reported) == 1
 
     async def in_transactions(producer: AuditedOttla) -> None:
         for commit in (True, False, True):

@@ -34,7 +34,7 @@ from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import audit, audit_report
 from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL
-from tests.judges import needs_kafka_jars
+from tests.oracles import needs_kafka_jars
 
 SPARK = (audit.SESSION, SMALL)
 WINDOW_MS = 1000
@@ -58,7 +58,7 @@ def name(record: ConsumerRecord) -> Name:
     return (headers["ottla-producer"] or b"").decode(), str(int(at) // WINDOW_MS * WINDOW_MS), int(number)
 
 
-class Told:
+class ConsumerEvents:
     """What the audit events of consumers say: each name as often as events list it, and all records."""
 
     def __init__(self, line: Line) -> None:
@@ -113,7 +113,7 @@ def test_a_commit_is_made_when_its_counts_have_arrived(broker: OneBroker, commit
             return records
 
         def on_commit(self, offsets: Any) -> None:
-            seen.append((sum(entry.offset for entry in offsets.values()), Told(line).received))
+            seen.append((sum(entry.offset for entry in offsets.values()), ConsumerEvents(line).received))
 
         def close(self) -> None: ...
 
@@ -165,12 +165,12 @@ def test_members_of_a_group_count_what_they_commit(broker: OneBroker, commits: s
         await asyncio.gather(member(), member())
 
     asyncio.run(both())
-    told = Told(line)
-    assert Counter(got) == told.names, "what was processed, as often as it was"
+    reported = ConsumerEvents(line)
+    assert Counter(got) == reported.names, "what was processed, as often as it was"
     assert set(got) == set(held)
-    assert {event["application"] for event in told.events} == {line.topic}
+    assert {event["application"] for event in reported.events} == {line.topic}
     if len(got) == len(held):
-        told.assert_whole(held, consumers=2)
+        reported.assert_whole(held, consumers=2)
 
 
 def test_the_blocking_consumer_counts_what_was_reached_and_what_was_rejected(broker: OneBroker) -> None:
@@ -191,16 +191,16 @@ def test_the_blocking_consumer_counts_what_was_reached_and_what_was_rejected(bro
 
     with pytest.raises(ZeroDivisionError):
         fail_at(77)
-    told = Told(line)
-    assert told.names == Counter(got)
-    assert (told.received, told.rejected) == (77, 11)
+    reported = ConsumerEvents(line)
+    assert reported.names == Counter(got)
+    assert (reported.received, reported.rejected) == (77, 11)
     with BlockingAuditedConsumer(settings(line), audit=line.options()) as consumer:
         consumer.subscribe([line.topic])
         for record in consumer:
             got.append(name(record))
             if len(got) == 200:
                 break
-    Told(line).assert_whole(held, consumers=2)
+    ConsumerEvents(line).assert_whole(held, consumers=2)
 
 
 def test_without_a_group_a_record_counts_when_the_next_poll_asks_for_more(broker: OneBroker) -> None:
@@ -217,15 +217,15 @@ def test_without_a_group_a_record_counts_when_the_next_poll_asks_for_more(broker
                 while left:
                     left -= sum(map(len, (await consumer.poll(5, max_records=7)).values()))
                     await consumer.report()
-                    assert Told(line).received < 50 * (again + 1)
+                    assert ConsumerEvents(line).received < 50 * (again + 1)
                 if not again:
                     consumer.seek_to_beginning()
 
     asyncio.run(read())
-    told = Told(line)
-    assert told.received == 100, "a rewind is read, and counts, again"
-    assert told.names.keys() == set(line.names())
-    assert {event["application"] for event in told.events} == {"reports"}
+    reported = ConsumerEvents(line)
+    assert reported.received == 100, "a rewind is read, and counts, again"
+    assert reported.names.keys() == set(line.names())
+    assert {event["application"] for event in reported.events} == {"reports"}
 
 
 def test_offsets_that_are_kept_elsewhere_are_told_by_processed(broker: OneBroker) -> None:
@@ -244,12 +244,12 @@ def test_offsets_that_are_kept_elsewhere_are_told_by_processed(broker: OneBroker
             while left:
                 left -= sum(map(len, (await consumer.poll(5)).values()))
             await consumer.processed({(line.topic, 0): 3})
-            assert Told(line).names.keys() == {held[0, offset] for offset in range(3)}
+            assert ConsumerEvents(line).names.keys() == {held[0, offset] for offset in range(3)}
             await consumer.processed()
             assert await consumer.committed([(line.topic, 0)]) == {TopicPartition(line.topic, 0): None}
 
     asyncio.run(read())
-    Told(line).assert_whole(list(held.values()))
+    ConsumerEvents(line).assert_whole(list(held.values()))
 
 
 def limit(line: Line, records_bytes: str | None) -> None:
@@ -281,11 +281,11 @@ def test_an_audit_topic_that_cannot_be_written_holds_up_no_commit_and_costs_no_c
             partitions = [(line.topic, 0), (line.topic, 1)]
             committed = await consumer.committed(partitions)
             assert sum(entry.offset for entry in committed.values() if entry is not None) == 300
-            assert Told(line).events == []
+            assert ConsumerEvents(line).events == []
             limit(line, None)
 
     asyncio.run(read())
-    Told(line).assert_whole(held)
+    ConsumerEvents(line).assert_whole(held)
 
 
 MEMBER = """
@@ -342,12 +342,12 @@ def test_what_killed_consumers_have_committed_is_reported_and_the_rest_processed
         finally:
             process.kill()
             process.wait()
-        told = Told(line).names
+        reported = ConsumerEvents(line).names
         committed = {held[p, offset] for p, end in committed_of(line).items() for offset in range(end)}
         assert committed
-        assert committed <= told.keys(), "what is committed has been reported"
-        assert told <= processed, "what was reported was processed, as often"
-    assert not any(event["final"] for event in Told(line).events)
+        assert committed <= reported.keys(), "what is committed has been reported"
+        assert reported <= processed, "what was reported was processed, as often"
+    assert not any(event["final"] for event in ConsumerEvents(line).events)
 
     async def finish() -> None:
         async with AuditedConsumer(settings(line), audit=line.options()) as consumer:
@@ -359,9 +359,9 @@ def test_what_killed_consumers_have_committed_is_reported_and_the_rest_processed
                     at[tp.partition] = records[-1].offset + 1
 
     asyncio.run(finish())
-    told = Told(line).names
-    assert told.keys() == set(held.values())
-    assert told <= processed
+    reported = ConsumerEvents(line).names
+    assert reported.keys() == set(held.values())
+    assert reported <= processed
 
 
 def java(*arguments: object) -> list[str]:
@@ -380,7 +380,7 @@ def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
     assert len(set(held)) == 4_000
     printed = java("consume", line.bootstrap, line.topic, line.audit_topic, WINDOW_MS, "java", 4_000)
     assert sorted(printed) == sorted(f"{message.partition()} {message.offset()}" for message in messages)
-    Told(line).assert_whole(held)
+    ConsumerEvents(line).assert_whole(held)
 
     async def read(count: int) -> None:
         given = settings(line, **{"group.id": "ours"})
@@ -390,7 +390,7 @@ def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
                 await consumer.getone()
 
     asyncio.run(read(3_990))
-    by_group = Counter(event["application"] for event in Told(line).events)
+    by_group = Counter(event["application"] for event in ConsumerEvents(line).events)
     assert by_group.keys() == {"java", "ours"}
     raw = {
         "name": "test",
@@ -428,10 +428,10 @@ def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
     }
     assert (found["problems"], found["producers"], found["consumers"]) == ([], 2, 2)
     assert {window["topic"] for window in found["windows"]} == {line.topic}
-    told = details["audit"]["topics"][line.topic]
-    assert (told["missing"], told["duplicated"]) == (10, 0)
-    assert {window["tier"] for window in told["windows"]} == {"by-us"}
-    assert told["completeUntil"] == min(window["start"] for window in told["windows"])
+    reported = details["audit"]["topics"][line.topic]
+    assert (reported["missing"], reported["duplicated"]) == (10, 0)
+    assert {window["tier"] for window in reported["windows"]} == {"by-us"}
+    assert reported["completeUntil"] == min(window["start"] for window in reported["windows"])
 
     # The application goes on, and rewinds: everything has reached it, some of it twice.
     asyncio.run(read(10))
@@ -448,4 +448,4 @@ def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
     found = report()
     ours = found["tiers"]["by-us"]
     assert (found["verdict"], ours["missing"], ours["duplicated"]) == ("complete", 0, 100)
-    assert details["audit"]["topics"][line.topic]["completeUntil"] > told["completeUntil"]
+    assert details["audit"]["topics"][line.topic]["completeUntil"] > reported["completeUntil"]

@@ -130,7 +130,7 @@ def records(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
     return spark.createDataFrame(rows, "offset INT, topic STRING, value BINARY").repartition(2)
 
 
-def told(decoded: DataFrame) -> list[Any]:
+def reported(decoded: DataFrame) -> list[Any]:
     """By offset: the event as a dictionary, or the reason. Never both, never neither."""
     rows = decoded.orderBy("offset").collect()
     assert all((row["event"] is None) != (row["reason"] is None) for row in rows)
@@ -172,7 +172,7 @@ def test_avro_of_each_writer_lands_as_the_latest_schema_says(spark: SparkSession
     naive = AT.replace(tzinfo=None)
     broken = "schema id 11: broken Avro, or not readable with the schema in force"
     unframed = "no schema id: not in the registry's framing"
-    assert told(decode(batch, how)) == [
+    assert reported(decode(batch, how)) == [
         {
             "key": "a", "at": naive, "amount": 3, "price": None, "kind": "plain", "tags": [], "marks": {},
             "who": {"name": "bob"},
@@ -194,7 +194,7 @@ def test_a_reader_version_holds_newer_writers_to_it(spark: SparkSession) -> None
     subjects = {"orders": [(1, Schema(json.dumps(v0))), (2, Schema(json.dumps(V1)))]}
     form = AvroFormat(type="avro", subject="orders", reader_version=1)
     how = plan(spark, form, topic="any", registry=Shelf(**subjects), ids=[2])
-    assert told(decode(records(spark, [encoded(V1, FIRST, 2)]), how)) == [{"amount": 3}]
+    assert reported(decode(records(spark, [encoded(V1, FIRST, 2)]), how)) == [{"amount": 3}]
 
 
 def test_a_record_of_nulls_is_no_broken_one(spark: SparkSession, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_record_of_nulls_is_no_broken_one(spark: SparkSession, tmp_path: Path)
     path = tmp_path / "a.avsc"
     path.write_text(json.dumps(nulls))
     how = plan(spark, AvroFormat(type="avro", framing="none", schema_file=str(path)))
-    found = told(
+    found = reported(
         decode(records(spark, [encoded(nulls, {"a": None}), encoded(nulls, {"a": 5}), b"\x09"]), how)
     )
     assert found == [{"a": None}, {"a": 5}, "broken Avro, or not readable with the schema in force"]
@@ -215,7 +215,7 @@ def test_a_record_of_nulls_is_no_broken_one(spark: SparkSession, tmp_path: Path)
 def test_a_schema_of_another_type_is_the_reason_of_its_records(spark: SparkSession) -> None:
     subjects = {"orders-value": [(3, Schema("{}", "JSON")), (11, Schema(json.dumps(V1)))]}
     how = plan(spark, AvroFormat(type="avro"), topic="orders", registry=Shelf(**subjects), ids=[3])
-    found = told(decode(records(spark, [b"\0\0\0\0\x03{}"]), how))
+    found = reported(decode(records(spark, [b"\0\0\0\0\x03{}"]), how))
     assert found == ["schema id 3: it is of type JSON, not AVRO"]
 
 
@@ -248,7 +248,7 @@ def test_json_schema_validates_with_the_writers_and_lands_as_the_readers(spark: 
     form = JsonSchemaFormat(type="jsonSchema")
     how = plan(spark, form, topic="orders", registry=registry, ids=writer_ids(batch)["orders"])
     empty = {"id": None, "at": None, "n": None, "deep": None, "more": None}
-    assert told(decode(batch, how)) == [
+    assert reported(decode(batch, how)) == [
         {"id": "a", "at": AT.replace(tzinfo=None), "n": 1, "deep": {"tags": ["x"]}, "more": None},
         empty | {"id": "b", "more": 1.5},
         'not valid: the object: "id" is a required property',
@@ -271,7 +271,7 @@ def test_json_keeps_nested_values_and_holds_named_fields_to_strings(spark: Spark
         b'{"id":"c","n":"7"}',
         b"{} {}",
     ]
-    assert told(decode(records(spark, values), how, strings=("id", "who.name"))) == [
+    assert reported(decode(records(spark, values), how, strings=("id", "who.name"))) == [
         {"id": "a", "who": {"name": "x"}, "n": None},
         "wrong type: id is not string",
         "wrong type: who.name is not string",

@@ -17,7 +17,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from ottla_pipeline.jobs import lake
-from tests.interop import orders
+from tests.interop import sample_orders
 from tests.interop.lake_line import SMALL, Line, create_topics
 from tests.interop.one_broker import OneBroker
 from tests.interop.registries import Registry
@@ -56,8 +56,8 @@ def test_avro_of_three_versions_lands_as_its_reader_schema_says(
     client = registry.client()
 
     def write(version: int, numbers: range) -> None:
-        serialize = AvroSerializer(client, json.dumps(orders.SCHEMAS[version - 1]))
-        line.send(topic, [serialize(orders.order(number, version), context) for number in numbers])
+        serialize = AvroSerializer(client, json.dumps(sample_orders.SCHEMAS[version - 1]))
+        line.send(topic, [serialize(sample_orders.order(number, version), context) for number in numbers])
 
     write(1, range(10))
     line.land(spark)
@@ -65,7 +65,7 @@ def test_avro_of_three_versions_lands_as_its_reader_schema_says(
     write(2, range(10, 20))
     write(3, range(20, 30))
     write(1, range(30, 40))  # a producer that was not upgraded
-    framed = AvroSerializer(client, json.dumps(orders.SCHEMAS[0]))(orders.order(0, 1), context)
+    framed = AvroSerializer(client, json.dumps(sample_orders.SCHEMAS[0]))(sample_orders.order(0, 1), context)
     assert framed is not None
     bad = [b"\0\0\0\x27\x0f" + framed[5:], framed[:-3], b"\x01" + framed[1:], b"{}", None]
     line.send(topic, bad)
@@ -75,12 +75,12 @@ def test_avro_of_three_versions_lands_as_its_reader_schema_says(
     versions = [1] * 10 + [2] * 10 + [3] * 10 + [1] * 10
     assert found.keys() == {f"o{number}" for number in range(40)}
     for number, version in enumerate(versions):
-        made, row = orders.order(number, version), found[f"o{number}"]
+        made, row = sample_orders.order(number, version), found[f"o{number}"]
         if number < 10:  # landed before there was a second version
             assert (row["customer"], row["buyer"], row["address"]) == (made["customer"], None, None)
             assert [{"sku": each["sku"], "count": each["count"]} for each in row["lines"]] == made["lines"]
             continue
-        wanted = orders.as_third(made)
+        wanted = sample_orders.as_third(made)
         assert {name: row[name] for name in COLUMNS} == {name: wanted[name] for name in COLUMNS}
         assert (row["buyer"], row["customer"]) == (wanted["buyer"], None)
         assert row["event_date"] == made["at"].date()
@@ -101,22 +101,25 @@ def test_json_schema_of_two_versions_lands_and_what_is_not_valid_does_not(
     context = SerializationContext(topic, MessageField.VALUE)
     client = registry.client()
     client.set_compatibility(subject_name=f"{topic}-value", level="NONE")
-    writers = [JSONSerializer(Schema(json.dumps(schema), "JSON"), client) for schema in orders.JSON_SCHEMAS]
+    writers = [
+        JSONSerializer(Schema(json.dumps(schema), "JSON"), client) for schema in sample_orders.JSON_SCHEMAS
+    ]
     for version, numbers in ((1, range(10)), (2, range(10, 20))):
         line.send(
-            topic, [writers[version - 1](orders.json_order(number, version), context) for number in numbers]
+            topic,
+            [writers[version - 1](sample_orders.json_order(number, version), context) for number in numbers],
         )
-    good = writers[0](orders.json_order(0, 1), context)
+    good = writers[0](sample_orders.json_order(0, 1), context)
     assert good is not None
-    negative = orders.json_order(0, 1)
+    negative = sample_orders.json_order(0, 1)
     negative["lines"][0]["count"] = -1
     line.send(topic, [good[:5] + json.dumps(negative).encode(), good[:5] + b"{}"])
     line.land(spark, format={"type": "jsonSchema"})
     found = by_id(line)
     assert found.keys() == {f"o{number}" for number in range(20)}
     for number in range(20):
-        made, row = orders.json_order(number, 1 if number < 10 else 2), found[f"o{number}"]
-        assert row["at"] == orders.order(number, 1)["at"]
+        made, row = sample_orders.json_order(number, 1 if number < 10 else 2), found[f"o{number}"]
+        assert row["at"] == sample_orders.order(number, 1)["at"]
         assert row["customer"] == made["customer"]
         assert row["lines"] == made["lines"]
         assert row["address"] == made.get("address")

@@ -22,7 +22,7 @@ from ottla_pipeline.errors import error_summary
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.topics import describe_topics
 from ottla_pipeline.running import JobContext
-from tests.interop.mirror_judge import (
+from tests.interop.mirror_clusters import (
     create,
     delete,
     read,
@@ -136,7 +136,9 @@ def test_a_batch_that_is_run_again_writes_nothing_twice(line: Line) -> None:
     (line.checkpoint / "commits" / ".0.crc").unlink()
     send(line.east, line.topic, [f"b{n}" for n in range(10)])
     line.run()
-    assert any("0 records of 2 partitions in 0 transactions, 100 skipped" in told for told in line.said)
+    assert any(
+        "0 records of 2 partitions in 0 transactions, 100 skipped" in reported for reported in line.said
+    )
     line.same()
 
 

@@ -20,7 +20,7 @@ from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
 from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
-from tests.interop.mirror_judge import create, read
+from tests.interop.mirror_clusters import create, read
 from tests.interop.one_broker import OneBroker
 
 pa = pytest.importorskip("pyarrow")

@@ -16,7 +16,7 @@ from ottla_pipeline.registry.formats import avro_schema
 from ottla_pipeline.registry.formats.parsed import InvalidSchema
 from ottla_pipeline.spark import JavaMissing, check_java
 
-JUDGE: Final = Path(__file__).with_name("java") / "AvroJudge.java"
+JUDGE: Final = Path(__file__).with_name("java") / "AvroCompatibility.java"
 JARS: Final = Path(str(pyspark.__file__)).parent / "jars"
 PAIRS: Final = 2000
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -40,7 +40,7 @@ TEXTS: Final = (
 )
 
 
-def judged(lines: list[str]) -> list[str]:
+def verdicts(lines: list[str]) -> list[str]:
     try:
         check_java()
     except JavaMissing as missing:
@@ -155,7 +155,7 @@ def test_schemas_are_kept_as_java_prints_them() -> None:
     maker = Maker(2)
     lines = [*TEXTS, *(maker.pair()[0] for _ in range(500))]
     compared = 0
-    for text, theirs in zip(lines, judged(lines), strict=True):
+    for text, theirs in zip(lines, verdicts(lines), strict=True):
         if theirs == "refused":
             continue
         try:
@@ -170,7 +170,7 @@ def test_readers_and_writers_are_found_to_fit_and_not_to_fit_where_java_finds_it
     maker = Maker(3)
     pairs = [maker.pair() for _ in range(PAIRS)]
     fitting = unfit = 0
-    for (reader, writer), theirs in zip(pairs, judged(["\t".join(pair) for pair in pairs]), strict=True):
+    for (reader, writer), theirs in zip(pairs, verdicts(["\t".join(pair) for pair in pairs]), strict=True):
         try:
             found = avro_schema.unreadable(avro_schema.parse(reader, {}), avro_schema.parse(writer, {}))
         except InvalidSchema:

@@ -19,7 +19,7 @@ from one_broker import OneBroker
 from registries import Registry, rules_file
 
 from tests.certificates import Authority
-from tests.judges import REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.oracles import REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
 
 PROGRAM: Final = Path(__file__).with_name("java") / "RegistryClients.java"
 

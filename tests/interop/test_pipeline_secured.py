@@ -21,7 +21,7 @@ from ottla.local.ports import free_port, wait_until
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.running import JobContext
-from tests.interop.mirror_judge import create, read, send, send_transactions, values
+from tests.interop.mirror_clusters import create, read, send, send_transactions, values
 from tests.interop.one_broker import one_broker
 from tests.interop.registries import Registry
 from tests.interop.secured import ANNA, ANNAS_PASSWORD, Place

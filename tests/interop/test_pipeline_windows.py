@@ -286,8 +286,10 @@ def test_windows_hold_what_was_there_and_what_was_late_is_told(
         assert model.late, "some must be late, or nothing is tried"
         assert line.results() == model.results
         assert line.late() == model.late
-        told = sum(int(found[1]) for said in line.said if (found := re.search(r"(\d+) of input late", said)))
-        assert told == len(model.late)
+        reported = sum(
+            int(found[1]) for said in line.said if (found := re.search(r"(\d+) of input late", said))
+        )
+        assert reported == len(model.late)
 
 
 def test_with_data_in_every_batch_all_is_counted_or_told(lines: Lines) -> None:
@@ -455,10 +457,10 @@ def test_updates_replace_what_was_said_before(lines: Lines) -> None:
         line.send(moments)
         model.run(moments)
         line.run(job)
-    told = read_all(line.bootstrap, line.topic("out"))
-    last = {_window(record.body): _total(record.body) for record in told}  # a key's records are in order
+    reported = read_all(line.bootstrap, line.topic("out"))
+    last = {_window(record.body): _total(record.body) for record in reported}  # a key's records are in order
     everything = model.results | {window: total(numbers) for window, numbers in model.open.items()}
-    assert len(told) > len(last)
+    assert len(reported) > len(last)
     assert last == everything
     assert line.table() == everything
 
@@ -547,7 +549,7 @@ def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
                 values.append(b"\0" + number.to_bytes(4, "big") + body.getvalue())
             line.send_values(values)
 
-        def told() -> set[tuple[str, int]]:
+        def reported() -> set[tuple[str, int]]:
             found = set()
             for record in read_all(bootstrap, line.topic("out")):
                 context = SerializationContext(line.topic("out"), MessageField.VALUE)
@@ -560,12 +562,12 @@ def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
         stop, ended = Event(), ThreadPoolExecutor(1)
         following = ended.submit(await_queries, line.start(job), stop)
         try:
-            assert wait_until(lambda: told() == {("a", 2)} or following.done(), timeout_s=120)
+            assert wait_until(lambda: reported() == {("a", 2)} or following.done(), timeout_s=120)
             later = at + timedelta(90)
             send(SECOND, *({"at": later, "shop": "b", "gift": True} for _ in range(3)))
             send(SECOND, {"at": later + timedelta(60), "shop": "z", "gift": False})
             everything = {("a", 2), ("z", 1), ("b", 3)}
-            assert wait_until(lambda: told() == everything or following.done(), timeout_s=120), line.said
+            assert wait_until(lambda: reported() == everything or following.done(), timeout_s=120), line.said
         finally:
             stop.set()
             following.result(60)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from group_talk import Talk, kafka_and_ottla, side_by_side
-from judges import needs_kafka_jars
 from kafka_tools import compiled
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, side_by_side
 from test_configs_like_kafka import APPEND, BROKER, DELETE, SET, TOPIC, change, make_topics, replace
 
 from ottla.local.brokers import BrokerProcess
@@ -45,21 +45,21 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 
 async def create(
-    talk: Talk, label: str, *topics: CreateTopicsRequest.CreatableTopic, validate: bool = False
+    recorder: RequestRecorder, label: str, *topics: CreateTopicsRequest.CreatableTopic, validate: bool = False
 ) -> None:
     request = CreateTopicsRequest(topics=list(topics), timeout_ms=20_000, validate_only=validate)
-    answer = await talk.send("anna", request, 5)
-    talk.answers[label] = [(row.name, row.error_code, row.error_message) for row in answer.topics]
+    answer = await recorder.send("anna", request, 5)
+    recorder.answers[label] = [(row.name, row.error_code, row.error_message) for row in answer.topics]
 
 
-async def story(talk: Talk) -> None:
+async def scenario(recorder: RequestRecorder) -> None:
     topic = CreateTopicsRequest.CreatableTopic
     config = CreateTopicsRequest.CreatableTopicConfig
     replicas = CreateTopicsRequest.CreatableReplicaAssignment
     settings = [config(name="retention.ms", value="1000"), config(name="cleanup.policy", value="compact")]
     by_hand = [replicas(partition_index=n, broker_ids=[0]) for n in (0, 1)]
     await create(
-        talk,
+        recorder,
         "create",
         topic(name="refused-1", num_partitions=3, replication_factor=1, configs=settings),
         topic(name="refused-2", num_partitions=-1, replication_factor=-1),
@@ -68,10 +68,12 @@ async def story(talk: Talk) -> None:
         topic(name="broken", num_partitions=1, replication_factor=1),
         topic(name="fine", num_partitions=1, replication_factor=1),
     )
-    await create(talk, "only", topic(name="refused-5", num_partitions=1, replication_factor=1), validate=True)
+    await create(
+        recorder, "only", topic(name="refused-5", num_partitions=1, replication_factor=1), validate=True
+    )
     more = [CreatePartitionsRequest.CreatePartitionsTopic(name="fine", count=2, assignments=None)]
-    added = await talk.send("anna", CreatePartitionsRequest(topics=more, timeout_ms=20_000), 2)
-    talk.answers["partitions"] = [(row.name, row.error_code) for row in added.results]
+    added = await recorder.send("anna", CreatePartitionsRequest(topics=more, timeout_ms=20_000), 2)
+    recorder.answers["partitions"] = [(row.name, row.error_code) for row in added.results]
     asked = {
         "topic": change(TOPIC, "plain", ("retention.ms", SET, "5000"), ("cleanup.policy", APPEND, "compact")),
         "deleted": change(TOPIC, "plain", ("retention.ms", DELETE, None)),
@@ -87,15 +89,15 @@ async def story(talk: Talk) -> None:
         "broker allowed": change(BROKER, "", ("log.segment.bytes", SET, "100000")),
     }
     for label, request in asked.items():
-        answer = await talk.send("anna", request, 1)
+        answer = await recorder.send("anna", request, 1)
         row = answer.responses[0]
         invalid = row.error_code == ErrorCode.INVALID_CONFIG  # said in each one's own words
-        talk.answers[label] = [(row.error_code, None if invalid else row.error_message)]
+        recorder.answers[label] = [(row.error_code, None if invalid else row.error_message)]
 
 
 def test_policies_are_asked_and_their_answers_told_as_in_kafka(ports: dict[str, int]) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    message = side_by_side(ports, scenario)
+    kafka, ours = message["Apache Kafka"], message["Ottla"]
     own_words = "refused-4"
     for label in kafka:
         theirs = [row if row[0] != own_words else row[:2] for row in kafka[label]]
@@ -121,8 +123,8 @@ def test_a_broker_does_not_start_without_its_policy(tmp_path: Path, monkeypatch:
         broker.write_properties(zookeeper.connect, {ALTER: "policies_beside_kafka:Missing"})
         with pytest.raises(StartFailed) as failed:
             broker.start_and_wait()
-        told = f"Invalid value policies_beside_kafka:Missing for {ALTER}: "
-        assert told in str(failed.value)
+        message = f"Invalid value policies_beside_kafka:Missing for {ALTER}: "
+        assert message in str(failed.value)
         assert "Traceback" not in str(failed.value)
         assert broker.exit_code not in (None, 0)
     finally:

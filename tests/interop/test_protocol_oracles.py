@@ -22,10 +22,10 @@ import kafka.protocol.sasl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from judges import SLF4J, java, kafka_clients_jar, maven_jar
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+from oracles import SLF4J, java, kafka_clients_jar, maven_jar
 from protocol_samples import CASES, MESSAGES, OWN_FIELDS, RandomChoices, build, case_id, strategy
 
 from ottla.protocol import codec

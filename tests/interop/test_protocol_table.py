@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judges import SLF4J, java, kafka_clients_jar, maven_jar
+from oracles import SLF4J, java, kafka_clients_jar, maven_jar
 from protocol_samples import MESSAGES, OWN_FIELDS, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey

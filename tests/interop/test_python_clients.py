@@ -314,7 +314,7 @@ def test_a_group_of_two_of_aiokafka(cluster: LocalCluster, topic: str, group: st
             while any(len(c.assignment()) != PARTITIONS // len(consumers) for c in consumers):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         async with AsyncExitStack() as stopped:
             one, two = aiokafka_consumer(cluster, topic, group), aiokafka_consumer(cluster, topic, group)
             await stopped.enter_async_context(one)
@@ -337,7 +337,7 @@ def test_a_group_of_two_of_aiokafka(cluster: LocalCluster, topic: str, group: st
             assert positions == [COUNT // PARTITIONS] * PARTITIONS
             return got
 
-    assert_each_once(asyncio.run(story()))
+    assert_each_once(asyncio.run(scenario()))
 
 
 def test_aiokafka_administers(cluster: LocalCluster) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from judges import java, needs_kafka_jars
+from oracles import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -155,7 +155,7 @@ def both(
     return theirs, mine
 
 
-def story(
+def scenario(
     rng: random.Random, *, limits: Sequence[float], amounts: Sequence[float], most: bool
 ) -> list[tuple[Any, ...]]:
     """Bursts, silences, windows that end just then, limits that change; every level of precedence."""
@@ -185,7 +185,7 @@ def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
     rng = random.Random(seed)
     windows = Windows(rng.choice((11, 2, 1)) if seed else 11, rng.choice((1000, 2000)) if seed else 1000)
     limits, amounts = (0, 1, 1000, 20_000, 123_457), (1, 100, 3000, 65_536, 1_000_003)
-    theirs, mine = both(jvm, windows, story(rng, limits=limits, amounts=amounts, most=True))
+    theirs, mine = both(jvm, windows, scenario(rng, limits=limits, amounts=amounts, most=True))
     assert sum(1 for answer in theirs if answer) > 20, "hardly anything was throttled"
     assert mine == theirs
 
@@ -194,7 +194,7 @@ def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
 def test_the_wait_for_requests_that_took_long_is_kafkas(jvm: Any, seed: int) -> None:
     """request_percentage: nobody waits longer than a window."""
     rng = random.Random(seed)
-    steps = story(rng, limits=(0, 0.05, 0.5, float("nan")), amounts=(0.001, 0.05, 0.4, 40), most=False)
+    steps = scenario(rng, limits=(0, 0.05, 0.5, float("nan")), amounts=(0.001, 0.05, 0.4, 40), most=False)
     now_ms: int = steps[-1][-1]
     # Somebody who is over the limit by a little, for long.
     steps.append(("update", QuotaEntity("anna", "c1"), 1.0))
@@ -212,7 +212,7 @@ def test_a_client_that_changes_too_many_topics_waits_as_long_as_in_kafka(jvm: An
     """controller_mutation_rate, strict: nothing is counted of what is refused."""
     rng = random.Random(seed)
     windows = Windows(rng.choice((11, 2, 1)), rng.choice((1000, 2000)))
-    steps = story(rng, limits=(0, 0.1, 1, 2.5, 40), amounts=(0, 1, 5, 100, 10_000), most=False)
+    steps = scenario(rng, limits=(0, 0.1, 1, 2.5, 40), amounts=(0, 1, 5, 100, 10_000), most=False)
     theirs, mine = both(jvm, windows, steps, "ControllerMutationQuotaManager", Strict)
     assert len(set(theirs)) > 10, "hardly anything was throttled"
     assert mine == theirs

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from judges import needs_kafka_jars
 from kafka import KafkaProducer
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -241,7 +241,7 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
         "fifty": lambda name: (fifty_produce(cluster, name), 0),
         "reader": lambda name: librdkafka_consumes(cluster, name),
     }
-    told: list[dict[str, tuple[float, int]]] = []
+    reported: list[dict[str, tuple[float, int]]] = []
     # On a machine that has other things to do clients are late, and late clients are slow, or catch up in a
     # rush: those get another try, as clients of whom nothing is known.
     for attempt in range(8):
@@ -251,7 +251,7 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
         with ThreadPoolExecutor(len(runs)) as threads:
             ended = {kind: threads.submit(run, names[kind]) for kind, run in runs.items()}
             figures = {kind: future.result() for kind, future in ended.items()}
-        told.append(figures)
+        reported.append(figures)
         for kind, (rate, throttle_ms) in figures.items():
             # With few windows a consumer's empty answers cost it a fifth, here as with Kafka.
             least = 0.6 if kind == "reader" else 0.75
@@ -260,7 +260,7 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
                 del runs[kind]
         if not runs:
             break
-    assert not runs, told
+    assert not runs, reported
 
 
 def test_an_admin_client_sends_nothing_while_it_is_throttled(cluster: LocalCluster) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from group_talk import Talk, kafka_and_ottla, same, until
-from judges import needs_kafka_jars
 from kafka_tools import run_program
 from kazoo.client import KazooClient
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, same, until
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -44,7 +44,7 @@ SETTINGS = {"offsets.topic.replication.factor": "1", "auto.create.topics.enable"
 pytestmark = pytest.mark.timeout(420)
 
 Entity = Mapping[str, str | None]
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
+Scenario = Callable[[RequestRecorder], Coroutine[Any, Any, None]]
 
 ANY_NAME = 2
 
@@ -58,9 +58,9 @@ class Brokers(NamedTuple):
     tree: KazooClient
     directory: Path
 
-    def same(self, story: Story) -> dict[str, Any]:
+    def same(self, scenario: Scenario) -> dict[str, Any]:
         """Hold both conversations; every answer must be the same. Returns them."""
-        return same({"Apache Kafka": self.kafka, "Ottla": self.ottla}, story)
+        return same({"Apache Kafka": self.kafka, "Ottla": self.ottla}, scenario)
 
     def quotas(self, root: str) -> dict[str, Any]:
         """All nodes of quotas under a root, with what they hold."""
@@ -155,11 +155,11 @@ EVERYONE: list[tuple[Entity, Mapping[str, float | None]]] = [
 
 
 def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1):
-            await talk.ask(f"all there is at first, v{version}", "anna", describe(), version)
-        await talk.ask("set, v1", "anna", alter(*EVERYONE), 1)
-        await talk.ask("set again, v0", "anna", alter(*EVERYONE[:3]), 0)
+            await recorder.ask(f"all there is at first, v{version}", "anna", describe(), version)
+        await recorder.ask("set, v1", "anna", alter(*EVERYONE), 1)
+        await recorder.ask("set again, v0", "anna", alter(*EVERYONE[:3]), 0)
         for strict in (False, True):
             for components in (
                 (),
@@ -186,11 +186,11 @@ def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None
                 (("user", 0, ""), ("client-id", ANY_NAME, None)),
                 (("ip", 0, ""),),
             ):
-                await talk.ask(
+                await recorder.ask(
                     f"describe {components} {strict}", "anna", describe(*components, strict=strict), 1
                 )
 
-    answers = brokers.same(story)
+    answers = brokers.same(scenario)
     assert len(answers["describe () False"]["entries"]) == len(EVERYONE)
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
     assert "/config/clients/%C3%B6%2F%2B%20%2A%7E.-_%25%3Cdefault%3E" in brokers.quotas("/kafka")
@@ -198,7 +198,7 @@ def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None
 
 
 def test_bad_descriptions_are_refused_alike(brokers: Brokers) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1):
             for components in (
                 (("user", 0, "a"), ("user", 0, "b")),
@@ -212,9 +212,9 @@ def test_bad_descriptions_are_refused_alike(brokers: Brokers) -> None:
                 (("user", 3, "a"),),
                 (("user", -1, None),),
             ):
-                await talk.ask(f"{components} v{version}", "anna", describe(*components), version)
+                await recorder.ask(f"{components} v{version}", "anna", describe(*components), version)
 
-    brokers.same(story)
+    brokers.same(scenario)
 
 
 def test_bad_changes_are_refused_alike(brokers: Brokers) -> None:
@@ -245,17 +245,17 @@ def test_bad_changes_are_refused_alike(brokers: Brokers) -> None:
         "one bad of two": (client, {"producer_byte_rate": 1.0, "consumer_byte_rate": 0.1}),
     }
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         for label, change in bad.items():
-            await talk.ask(label, "anna", alter(change), 1)
-        await talk.ask(
+            await recorder.ask(label, "anna", alter(change), 1)
+        await recorder.ask(
             "good and bad", "anna", alter(bad["a fraction"], (client, {"request_percentage": 1.0})), 1
         )
-        await talk.ask("only looked at", "anna", alter((client, RATES), validate_only=True), 1)
-        await talk.ask("only looked at, bad", "anna", alter(*bad.values(), validate_only=True), 0)
-        await talk.ask("what came of it", "anna", describe(("client-id", 0, "bad")), 1)
+        await recorder.ask("only looked at", "anna", alter((client, RATES), validate_only=True), 1)
+        await recorder.ask("only looked at, bad", "anna", alter(*bad.values(), validate_only=True), 0)
+        await recorder.ask("what came of it", "anna", describe(("client-id", 0, "bad")), 1)
 
-    brokers.same(story)
+    brokers.same(scenario)
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
 
 
@@ -263,7 +263,7 @@ def test_odd_numbers_are_stored_alike(brokers: Brokers) -> None:
     numbers = (0.0, -0.0, 1.0, 0.001, 0.00099, 123456.75, 9999999.0, 1e7, 12345678.9, 1e21, 1e300, -3.5)
     whole = (0.0, -1.0, -7.0, 4.9999999, 5.0000001, 2.0**40, 1e18, 1e19, float("nan"))
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         rates = {
             **{
                 f"r{n}": {"request_percentage": value}
@@ -271,18 +271,20 @@ def test_odd_numbers_are_stored_alike(brokers: Brokers) -> None:
             },
             **{f"w{n}": {"producer_byte_rate": value} for n, value in enumerate(whole)},
         }
-        await talk.ask("set", "anna", alter(*[({"user": name}, values) for name, values in rates.items()]), 1)
+        await recorder.ask(
+            "set", "anna", alter(*[({"user": name}, values) for name, values in rates.items()]), 1
+        )
 
-    brokers.same(story)
+    brokers.same(scenario)
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
 
 
 def test_nodes_that_hold_nothing_any_more_are_removed_alike(brokers: Brokers) -> None:
     gone = dict.fromkeys(RATES)
 
-    async def story(talk: Talk) -> None:
+    async def scenario(recorder: RequestRecorder) -> None:
         async def change(entity: Entity, values: Mapping[str, float | None]) -> None:
-            await talk.ask(f"{len(talk.answers)}", "bert", alter((entity, values)), 1)
+            await recorder.ask(f"{len(recorder.answers)}", "bert", alter((entity, values)), 1)
 
         for client in ("x", "y"):
             await change({"user": "only", "client-id": client}, RATES)
@@ -293,13 +295,15 @@ def test_nodes_that_hold_nothing_any_more_are_removed_alike(brokers: Brokers) ->
         await change({"client-id": "never"}, gone)
         await change({"client-id": "c1"}, {"producer_byte_rate": None})
 
-    brokers.same(story)
+    brokers.same(scenario)
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
 
-    async def the_rest(talk: Talk) -> None:
-        await talk.ask("a user's last client", "bert", alter(({"user": "only", "client-id": "y"}, gone)), 1)
-        await talk.ask("one of two", "bert", alter(({"user": "both", "client-id": "y"}, gone)), 1)
-        await talk.ask("and the other", "bert", alter(({"user": "both", "client-id": "x"}, gone)), 1)
+    async def the_rest(recorder: RequestRecorder) -> None:
+        await recorder.ask(
+            "a user's last client", "bert", alter(({"user": "only", "client-id": "y"}, gone)), 1
+        )
+        await recorder.ask("one of two", "bert", alter(({"user": "both", "client-id": "y"}, gone)), 1)
+        await recorder.ask("and the other", "bert", alter(({"user": "both", "client-id": "x"}, gone)), 1)
 
     brokers.same(the_rest)
     ours = brokers.quotas("/ottla")
@@ -332,12 +336,12 @@ async def limit_clients(port: int, names: Iterable[str], **limits: float) -> Non
     await ask(port, "anna", alter(*[({"client-id": name}, limits) for name in names]), 1)
     await ask(port, "anna", alter(({"client-id": "probe"}, {"producer_byte_rate": 100.0})), 1)
 
-    async def heard() -> bool:
+    async def is_applied() -> bool:
         """Changes are heard of in order, and the probe's was the last."""
         answer: ProduceResponse = await ask(port, "probe", produce(5000), 9)
         return answer.throttle_time_ms > 0
 
-    await until(heard)
+    await until(is_applied)
     await ask(port, "anna", alter(({"client-id": "probe"}, {"producer_byte_rate": None})), 1)
 
     async def forgotten() -> bool:
@@ -409,7 +413,7 @@ def test_a_fetch_reads_no_more_than_the_windows_hold(brokers: Brokers) -> None:
 
 
 def test_kafka_configs_says_the_same_of_both(brokers: Brokers) -> None:
-    def told(port: int) -> list[list[str]]:
+    def reported(port: int) -> list[list[str]]:
         def run(*arguments: str) -> list[str]:
             ran = run_tool(
                 "kafka.admin.ConfigCommand", ["--bootstrap-server", f"127.0.0.1:{port}", *arguments]
@@ -430,7 +434,7 @@ def test_kafka_configs_says_the_same_of_both(brokers: Brokers) -> None:
         return [run("--alter", *pair, "--add-config", rates), run("--describe", *pair)]
 
     with ThreadPoolExecutor() as both:
-        theirs, mine = both.map(told, (brokers.kafka, brokers.ottla))
+        theirs, mine = both.map(reported, (brokers.kafka, brokers.ottla))
     assert "producer_byte_rate=1024.0" in str(theirs)
     assert mine == theirs
 
@@ -468,22 +472,22 @@ def test_who_changes_too_many_topics_is_refused_or_made_to_wait_alike(brokers: B
     existing = [creation(f"g{v}", 1) for v in (1, 2, 3)]
     existing += [creation(f"d{v}-{n}", 2) for v in (3, 4, 5, 6) for n in range(3)]
 
-    async def story(port: int) -> dict[str, list[tuple[list[int], int]]]:
+    async def scenario(port: int) -> dict[str, list[tuple[list[int], int]]]:
         for request in existing:
             await ask(port, "maker", request, 7)
         await limit_clients(port, changes, controller_mutation_rate=rate)
-        told: dict[str, list[tuple[list[int], int]]] = {}
+        reported: dict[str, list[tuple[list[int], int]]] = {}
         for client, requests in changes.items():
-            told[client] = []
+            reported[client] = []
             for request, version in requests:
                 answer = await ask(port, client, request, version)
                 results = getattr(answer, "topics", None) or getattr(answer, "responses", None)
                 codes = [result.error_code for result in results or answer.results]
-                told[client].append((codes, answer.throttle_time_ms))
-        return told
+                reported[client].append((codes, answer.throttle_time_ms))
+        return reported
 
     async def both() -> list[dict[str, list[tuple[list[int], int]]]]:
-        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+        return list(await asyncio.gather(scenario(brokers.kafka), scenario(brokers.ottla)))
 
     theirs, mine = asyncio.run(both())
     assert {c: [codes for codes, _ in answers] for c, answers in mine.items()} == {
@@ -507,7 +511,7 @@ def test_an_admin_client_is_told_or_waits_and_tries_again(brokers: Brokers) -> N
     """Kafka's own. Of a partition a second the bucket holds eleven, and thirteen overdraw it by two."""
     kinds = {"refused": 0.01, "waiting": 1.0}
 
-    def told(port: int) -> list[tuple[str, int]]:
+    def reported(port: int) -> list[tuple[str, int]]:
         for kind, rate in kinds.items():
             names = [f"{kind}-{change}" for change in ("create", "grow", "delete")]
             asyncio.run(limit_clients(port, names, controller_mutation_rate=rate))
@@ -515,7 +519,7 @@ def test_an_admin_client_is_told_or_waits_and_tries_again(brokers: Brokers) -> N
         return [(words, int(took_ms)) for words, _, took_ms in lines]
 
     with ThreadPoolExecutor() as both:
-        theirs, mine = both.map(told, (brokers.kafka, brokers.ottla))
+        theirs, mine = both.map(reported, (brokers.kafka, brokers.ottla))
     said = [words for words, _ in mine]
     assert said == [words for words, _ in theirs]
     assert [words.partition(": ")[2] for words in said[:3]] == ["ThrottlingQuotaExceededException, waits"] * 3
@@ -569,7 +573,7 @@ def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> 
     Each is asked by a client of its own."""
     cases = {f"slow-{number}": request for number, request in enumerate(ASKED_BY_CLIENTS)}
 
-    async def story(port: int) -> dict[str, int]:
+    async def scenario(port: int) -> dict[str, int]:
         await limit_clients(port, cases, request_percentage=0.00001)
 
         async def wait_ms(name: str, request: Message) -> int:
@@ -581,7 +585,7 @@ def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> 
         return dict(zip([f"{n} {type(r).__name__}" for n, r in cases.items()], waits, strict=True))
 
     async def both() -> list[dict[str, int]]:
-        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+        return list(await asyncio.gather(scenario(brokers.kafka), scenario(brokers.ottla)))
 
     theirs, mine = asyncio.run(both())
     assert set(theirs.values()) == {1000}
@@ -589,7 +593,7 @@ def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> 
 
 
 def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> None:
-    async def story(port: int) -> float:
+    async def scenario(port: int) -> float:
         await limit_clients(port, ["silenced"], request_percentage=0.00001)
         connection = await BrokerConnection.open("127.0.0.1", port, client_id="silenced")
         try:
@@ -601,7 +605,7 @@ def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> N
             connection.close()
 
     async def both() -> list[float]:
-        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+        return list(await asyncio.gather(scenario(brokers.kafka), scenario(brokers.ottla)))
 
     theirs, mine = asyncio.run(both())
     # Opening the connection asks ApiVersions, which is the first to be too long.
@@ -622,7 +626,7 @@ def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(broker
         answer: ProduceResponse = await ask(port, client, produce(5000), 9)
         return answer.throttle_time_ms
 
-    async def story() -> None:
+    async def scenario() -> None:
         everything = [await ask(port, "anna", describe(), 1) for port in (brokers.kafka, joined.port)]
         kafka, ours = (sorted(map(repr, answer.entries)) for answer in everything)
         assert ours == kafka
@@ -638,6 +642,6 @@ def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(broker
     asyncio.run(limit_clients(brokers.kafka, ["before"], producer_byte_rate=100.0))
     joined.start_and_wait()
     try:
-        asyncio.run(story())
+        asyncio.run(scenario())
     finally:
         joined.stop()

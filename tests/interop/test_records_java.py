@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from judges import needs_kafka_jars
 from kafka_tools import run_program
+from oracles import needs_kafka_jars
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.legacy_records import codec_of_message, decode_message_set, iter_messages

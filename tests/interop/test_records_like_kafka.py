@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from group_talk import Talk, kafka_and_ottla, same, until
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
+from request_recorder import RequestRecorder, kafka_and_ottla, same, until
 
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode
@@ -51,11 +51,11 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-async def ask(talk: Talk, label: str, request: Message, version: int) -> Any:
-    return await talk.ask(f"{label}, v{version}", "anna", request, version, ignoring=FREE)
+async def ask(recorder: RequestRecorder, label: str, request: Message, version: int) -> Any:
+    return await recorder.ask(f"{label}, v{version}", "anna", request, version, ignoring=FREE)
 
 
-async def make_topic(talk: Talk, name: str, partitions: int = 1, **configs: str) -> None:
+async def make_topic(recorder: RequestRecorder, name: str, partitions: int = 1, **configs: str) -> None:
     rows = [
         CreateTopicsRequest.CreatableTopicConfig(name=n.replace("_", "."), value=v)
         for n, v in configs.items()
@@ -65,12 +65,12 @@ async def make_topic(talk: Talk, name: str, partitions: int = 1, **configs: str)
     )
 
     async def made() -> bool:
-        response = await talk.send("anna", CreateTopicsRequest(topics=[topic], timeout_ms=9000), 7)
+        response = await recorder.send("anna", CreateTopicsRequest(topics=[topic], timeout_ms=9000), 7)
         return response.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
     async def led() -> bool:
         asked = MetadataRequest.MetadataRequestTopic(name=name)
-        response = await talk.send("anna", MetadataRequest(topics=[asked]), 9)
+        response = await recorder.send("anna", MetadataRequest(topics=[asked]), 9)
         found = response.topics[0]
         return len(found.partitions) == partitions and all(p.leader_id >= 0 for p in found.partitions)
 
@@ -101,12 +101,12 @@ def produce(topic: str, *data: bytes | None, acks: int = -1, partition: int = 0)
 
 def test_batches_that_are_refused(ports: dict[str, int]) -> None:
     # Null records are left out: Apache Kafka does not answer them at all.
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "refusals", 2, max_message_bytes="1000")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "refusals", 2, max_message_bytes="1000")
         good = records("a", "b")
 
         async def send(label: str, data: bytes | None, version: int = 9) -> None:
-            await ask(talk, label, produce("refusals", data), version)
+            await ask(recorder, label, produce("refusals", data), version)
 
         def patched(position: int, value: bytes) -> bytes:
             return good[:position] + value + good[position + len(value) :]
@@ -127,25 +127,25 @@ def test_batches_that_are_refused(ports: dict[str, int]) -> None:
         await send("zstd before its time", records("a", codec=Codec.ZSTD), 6)
         await send("zstd", records("a", codec=Codec.ZSTD), 7)
         await send("good", good)
-        await ask(talk, "acks 2", produce("refusals", good, acks=2), 9)
-        await ask(talk, "no such topic", produce("nowhere", good), 9)
-        await ask(talk, "no such partition", produce("refusals", good, good, good), 9)
-        await ask(talk, "one good, one bad", produce("refusals", good, records("x" * 2000)), 9)
-        await ask(talk, "an internal topic", produce("__consumer_offsets", good), 9)
-        await ask(talk, "an illegal name", produce("no/such", good), 9)
-        await ask(talk, "a negative partition", produce("refusals", good, partition=-1), 9)
+        await ask(recorder, "acks 2", produce("refusals", good, acks=2), 9)
+        await ask(recorder, "no such topic", produce("nowhere", good), 9)
+        await ask(recorder, "no such partition", produce("refusals", good, good, good), 9)
+        await ask(recorder, "one good, one bad", produce("refusals", good, records("x" * 2000)), 9)
+        await ask(recorder, "an internal topic", produce("__consumer_offsets", good), 9)
+        await ask(recorder, "an illegal name", produce("no/such", good), 9)
+        await ask(recorder, "a negative partition", produce("refusals", good, partition=-1), 9)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_compressed_batches_that_do_not_hold_their_records(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "damaged")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "damaged")
         for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
             good = records(*(f"value {number}" for number in range(9)), codec=codec)
 
             async def send(label: str, data: bytes, codec: Codec = codec) -> None:
-                await ask(talk, f"{codec.name}, {label}", produce("damaged", resealed(data)), 9)
+                await ask(recorder, f"{codec.name}, {label}", produce("damaged", resealed(data)), 9)
 
             await send("good", good)
             await send("not compressed at all", good[:61] + b"\x01" * 40)
@@ -160,26 +160,26 @@ def test_compressed_batches_that_do_not_hold_their_records(ports: dict[str, int]
             ):
                 await send(label, good[:61] + compress(codec, content))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_compressed_batches_whose_headers_lie(ports: dict[str, int]) -> None:
     """About the highest timestamp, which is put right, and about offsets."""
 
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "lies")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "lies")
         for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
             plain = lying(0, 9_000, 300, 70)
-            await send_compressed(talk, "the truth", "lies", codec, plain, NOW_MS + 9_000)
+            await send_compressed(recorder, "the truth", "lies", codec, plain, NOW_MS + 9_000)
             for highest in (NOW_MS + 70, NOW_MS + 9_001, 9 * NOW_MS, -1, 0):
-                await send_compressed(talk, f"highest {highest}", "lies", codec, plain, highest)
+                await send_compressed(recorder, f"highest {highest}", "lies", codec, plain, highest)
             early = lying(0, -5, -NOW_MS - 7)
-            await send_compressed(talk, "timestamps before the first", "lies", codec, early, NOW_MS)
+            await send_compressed(recorder, "timestamps before the first", "lies", codec, early, NOW_MS)
             for offsets in ((1, 2, 3), (0, 2, 1), (0, 0, 0), (0, 1, 3), (0, 1, -1), (0, 1, 2**31 - 1)):
                 data = lying(0, 0, 0, offsets=offsets)
-                await send_compressed(talk, f"offsets {offsets}", "lies", codec, data, NOW_MS)
+                await send_compressed(recorder, f"offsets {offsets}", "lies", codec, data, NOW_MS)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def lying(*deltas: int, offsets: Sequence[int] | None = None) -> list[Record]:
@@ -189,7 +189,7 @@ def lying(*deltas: int, offsets: Sequence[int] | None = None) -> list[Record]:
 
 
 async def send_compressed(
-    talk: Talk, label: str, topic: str, codec: Codec, content: list[Record], highest: int
+    recorder: RequestRecorder, label: str, topic: str, codec: Codec, content: list[Record], highest: int
 ) -> None:
     """Sends these records in a batch whose header says `highest`, and notes what is stored of it."""
     batch = bytearray(build_batch(content, codec=codec, keep_offsets=True))
@@ -197,12 +197,14 @@ async def send_compressed(
     batch[23:27] = last.to_bytes(4, "big")
     batch[35:43] = highest.to_bytes(8, "big", signed=True)
     request = produce(topic, resealed(bytes(batch)))
-    answer = await talk.ask(f"{codec.name}, {label}", "anna", request, 9, ignoring=FREE)
+    answer = await recorder.ask(f"{codec.name}, {label}", "anna", request, 9, ignoring=FREE)
     row = answer.responses[0].partition_responses[0]
     if row.error_code == ErrorCode.NONE:
-        stored = await talk.send("anna", fetch(topic, row.base_offset), 11)
+        stored = await recorder.send("anna", fetch(topic, row.base_offset), 11)
         header = parse_batch_header(stored.responses[0].partitions[0].records)
-        talk.note(f"{codec.name}, {label}, stored", (header.base_offset, header.max_timestamp), ignoring=FREE)
+        recorder.note(
+            f"{codec.name}, {label}, stored", (header.base_offset, header.max_timestamp), ignoring=FREE
+        )
 
 
 def resealed(batch: bytes) -> bytes:
@@ -212,12 +214,12 @@ def resealed(batch: bytes) -> bytes:
 
 
 def test_idempotent_producers(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "idempotence")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "idempotence")
 
         async def send(label: str, producer_id: int, epoch: int, sequence: int, count: int = 1) -> None:
             data = records(*["v"] * count, producer=(producer_id, epoch, sequence))
-            await ask(talk, label, produce("idempotence", data), 9)
+            await ask(recorder, label, produce("idempotence", data), 9)
 
         await send("begins", 1, 0, 0)
         await send("again", 1, 0, 0)
@@ -240,7 +242,7 @@ def test_idempotent_producers(ports: dict[str, int]) -> None:
         await send("across the end", 4, 0, 2**31 - 1, 3)
         await send("after that", 4, 0, 2)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def fetch(topic: str, offset: int, *, partition: int = 0, **options: Any) -> FetchRequest:
@@ -254,19 +256,19 @@ def fetch(topic: str, offset: int, *, partition: int = 0, **options: Any) -> Fet
 
 
 def test_fetches(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "fetches", 2)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "fetches", 2)
         for _ in range(3):
-            await talk.send("anna", produce("fetches", records("x" * 100), records("y" * 100)), 9)
+            await recorder.send("anna", produce("fetches", records("x" * 100), records("y" * 100)), 9)
 
         async def get(label: str, request: FetchRequest, *versions: int) -> None:
             for version in versions or (4, 5, 7, 11, 12):
-                answer = await talk.send("anna", request, version)
+                answer = await recorder.send("anna", request, version)
                 for topic in answer.responses:
                     for part in topic.partitions:
                         part.records = None if part.records is None else bytes(part.records)
                         part.preferred_read_replica = -1
-                talk.note(f"{label}, v{version}", answer, ignoring=FREE)
+                recorder.note(f"{label}, v{version}", answer, ignoring=FREE)
 
         await get("from the start", fetch("fetches", 0))
         await get("from the middle", fetch("fetches", 1))
@@ -295,7 +297,7 @@ def test_fetches(ports: dict[str, int]) -> None:
         by_id.topics[0].topic_id = uuid.UUID(int=77)
         await get("an unknown id", by_id, 13)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def offsets(topic: str, timestamp: int, *, partition: int = 0, **options: Any) -> ListOffsetsRequest:
@@ -306,12 +308,12 @@ def offsets(topic: str, timestamp: int, *, partition: int = 0, **options: Any) -
 
 
 def test_offsets_by_time_and_epoch(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "times")
-        await make_topic(talk, "empty")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "times")
+        await make_topic(recorder, "empty")
         for at in (100, 300, 200, 400):
             batch = records("a", "b", timestamp=NOW_MS + at)
-            await talk.send("anna", produce("times", batch), 9)
+            await recorder.send("anna", produce("times", batch), 9)
         for topic in ("times", "empty"):
             for timestamp in (
                 -1,
@@ -329,17 +331,17 @@ def test_offsets_by_time_and_epoch(ports: dict[str, int]) -> None:
             ):
                 for version in (1, 4, 6, 7, 8, 9):
                     label = f"{topic} at {timestamp}"
-                    await ask(talk, label, offsets(topic, timestamp), version)
-            await ask(talk, f"{topic}, committed", offsets(topic, -1, isolation_level=1), 6)
-        await ask(talk, "version 0, latest", offsets("times", -1, max_num_offsets=5), 0)
-        await ask(talk, "version 0, earliest", offsets("times", -2, max_num_offsets=5), 0)
-        await ask(talk, "no such topic", offsets("nowhere", -1), 6)
-        await ask(talk, "no such partition", offsets("times", -1, partition=4), 6)
-        await ask(talk, "this epoch", offsets("times", -1, current_leader_epoch=0), 6)
-        await ask(talk, "a later epoch", offsets("times", -1, current_leader_epoch=3), 6)
+                    await ask(recorder, label, offsets(topic, timestamp), version)
+            await ask(recorder, f"{topic}, committed", offsets(topic, -1, isolation_level=1), 6)
+        await ask(recorder, "version 0, latest", offsets("times", -1, max_num_offsets=5), 0)
+        await ask(recorder, "version 0, earliest", offsets("times", -2, max_num_offsets=5), 0)
+        await ask(recorder, "no such topic", offsets("nowhere", -1), 6)
+        await ask(recorder, "no such partition", offsets("times", -1, partition=4), 6)
+        await ask(recorder, "this epoch", offsets("times", -1, current_leader_epoch=0), 6)
+        await ask(recorder, "a later epoch", offsets("times", -1, current_leader_epoch=3), 6)
         twice = offsets("times", -1)
         twice.topics[0].partitions *= 2
-        await ask(talk, "twice the same", twice, 6)
+        await ask(recorder, "twice the same", twice, 6)
         for topic, partition in (("times", 0), ("times", 5), ("nowhere", 0)):
             for epoch in (-1, 0, 4):
                 for current in (-1, 0, 9):
@@ -349,35 +351,39 @@ def test_offsets_by_time_and_epoch(ports: dict[str, int]) -> None:
                     row = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic, partitions=[part])
                     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[row])
                     label = f"end of epoch {epoch} of {topic}-{partition}, asked in {current}"
-                    await ask(talk, label, request, 3)
+                    await ask(recorder, label, request, 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_metadata_of_topics_that_are_not(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "known", 2)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "known", 2)
         row = MetadataRequest.MetadataRequestTopic
         for name in ("known", "unknown", "", ".", "..", "a/b", "x" * 249, "x" * 250, "ä"):
             for version in (1, 4, 9, 12):
                 request = MetadataRequest(topics=[row(name=name)], allow_auto_topic_creation=version < 4)
-                await ask(talk, f"{name[:9]!r} ({len(name)})", request, version)
+                await ask(recorder, f"{name[:9]!r} ({len(name)})", request, version)
         unknown = MetadataRequest(topics=[row(name=None, topic_id=uuid.UUID(int=99))])
-        await ask(talk, "an unknown id", unknown, 12)
-        await ask(talk, "no topics", MetadataRequest(topics=[]), 9)
-        await ask(talk, "the same twice", MetadataRequest(topics=[row(name="known"), row(name="known")]), 9)
+        await ask(recorder, "an unknown id", unknown, 12)
+        await ask(recorder, "no topics", MetadataRequest(topics=[]), 9)
+        await ask(
+            recorder, "the same twice", MetadataRequest(topics=[row(name="known"), row(name="known")]), 9
+        )
         may = MetadataRequest(topics=[row(name="made by nobody")], allow_auto_topic_creation=True)
-        await ask(talk, "creation not allowed by the broker", may, 9)
+        await ask(recorder, "creation not allowed by the broker", may, 9)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_metadata_by_topic_id_ignores_names(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "by-id", 2)
-        await make_topic(talk, "by-name")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "by-id", 2)
+        await make_topic(recorder, "by-name")
         row = MetadataRequest.MetadataRequestTopic
-        named = await talk.send("anna", MetadataRequest(topics=[row(name="by-id"), row(name="by-name")]), 12)
+        named = await recorder.send(
+            "anna", MetadataRequest(topics=[row(name="by-id"), row(name="by-name")]), 12
+        )
         ids = {topic.name: topic.topic_id for topic in named.topics}
         asked = {
             "an id, an empty name": [row(name="", topic_id=ids["by-id"])],
@@ -394,16 +400,16 @@ def test_metadata_by_topic_id_ignores_names(ports: dict[str, int]) -> None:
         for label, topics in asked.items():
             for version in (10, 11, 12):
                 if version == 12 or all(topic.name is not None for topic in topics):
-                    await ask(talk, label, MetadataRequest(topics=topics), version)
+                    await ask(recorder, label, MetadataRequest(topics=topics), version)
         for version in (10, 11):
-            await ask(talk, "no name", MetadataRequest(topics=[row(name=None)]), version)
+            await ask(recorder, "no name", MetadataRequest(topics=[row(name=None)]), version)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "for-all")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "for-all")
         row = MetadataRequest.MetadataRequestTopic
         for version in (8, 9, 10, 11, 12):
             topics = [row(name="for-all"), row(name="unknown")]
@@ -412,21 +418,21 @@ def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
                 include_topic_authorized_operations=True,
                 include_cluster_authorized_operations=version < 11,
             )
-            await ask(talk, "topics, cluster", request, version)
+            await ask(recorder, "topics, cluster", request, version)
         unknown = MetadataRequest(
             topics=[row(name=None, topic_id=uuid.UUID(int=99))], include_topic_authorized_operations=True
         )
-        await ask(talk, "an unknown id", unknown, 12)
+        await ask(recorder, "an unknown id", unknown, 12)
         for version in (0, 1):
             described = DescribeClusterRequest(include_cluster_authorized_operations=True)
-            await ask(talk, "cluster", described, version)
+            await ask(recorder, "cluster", described, version)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_topics_that_cannot_be_made_or_deleted(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await make_topic(talk, "taken.name")
+    async def scenario(recorder: RequestRecorder) -> None:
+        await make_topic(recorder, "taken.name")
         topic = CreateTopicsRequest.CreatableTopic
         assigned = CreateTopicsRequest.CreatableReplicaAssignment
         config = CreateTopicsRequest.CreatableTopicConfig
@@ -458,14 +464,14 @@ def test_topics_that_cannot_be_made_or_deleted(ports: dict[str, int]) -> None:
                                   configs=[config(name="retention.ms", value=None)]),
         }  # fmt: skip
         for label, row in asked.items():
-            answer = await talk.send("anna", CreateTopicsRequest(topics=[row], timeout_ms=5000), 6)
-            talk.note(label, [(t.name, t.error_code) for t in answer.topics])
+            answer = await recorder.send("anna", CreateTopicsRequest(topics=[row], timeout_ms=5000), 6)
+            recorder.note(label, [(t.name, t.error_code) for t in answer.topics])
         good = topic(name="twice", num_partitions=1, replication_factor=1)
-        answer = await talk.send("anna", CreateTopicsRequest(topics=[good, good], timeout_ms=5000), 6)
-        talk.note("twice in a request", [(t.name, t.error_code) for t in answer.topics])
+        answer = await recorder.send("anna", CreateTopicsRequest(topics=[good, good], timeout_ms=5000), 6)
+        recorder.note("twice in a request", [(t.name, t.error_code) for t in answer.topics])
         checked = CreateTopicsRequest(topics=[good], timeout_ms=5000, validate_only=True)
-        answer = await talk.send("anna", checked, 6)
-        talk.note("only validated", [(t.name, t.error_code, t.num_partitions) for t in answer.topics])
+        answer = await recorder.send("anna", checked, 6)
+        recorder.note("only validated", [(t.name, t.error_code, t.num_partitions) for t in answer.topics])
 
         for label, name, count, brokers in (
             ("fewer", "taken.name", 0, None), ("as many", "taken.name", 1, None),
@@ -479,8 +485,8 @@ def test_topics_that_cannot_be_made_or_deleted(ports: dict[str, int]) -> None:
                     CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=ids) for ids in brokers
                 ]
             grown = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=lists)
-            answer = await talk.send("anna", CreatePartitionsRequest(topics=[grown], timeout_ms=5000), 3)
-            talk.note(f"partitions: {label}", [(t.name, t.error_code) for t in answer.results])
+            answer = await recorder.send("anna", CreatePartitionsRequest(topics=[grown], timeout_ms=5000), 3)
+            recorder.note(f"partitions: {label}", [(t.name, t.error_code) for t in answer.results])
 
         state = DeleteTopicsRequest.DeleteTopicState
         for label, rows in {
@@ -488,7 +494,7 @@ def test_topics_that_cannot_be_made_or_deleted(ports: dict[str, int]) -> None:
             "nothing by id": [state(name=None, topic_id=uuid.UUID(int=5))],
             "name and id": [state(name="taken.name", topic_id=uuid.UUID(int=5))],
         }.items():
-            answer = await talk.send("anna", DeleteTopicsRequest(topics=rows, timeout_ms=5000), 6)
-            talk.note(f"delete: {label}", [(t.name, t.error_code) for t in answer.responses])
+            answer = await recorder.send("anna", DeleteTopicsRequest(topics=rows, timeout_ms=5000), 6)
+            recorder.note(f"delete: {label}", [(t.name, t.error_code) for t in answer.responses])
 
-    same(ports, story)
+    same(ports, scenario)

@@ -13,10 +13,10 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicPartition
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports import OsClock, Ports
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.partition import Partition
-from ottla.server.assembly.broker import Broker, new_event_loop, wall_clock_ms
-from ottla.server.assembly.components import monotonic_clock_ms
+from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.server.dispatch.fetch_sessions import FetchSession
 
 pytestmark = pytest.mark.timeout(200)
@@ -31,6 +31,18 @@ SETTINGS = {
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
 
 
+CLOCK = OsClock()
+
+
+class SteppedClock(OsClock):
+    """A clock whose wall time is set ahead."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 class Brokers:
     """Brokers 1 to 3, and what is to be seen of them."""
 
@@ -38,8 +50,7 @@ class Brokers:
         self._directory = directory
         self._tree = MemoryTree()
         self.running: dict[int, Broker] = {}
-        self.clock_ahead_ms = 0
-        """How far the brokers' wall clock is set ahead."""
+        self.clock = SteppedClock()
 
     async def start(self, broker_id: int) -> None:
         settings = {
@@ -51,7 +62,7 @@ class Brokers:
         broker = Broker(
             BrokerConfig.from_properties(settings),
             store=MemoryStore(self._tree),
-            clock=lambda: wall_clock_ms() + self.clock_ahead_ms,
+            ports=Ports(clock=self.clock),
         )
         await broker.start()
         self.running[broker_id] = broker
@@ -132,10 +143,10 @@ async def three(directory: Path) -> AsyncIterator[Brokers]:
             await brokers.stop(broker_id)
 
 
-def play(directory: Path, story: Callable[[Brokers], Awaitable[None]]) -> None:
+def run_scenario(directory: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> None:
     async def main() -> None:
         async with three(directory) as brokers:
-            await story(brokers)
+            await scenario(brokers)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
@@ -153,7 +164,7 @@ async def make(brokers: Brokers, topic: str, partitions: int) -> None:
 
 
 def test_a_topic_deleted_and_made_again_is_followed_anew(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "stays", 3)
         for _ in range(2):
             await make(brokers, "t", 6)
@@ -174,11 +185,11 @@ def test_a_topic_deleted_and_made_again_is_followed_anew(tmp_path: Path) -> None
         brokers.append("stays", 3)
         await until(lambda: brokers.replicated("stays", 3, replicas=3, end=1), "the other is followed still")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 6)
         brokers.append("t", 6)
         await until(lambda: brokers.replicated("t", 6, replicas=3, end=1), "all have the records")
@@ -207,21 +218,21 @@ def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
         await until(lambda: brokers.replicated("t", 6, replicas=2, end=3), "and a second one has come")
         await until(brokers.in_step, "sessions are what is followed")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) -> None:
     """Its polls did not look at the partition for longer than replica.lag.time.max.ms."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 1)
         brokers.append("t", 1)
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
         await until(brokers.idle, "nothing is left to look at")
         leader = brokers.leader("t", 0)
         assert leader is not None
-        end_ms = monotonic_clock_ms() + 2 * int(SETTINGS["replica.lag.time.max.ms"])
-        await until(lambda: monotonic_clock_ms() > end_ms, "time passed")
+        end_ms = CLOCK.monotonic_ms() + 2 * int(SETTINGS["replica.lag.time.max.ms"])
+        await until(lambda: CLOCK.monotonic_ms() > end_ms, "time passed")
         # Each has asked once more since: should the machine have held this process up, they had no turn.
         sessions = [s for each in leader.isr for s in brokers.sessions(leader.broker_id, each)]
         assert len(sessions) == 2
@@ -232,16 +243,16 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         )
         assert brokers.idle()
         brokers.append("t", 1)
-        leader.maybe_shrink_isr(monotonic_clock_ms())
+        leader.maybe_shrink_isr(CLOCK.monotonic_ms())
         assert leader.isr_change is None
         assert len(leader.isr) == 3
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 3)
         await until(brokers.in_step, "sessions are what is followed")
         for broker in brokers.running.values():
@@ -252,23 +263,23 @@ def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None
         await until(lambda: brokers.replicated("t", 3, replicas=3, end=1), "all have the records")
         await until(brokers.in_step, "there are sessions again")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000], ids=["forth", "back"])
 def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
     """Nobody leaves the ISR for that; and who stops fetching afterwards does, as soon as ever."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         await make(brokers, "t", 1)
         brokers.append("t", 1)
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
         leader = brokers.leader("t", 0)
         assert leader is not None
         epoch = leader.partition_epoch
-        brokers.clock_ahead_ms += step_ms
+        brokers.clock.ahead_ms += step_ms
         brokers.append("t", 1)
-        brokers.running[leader.broker_id].replication.replicas.tick(monotonic_clock_ms())
+        brokers.running[leader.broker_id].replication.replicas.tick(CLOCK.monotonic_ms())
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have another")
         assert leader.partition_epoch == epoch
 
@@ -278,4 +289,4 @@ def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
         brokers.append("t", 1)
         await until(lambda: away not in leader.isr, "the ISR is smaller")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

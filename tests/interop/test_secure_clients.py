@@ -37,8 +37,8 @@ from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
 from ottla.protocol.messages import MetadataRequest
 from ottla_operator.platform.kafka import KafkaAdmin
-from tests.interop.secured import OAUTH_MODULE, Place, SaslTalk, write_properties
-from tests.judges import needs_kafka_jars
+from tests.interop.secured import OAUTH_MODULE, Place, RawSaslConnection, write_properties
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "TOKENS")
@@ -307,8 +307,8 @@ def shown(served: Served) -> bytes:
 def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None:
     """Connections that there are stay; the file alone says that there is a new one."""
     before = shown(served)
-    with SaslTalk(served.ports["SASL_SSL"], served.place.trusting()) as talk:
-        talk.log_in("bert", "bert")
+    with RawSaslConnection(served.ports["SASL_SSL"], served.place.trusting()) as connection:
+        connection.log_in("bert", "bert")
         renewed = served.place.authority.sign("broker")
         renewed.write_pem(served.place.broker_pem)
         new = ssl.PEM_cert_to_DER_cert(renewed.chain_pem)
@@ -317,7 +317,7 @@ def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None
         served.place.broker_pem.write_text("no certificate at all")
         assert wait_until(lambda: "keeps its certificates" in served.log.read_text(), timeout_s=60)
         assert shown(served) == new
-        assert talk.ask(MetadataRequest(topics=[]), 5)
+        assert connection.ask(MetadataRequest(topics=[]), 5)
     renewed.write_pem(served.place.broker_pem)
 
 
@@ -351,9 +351,9 @@ def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
     try:
         for number, sock in enumerate(waiting):
             sock.sendall((b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01")[number % 3])
-        with SaslTalk(served.ports["SASL_SSL"], served.place.trusting()) as talk:
-            talk.log_in("bert", "bert")
-            assert talk.ask(MetadataRequest(topics=[]), 5)
+        with RawSaslConnection(served.ports["SASL_SSL"], served.place.trusting()) as connection:
+            connection.log_in("bert", "bert")
+            assert connection.ask(MetadataRequest(topics=[]), 5)
     finally:
         for sock in waiting:
             sock.close()

@@ -43,9 +43,9 @@ from tests.interop.secured import (
     SCRAM_MODULE,
     Gone,
     Place,
-    SaslTalk,
+    RawSaslConnection,
 )
-from tests.judges import needs_kafka_jars
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "SESSIONS", "TOKENS")
@@ -59,9 +59,9 @@ class Pair(NamedTuple):
     log: Path
     """Ottla's."""
 
-    def same(self, story: Callable[[dict[str, int]], object]) -> object:
+    def same(self, scenario: Callable[[dict[str, int]], object]) -> object:
         """What both brokers answer, which must be the same."""
-        found = {name: story(ports) for name, ports in self.ports.items()}
+        found = {name: scenario(ports) for name, ports in self.ports.items()}
         assert found["Ottla"] == found["Apache Kafka"]
         return found["Ottla"]
 
@@ -110,16 +110,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def test_plain_lets_in_who_knows_the_password(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers = []
         for version in (0, 1, 2):
-            with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
-                talk.handshake("PLAIN")
-                answers.append(talk.authenticate(plain_token(ANNA, ANNAS_PASSWORD), version))
-                answers.append(_brokers(talk))
+            with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
+                connection.handshake("PLAIN")
+                answers.append(connection.authenticate(plain_token(ANNA, ANNAS_PASSWORD), version))
+                answers.append(_brokers(connection))
         return answers
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 @pytest.mark.parametrize(
@@ -137,123 +137,123 @@ def test_plain_lets_in_who_knows_the_password(pair: Pair) -> None:
     ],
 )
 def test_plain_turns_others_away_with_kafkas_words(pair: Pair, token: bytes) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
-            talk.handshake("PLAIN")
-            answer = talk.authenticate(token)
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
+            connection.handshake("PLAIN")
+            answer = connection.authenticate(token)
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             with pytest.raises(Gone):
-                talk.receive()
+                connection.receive()
             return answer
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 def test_mechanisms_that_are_not_enabled(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers = []
         for version in (0, 1):
-            with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
-                answer = talk.handshake("GSSAPI", version)
+            with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
+                answer = connection.handshake("GSSAPI", version)
                 answers.append((answer.error_code, sorted(answer.mechanisms)))
                 with pytest.raises(Gone):
-                    talk.receive()
+                    connection.receive()
         return answers
 
-    found = pair.same(story)
+    found = pair.same(scenario)
     mechanisms = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert found == [(ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms)] * 2
 
 
 def test_a_client_that_is_not_logged_in_cannot_forge_lines_of_the_log(pair: Pair) -> None:
-    with SaslTalk(pair.ports["Ottla"]["SASL_PLAINTEXT"]) as talk:
-        talk.handshake("x\r\n2026-01-01 00:00:00,000 INFO    ottla.server: forged")
+    with RawSaslConnection(pair.ports["Ottla"]["SASL_PLAINTEXT"]) as connection:
+        connection.handshake("x\r\n2026-01-01 00:00:00,000 INFO    ottla.server: forged")
     assert wait_until(lambda: "ottla.server: forged" in pair.log.read_text(), timeout_s=60)
     assert not any(line.startswith("2026-01-01") for line in pair.log.read_text().splitlines())
 
 
 def test_what_comes_out_of_turn_ends_the_connection(pair: Pair) -> None:
-    def gone_after(*steps: Callable[[SaslTalk], object]) -> Callable[[dict[str, int]], object]:
-        def story(ports: dict[str, int]) -> object:
-            with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+    def gone_after(*steps: Callable[[RawSaslConnection], object]) -> Callable[[dict[str, int]], object]:
+        def scenario(ports: dict[str, int]) -> object:
+            with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
                 *fine, last = steps
                 for step in fine:
-                    step(talk)
+                    step(connection)
                 with pytest.raises(Gone):
-                    last(talk)
+                    last(connection)
                 return True
 
-        return story
+        return scenario
 
-    def versions(talk: SaslTalk) -> object:
-        return talk.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
+    def versions(connection: RawSaslConnection) -> object:
+        return connection.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
 
-    def metadata(talk: SaslTalk) -> object:
-        return talk.ask(MetadataRequest(topics=[]), 5)
+    def metadata(connection: RawSaslConnection) -> object:
+        return connection.ask(MetadataRequest(topics=[]), 5)
 
-    def too_large(talk: SaslTalk) -> object:
-        talk.send(b"x" * 600_000)
-        return talk.receive()
+    def too_large(connection: RawSaslConnection) -> object:
+        connection.send(b"x" * 600_000)
+        return connection.receive()
 
     pair.same(gone_after(metadata))
     pair.same(gone_after(versions, metadata))
     pair.same(gone_after(versions, versions))
     pair.same(gone_after(too_large))
-    pair.same(gone_after(lambda talk: talk.authenticate(b"x")))
+    pair.same(gone_after(lambda connection: connection.authenticate(b"x")))
 
 
 def test_tokens_without_frames_follow_the_old_handshake(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
-            talk.handshake("PLAIN", 0)
-            talk.send(plain_token(ANNA, ANNAS_PASSWORD))
-            assert talk.receive() == b""
-            known = _brokers(talk)
-        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
-            talk.handshake("PLAIN", 0)
-            talk.send(plain_token(ANNA, "falsch"))
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
+            connection.handshake("PLAIN", 0)
+            connection.send(plain_token(ANNA, ANNAS_PASSWORD))
+            assert connection.receive() == b""
+            known = _brokers(connection)
+        with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
+            connection.handshake("PLAIN", 0)
+            connection.send(plain_token(ANNA, "falsch"))
             with pytest.raises(Gone):
-                talk.receive()
+                connection.receive()
         return known
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 def test_saying_again_who_one_is(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
-        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
-            answers.append(talk.log_in())
-            answers += [talk.handshake("PLAIN").error_code, talk.authenticate(b"x")]
-        with SaslTalk(ports["SESSIONS"]) as talk:
-            answers.append(talk.log_in())
-            answers.append(talk.log_in())
-        with SaslTalk(ports["SESSIONS"]) as talk:
-            talk.log_in()
-            answers.append(talk.log_in("bert", "bert"))
+        with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
+            answers.append(connection.log_in())
+            answers += [connection.handshake("PLAIN").error_code, connection.authenticate(b"x")]
+        with RawSaslConnection(ports["SESSIONS"]) as connection:
+            answers.append(connection.log_in())
+            answers.append(connection.log_in())
+        with RawSaslConnection(ports["SESSIONS"]) as connection:
+            connection.log_in()
+            answers.append(connection.log_in("bert", "bert"))
             with pytest.raises(Gone):
-                talk.receive()
-        with SaslTalk(ports["SESSIONS"]) as talk:
-            talk.log_in()
-            answers.append(talk.handshake("SCRAM-SHA-256").error_code)
+                connection.receive()
+        with RawSaslConnection(ports["SESSIONS"]) as connection:
+            connection.log_in()
+            answers.append(connection.handshake("SCRAM-SHA-256").error_code)
             with pytest.raises(Gone):
-                talk.authenticate(b"x")
-        with SaslTalk(ports["PLAINTEXT"]) as talk:
-            answers.append(talk.handshake("PLAIN").error_code)
-            answers.append(talk.authenticate(b"x"))
+                connection.authenticate(b"x")
+        with RawSaslConnection(ports["PLAINTEXT"]) as connection:
+            answers.append(connection.handshake("PLAIN").error_code)
+            answers.append(connection.authenticate(b"x"))
         return answers
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 def test_a_session_that_is_over_ends_with_the_next_request(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["SESSIONS"]) as talk:
-            lifetime_ms = talk.log_in().session_lifetime_ms
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["SESSIONS"]) as connection:
+            lifetime_ms = connection.log_in().session_lifetime_ms
 
             def over() -> bool:
                 try:
-                    _brokers(talk)
+                    _brokers(connection)
                 except Gone:
                     return True
                 return False
@@ -261,7 +261,7 @@ def test_a_session_that_is_over_ends_with_the_next_request(pair: Pair) -> None:
             assert wait_until(over, timeout_s=60)
             return lifetime_ms
 
-    assert pair.same(story) == 3000
+    assert pair.same(scenario) == 3000
 
 
 # --- SCRAM ------------------------------------------------------------------------------------------------
@@ -296,9 +296,9 @@ def results(answer: object) -> list[tuple[str, int, str | None]]:
     return sorted((r.user, r.error_code, r.error_message) for r in answer.results)
 
 
-def described(talk: SaslTalk, *users: str) -> object:
+def described(connection: RawSaslConnection, *users: str) -> object:
     named = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
-    answer = talk.ask(DescribeUserScramCredentialsRequest(users=named or None), 0)
+    answer = connection.ask(DescribeUserScramCredentialsRequest(users=named or None), 0)
     assert isinstance(answer, DescribeUserScramCredentialsResponse)
     infos = [
         (r.user, r.error_code, r.error_message, [(i.mechanism, i.iterations) for i in r.credential_infos])
@@ -308,9 +308,9 @@ def described(talk: SaslTalk, *users: str) -> object:
 
 
 def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
-        with SaslTalk(ports["PLAINTEXT"]) as admin:
+        with RawSaslConnection(ports["PLAINTEXT"]) as admin:
             ask = admin.ask(change(("dora,=x", SHA_256, 4096, "eins"), ("dora,=x", SHA_512, 8192, "zwei")), 0)
             answers.append(results(ask))
             answers.append(described(admin))
@@ -323,22 +323,22 @@ def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
             answers.append(described(admin, "dora,=x", "nobody", "", "twice", "twice"))
         return answers
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 def test_an_unknown_user_fails_at_the_proof_like_a_wrong_password(pair: Pair) -> None:
     """Ottla alone: Apache Kafka refuses an unknown user's first message, and so reveals who exists."""
     ports = pair.ports["Ottla"]
-    with SaslTalk(ports["PLAINTEXT"]) as admin:
+    with RawSaslConnection(ports["PLAINTEXT"]) as admin:
         admin.ask(change(("emma", SHA_256, 4096, "eins")), 0)
     _log_in(pair, ports, "SCRAM-SHA-256", "emma", "eins", wanted=0)
 
     def answers(user: str) -> list[object]:
-        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
-            talk.handshake("SCRAM-SHA-256")
+        with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
+            connection.handshake("SCRAM-SHA-256")
             client = ScramClient("SCRAM-SHA-256", user, "zwei")
-            first = talk.authenticate(client.first())
-            last = talk.authenticate(client.final(bytes(first.auth_bytes)))
+            first = connection.authenticate(client.first())
+            last = connection.authenticate(client.final(bytes(first.auth_bytes)))
             return [first.error_code, len(first.auth_bytes), last.error_code, last.error_message]
 
     assert answers("emma") == answers("nora")
@@ -351,8 +351,8 @@ def _log_in(
     answers: list[object] = []
 
     def as_wanted() -> bool:
-        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
-            answer = talk.log_in_by_scram(mechanism, user, password)
+        with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
+            answer = connection.log_in_by_scram(mechanism, user, password)
             answers[:] = [answer.error_code, answer.error_message]
             return answer.error_code == wanted
 
@@ -361,8 +361,8 @@ def _log_in(
 
 
 def test_scram_credentials_that_cannot_be(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["PLAINTEXT"]) as admin:
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["PLAINTEXT"]) as admin:
             return [
                 results(admin.ask(request, 0))
                 for request in (
@@ -377,7 +377,7 @@ def test_scram_credentials_that_cannot_be(pair: Pair) -> None:
                 )
             ]
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 # --- delegation tokens ------------------------------------------------------------------------------------
@@ -432,54 +432,54 @@ def asked_for(*owners: str, everybody: bool = False) -> DescribeDelegationTokenR
 
 
 def test_delegation_tokens_are_made_shown_changed_and_ended(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
-        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
-            talk.log_in()
-            token = created(talk.ask(create(("User", "bert")), 3))
+        with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
+            connection.log_in()
+            token = created(connection.ask(create(("User", "bert")), 3))
             now_ms = token.issue_timestamp_ms
-            answers += [summary(token), summary(talk.ask(create(max_ms=3_600_000), 1))]
-            answers.append(summary(talk.ask(create(owner="carl"), 3)))
-            answers.append(summary(talk.ask(create(("Group", "g")), 3)))
+            answers += [summary(token), summary(connection.ask(create(max_ms=3_600_000), 1))]
+            answers.append(summary(connection.ask(create(owner="carl"), 3)))
+            answers.append(summary(connection.ask(create(("Group", "g")), 3)))
             code = bytes(token.hmac)
             for period_ms in (-1, 3 * DAY_MS, 100 * DAY_MS):
-                renewed = talk.ask(RenewDelegationTokenRequest(hmac=code, renew_period_ms=period_ms), 2)
+                renewed = connection.ask(RenewDelegationTokenRequest(hmac=code, renew_period_ms=period_ms), 2)
                 answers.append(changed(renewed, now_ms))
-            ended = talk.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=DAY_MS), 2)
+            ended = connection.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=DAY_MS), 2)
             answers.append(changed(ended, now_ms))
             answers.append(
-                changed(talk.ask(RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1), 2), now_ms)
+                changed(connection.ask(RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1), 2), now_ms)
             )
             everybody = asked_for(everybody=True)
             answers += [
-                tokens_of(talk.ask(asked, 3)) for asked in (everybody, asked_for(), asked_for("bert"))
+                tokens_of(connection.ask(asked, 3)) for asked in (everybody, asked_for(), asked_for("bert"))
             ]
             password = base64.b64encode(code).decode()
-            with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as other:
+            with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as other:
                 shown = other.log_in_by_scram("SCRAM-SHA-256", token.token_id, password, by_token=True)
                 answers += [shown.error_code, round(shown.session_lifetime_ms / DAY_MS)]
                 answers += [summary(other.ask(create(), 2)), tokens_of(other.ask(everybody, 3))]
-            with SaslTalk(ports["SASL_PLAINTEXT"]) as other:
+            with RawSaslConnection(ports["SASL_PLAINTEXT"]) as other:
                 shown = other.log_in_by_scram("SCRAM-SHA-512", token.token_id, "falsch", by_token=True)
                 answers.append((shown.error_code, shown.error_message))
-            with SaslTalk(ports["SASL_PLAINTEXT"]) as other:
+            with RawSaslConnection(ports["SASL_PLAINTEXT"]) as other:
                 other.log_in("bert", "bert")
                 renewed = other.ask(RenewDelegationTokenRequest(hmac=code, renew_period_ms=DAY_MS), 1)
                 answers.append(changed(renewed, now_ms))
-                not_his = created(talk.ask(create(), 3))
+                not_his = created(connection.ask(create(), 3))
                 renewed = other.ask(
                     RenewDelegationTokenRequest(hmac=bytes(not_his.hmac), renew_period_ms=1), 1
                 )
                 answers.append(changed(renewed, now_ms))
-            ended = talk.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=-1), 2)
+            ended = connection.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=-1), 2)
             answers.append(changed(ended, now_ms))
-            answers.append(tokens_of(talk.ask(asked_for("bert"), 3)))
-        with SaslTalk(ports["PLAINTEXT"]) as talk:
-            answers += [summary(talk.ask(create(), 3)), tokens_of(talk.ask(everybody, 3))]
-            answers.append(changed(talk.ask(ExpireDelegationTokenRequest(hmac=code), 2), now_ms))
+            answers.append(tokens_of(connection.ask(asked_for("bert"), 3)))
+        with RawSaslConnection(ports["PLAINTEXT"]) as connection:
+            answers += [summary(connection.ask(create(), 3)), tokens_of(connection.ask(everybody, 3))]
+            answers.append(changed(connection.ask(ExpireDelegationTokenRequest(hmac=code), 2), now_ms))
         return answers
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 # --- OAUTHBEARER ------------------------------------------------------------------------------------------
@@ -516,23 +516,23 @@ def test_unsecured_tokens_of_oauth(pair: Pair) -> None:
         b"n,,\x01\x01",
     ]
 
-    def story(ports: dict[str, int]) -> object:
+    def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
         for message in messages:
-            with SaslTalk(ports["TOKENS"]) as talk:
-                talk.handshake("OAUTHBEARER")
+            with RawSaslConnection(ports["TOKENS"]) as connection:
+                connection.handshake("OAUTHBEARER")
                 try:
-                    answer = talk.authenticate(message)
+                    answer = connection.authenticate(message)
                 except Gone:
                     answers.append("gone")
                     continue
                 hours = round(answer.session_lifetime_ms / 3_600_000)
                 answers.append((answer.error_code, answer.error_message, bytes(answer.auth_bytes), hours))
                 if answer.error_code == 0 and answer.auth_bytes:
-                    answers.append(talk.authenticate(b"\x01"))
+                    answers.append(connection.authenticate(b"\x01"))
         return answers
 
-    found = pair.same(story)
+    found = pair.same(scenario)
     assert isinstance(found, list)
     assert found[0] == (0, "", b"", 2)
 
@@ -558,16 +558,16 @@ def test_a_token_that_cannot_be_read_is_answered(pair: Pair, claims: str) -> Non
     )
     message = first_message(".".join((*parts, "")))
 
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["TOKENS"]) as talk:
-            talk.handshake("OAUTHBEARER")
-            first = talk.authenticate(message)
-            last = talk.authenticate(b"\x01")
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["TOKENS"]) as connection:
+            connection.handshake("OAUTHBEARER")
+            first = connection.authenticate(message)
+            last = connection.authenticate(b"\x01")
             with pytest.raises(Gone):
-                talk.receive()
+                connection.receive()
             return first.error_code, bytes(first.auth_bytes), last.error_code, last.error_message
 
-    found = pair.same(story)
+    found = pair.same(scenario)
     assert isinstance(found, tuple)
     assert found[2] == ErrorCode.SASL_AUTHENTICATION_FAILED
 
@@ -576,25 +576,28 @@ def test_a_token_that_cannot_be_read_is_answered(pair: Pair, claims: str) -> Non
 
 
 def test_tls_asks_for_a_certificate(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["SSL"], pair.place.trusting(certificate=True)) as talk:
-            known = _brokers(talk)
-        with pytest.raises((Gone, ssl.SSLError)), SaslTalk(ports["SSL"], pair.place.trusting()) as talk:
-            _brokers(talk)
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["SSL"], pair.place.trusting(certificate=True)) as connection:
+            known = _brokers(connection)
+        with (
+            pytest.raises((Gone, ssl.SSLError)),
+            RawSaslConnection(ports["SSL"], pair.place.trusting()) as connection,
+        ):
+            _brokers(connection)
         return known
 
-    pair.same(story)
+    pair.same(scenario)
 
 
 def test_what_is_not_tls_is_turned_away(pair: Pair) -> None:
-    def story(ports: dict[str, int]) -> object:
-        with SaslTalk(ports["SSL"]) as talk:
+    def scenario(ports: dict[str, int]) -> object:
+        with RawSaslConnection(ports["SSL"]) as connection:
             try:
-                return talk.ask(MetadataRequest(topics=[]), 5)
+                return connection.ask(MetadataRequest(topics=[]), 5)
             except (Gone, OSError, MemoryError):
                 return "gone"
 
-    assert pair.same(story) == "gone"
+    assert pair.same(scenario) == "gone"
 
 
 @pytest.mark.filterwarnings("ignore:.*TLSv1_1 is deprecated")
@@ -617,8 +620,8 @@ def test_versions_of_tls(pair: Pair) -> None:
     assert pair.same(lambda ports: version(ports, v1_1, v1_1)) is None
 
 
-def _brokers(talk: SaslTalk) -> int:
+def _brokers(connection: RawSaslConnection) -> int:
     """Whether the broker answers: how many brokers there are."""
-    answer = talk.ask(MetadataRequest(topics=[]), 5)
+    answer = connection.ask(MetadataRequest(topics=[]), 5)
     count: int = len(getattr(answer, "brokers"))  # noqa: B009 (of the answer's class)
     return count

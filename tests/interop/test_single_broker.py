@@ -367,7 +367,7 @@ def test_producers_of_the_old_message_formats_are_converted(
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 def test_aiokafka_round_trips(bootstrap: str, topic: str, codec: str | None, acks: int | str) -> None:
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         producer = AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             acks=acks,
@@ -391,4 +391,4 @@ def test_aiokafka_round_trips(bootstrap: str, topic: str, codec: str | None, ack
                     break
         return got
 
-    assert asyncio.run(story()) == values()
+    assert asyncio.run(scenario()) == values()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from judges import needs_kafka_jars
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.protocol.compression import Codec

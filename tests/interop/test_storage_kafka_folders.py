@@ -22,9 +22,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import run_program
 from kazoo.client import KazooClient
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.cli.main import main
@@ -249,10 +249,10 @@ class Folder:
                 [row] = answer.responses[0].partitions
                 assert row.error_code == 0
                 aborted = row.aborted_transactions
-                told = (
+                recorded = (
                     None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]
                 )
-                found.append((row.last_stable_offset, told, len(row.records or b"")))
+                found.append((row.last_stable_offset, recorded, len(row.records or b"")))
         finally:
             connection.close()
         return found
@@ -302,7 +302,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
     assert wait_until(condition, timeout_s=WAIT_S), f"never came true: {what}"
 
 
-class Story(NamedTuple):
+class FolderHistory(NamedTuple):
     """The folder in its stations, and what the broker that wrote it said then."""
 
     by_kafka: Path
@@ -319,7 +319,7 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def history(tmp_path_factory: pytest.TempPathFactory) -> FolderHistory:
     needs_kafka_jars()
     root = tmp_path_factory.mktemp("folders")
     folder = Folder(root)
@@ -378,7 +378,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     finally:
         folder.stop()
         folder.zookeeper.stop()
-    return Story(
+    return FolderHistory(
         by_kafka,
         by_kafka_says,
         killed_kafka,
@@ -397,13 +397,13 @@ def latest(records: Found) -> dict[bytes | None, tuple[int, bytes | None]]:
     return {key: (offset, value) for offset, key, value in records}
 
 
-def test_nothing_is_lost_or_changed_from_hand_to_hand(story: Story) -> None:
-    rolled = [facts["rolled"] for facts in (story.by_kafka_says, story.we_say, story.killed_kafka_says)]
+def test_nothing_is_lost_or_changed_from_hand_to_hand(history: FolderHistory) -> None:
+    rolled = [facts["rolled"] for facts in (history.by_kafka_says, history.we_say, history.killed_kafka_says)]
     assert [facts.low for facts in rolled] == [33, 33, 33]
-    assert len(story.by_kafka_says["rolled"].records) == 300 - 33
+    assert len(history.by_kafka_says["rolled"].records) == 300 - 33
     for ours, kafkas in (
-        (story.we_say, story.of_us_kafka_says),
-        (story.of_us_killed_we_say, story.of_us_killed_kafka_says),
+        (history.we_say, history.of_us_kafka_says),
+        (history.of_us_killed_we_say, history.of_us_killed_kafka_says),
     ):
         for topic in ("rolled", "transactions"):
             fetched = zip(ours[topic].fetched, kafkas[topic].fetched, strict=True)
@@ -415,8 +415,8 @@ def test_nothing_is_lost_or_changed_from_hand_to_hand(story: Story) -> None:
             ours["compacted"].low,
             ours["compacted"].high,
         )
-    assert story.committed == [17, 18, 19, 20]
-    assert len({str(aborted) for _, aborted, _ in story.we_say["transactions"].fetched}) > 10
+    assert history.committed == [17, 18, 19, 20]
+    assert len({str(aborted) for _, aborted, _ in history.we_say["transactions"].fetched}) > 10
 
 
 # --- what our logs make of Kafka's files -------------------------------------------------------------
@@ -466,13 +466,13 @@ def readable(log: Log, records: Found) -> Found:
 
 @pytest.mark.parametrize("station", ["by_kafka", "killed_kafka"])
 def test_we_find_what_kafka_says_is_there(
-    story: Story, station: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    history: FolderHistory, station: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = shutil.copytree(getattr(story, station), tmp_path / "data")
+    data = shutil.copytree(getattr(history, station), tmp_path / "data")
     checkpoints = {path: path.read_bytes() for path in data.glob("*/leader-epoch-checkpoint")}
     assert (data / ".kafka_cleanshutdown").exists() == (station == "by_kafka")
     logs = opened(data)
-    for topic, facts in getattr(story, f"{station}_says").items():
+    for topic, facts in getattr(history, f"{station}_says").items():
         log = logs.get(topic, 0)
         assert log is not None
         assert len(log.segments) > 1
@@ -495,8 +495,10 @@ def test_we_find_what_kafka_says_is_there(
     logs.close(int(time.time() * 1000))
 
 
-def test_we_know_kafkas_producers_with_its_snapshots_and_without(story: Story, tmp_path: Path) -> None:
-    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+def test_we_know_kafkas_producers_with_its_snapshots_and_without(
+    history: FolderHistory, tmp_path: Path
+) -> None:
+    data = shutil.copytree(history.by_kafka, tmp_path / "data")
     newest = {path.parent.name: path for path in sorted(data.glob("*/*.snapshot"))}
     said = {name: decode(path.read_bytes()) for name, path in newest.items()}
     assert len(said["transactions-0"]) == 2
@@ -521,8 +523,8 @@ def _sorted(entries: Any) -> Any:
     return dict(sorted(entries.items()))
 
 
-def test_we_make_kafkas_transaction_indexes_anew_to_the_byte(story: Story, tmp_path: Path) -> None:
-    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+def test_we_make_kafkas_transaction_indexes_anew_to_the_byte(history: FolderHistory, tmp_path: Path) -> None:
+    data = shutil.copytree(history.by_kafka, tmp_path / "data")
     indexes = {
         path: path.read_bytes() for path in data.glob("transactions-0/*.txnindex") if path.stat().st_size
     }
@@ -536,9 +538,9 @@ def test_we_make_kafkas_transaction_indexes_anew_to_the_byte(story: Story, tmp_p
     assert {path: path.read_bytes() for path in indexes} == indexes
 
 
-def test_kafkas_tool_reads_what_we_added(story: Story) -> None:
+def test_kafkas_tool_reads_what_we_added(history: FolderHistory) -> None:
     suffixes = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
-    files = [path for path in sorted(story.by_us.glob("*-0/*")) if path.suffix in suffixes]
+    files = [path for path in sorted(history.by_us.glob("*-0/*")) if path.suffix in suffixes]
     assert {path.suffix for path in files} == suffixes
     done = run_tool("kafka.tools.DumpLogSegments", ["--deep-iteration", "--files", ",".join(map(str, files))])
     output = done.stdout + done.stderr
@@ -555,15 +557,15 @@ STATIONS = ("by_kafka", "killed_kafka", "by_us", "killed_us")
 
 
 @pytest.mark.parametrize("station", STATIONS)
-def test_log_check_finds_no_error_in_folders_of_either_broker(story: Story, station: str) -> None:
-    found = check_log_dirs([getattr(story, station)])
+def test_log_check_finds_no_error_in_folders_of_either_broker(history: FolderHistory, station: str) -> None:
+    found = check_log_dirs([getattr(history, station)])
     assert [str(finding) for finding in found if finding.is_error] == []
     is_clean = station in ("by_kafka", "by_us")
     assert not is_clean or [str(finding) for finding in found] == []
 
 
-def test_log_check_finds_damage_in_kafkas_folder(story: Story, tmp_path: Path) -> None:
-    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+def test_log_check_finds_damage_in_kafkas_folder(history: FolderHistory, tmp_path: Path) -> None:
+    data = shutil.copytree(history.by_kafka, tmp_path / "data")
     missed = []
     files = [
         path for path in data.glob("*-0/*") if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
@@ -585,11 +587,11 @@ def dumped(files: Sequence[Path], *options: str) -> dict[Path, list[Any]]:
     return {Path(path): rows for path, rows in json.loads(result.stdout).items()}
 
 
-def files_of(story: Story, folder: str, suffix: str) -> list[Path]:
+def files_of(history: FolderHistory, folder: str, suffix: str) -> list[Path]:
     found = [
         path
         for station in STATIONS
-        for path in sorted((getattr(story, station) / folder).glob(f"*{suffix}"))
+        for path in sorted((getattr(history, station) / folder).glob(f"*{suffix}"))
         if path.stat().st_size
     ]
     assert len(found) > 1
@@ -597,8 +599,8 @@ def files_of(story: Story, folder: str, suffix: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("topic", ["rolled", "transactions", "compacted"])
-def test_log_dump_reads_batches_and_records_as_kafkas_tool(story: Story, topic: str) -> None:
-    files = files_of(story, f"{topic}-0", ".log")
+def test_log_dump_reads_batches_and_records_as_kafkas_tool(history: FolderHistory, topic: str) -> None:
+    files = files_of(history, f"{topic}-0", ".log")
     theirs, ours = kafka_dumps.dump(files, "--print-data-log"), dumped(files, "--print-data-log")
     for path in files:
         batches = [row for row in theirs[path] if not row["is_record"]]
@@ -662,7 +664,7 @@ def test_log_dump_reads_batches_and_records_as_kafkas_tool(story: Story, topic: 
         ]
 
 
-def test_log_dump_reads_indexes_and_snapshots_as_kafkas_tool(story: Story) -> None:
+def test_log_dump_reads_indexes_and_snapshots_as_kafkas_tool(history: FolderHistory) -> None:
     empty = "OptionalLong.empty"
     for folder, suffix in (
         ("rolled-0", ".index"),
@@ -670,7 +672,7 @@ def test_log_dump_reads_indexes_and_snapshots_as_kafkas_tool(story: Story) -> No
         ("transactions-0", ".txnindex"),
         ("transactions-0", ".snapshot"),
     ):
-        files = files_of(story, folder, suffix)
+        files = files_of(history, folder, suffix)
         theirs, ours = kafka_dumps.dump(files), dumped(files)
         for path in files:
             for row in theirs[path]:
@@ -705,8 +707,8 @@ def test_log_dump_reads_indexes_and_snapshots_as_kafkas_tool(story: Story) -> No
                 assert kept == theirs[path], path
 
 
-def test_log_dump_decodes_the_coordinators_topics_as_kafkas_tool(story: Story) -> None:
-    files = files_of(story, "__consumer_offsets-0", ".log")
+def test_log_dump_decodes_the_coordinators_topics_as_kafkas_tool(history: FolderHistory) -> None:
+    files = files_of(history, "__consumer_offsets-0", ".log")
     theirs, ours = kafka_dumps.dump(files, "--offsets-decoder"), dumped(files, "--offsets-decoder")
     for path in files:
         expected = [
@@ -722,17 +724,17 @@ def test_log_dump_decodes_the_coordinators_topics_as_kafkas_tool(story: Story) -
     }
     assert topics == {("compacted", "rolled"), ("rolled",)}
 
-    files = files_of(story, "__transaction_state-0", ".log")
+    files = files_of(history, "__transaction_state-0", ".log")
     option = "--transaction-log-decoder"
     theirs, ours = kafka_dumps.dump(files, option), dumped(files, option)
     for path in files:
-        told = [(row["key"], row["payload"]) for row in theirs[path] if row["is_record"]]
+        recorded = [(row["key"], row["payload"]) for row in theirs[path] if row["is_record"]]
         assert [
             as_kafka_writes_it(record["key"]["data"], record["value"]["data"])
             for row in ours[path]
             for record in row["batch"]
-        ] == told
-        assert any("state=CompleteAbort" in payload for _, payload in told)
+        ] == recorded
+        assert any("state=CompleteAbort" in payload for _, payload in recorded)
 
 
 def as_kafka_writes_it(key: dict[str, Any], value: dict[str, Any]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from tests.certificates import PASSWORD, Authority
-from tests.judges import needs_kafka_jars
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

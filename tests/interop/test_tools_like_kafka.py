@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from group_talk import kafka_and_ottla
-from judges import needs_kafka_jars
 from kafka_tools import Command, Printed, run_all
+from oracles import needs_kafka_jars
+from request_recorder import kafka_and_ottla
 
 from ottla.local.ports import free_port
 from ottla.protocol.api import ApiKey
@@ -264,7 +264,7 @@ SAID_OTHERWISE = (
 """Values that brokers choose, times, stack traces, and the topic settings that only Ottla has."""
 
 
-class Told(NamedTuple):
+class ToolOutputs(NamedTuple):
     printed: dict[str, list[Printed]]
     """By kind of broker, what each step printed."""
     metrics: str
@@ -272,7 +272,7 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolOutputs]:
     needs_kafka_jars()
     directory = tmp_path_factory.mktemp("tools")
     for name, content in FILES.items():
@@ -280,14 +280,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     http_port = free_port()
     # Apache Kafka leaves what it does not know alone.
     with kafka_and_ottla(directory, {**SETTINGS, "ottla.http.port": str(http_port)}) as ports:
-        commands = [told(each, port, directory) for port in ports.values() for each in STEPS]
+        commands = [command_at(each, port, directory) for port in ports.values() for each in STEPS]
         everything = run_all(commands, directory)
         shown = {kind: everything[at * len(STEPS) : (at + 1) * len(STEPS)] for at, kind in enumerate(ports)}
         with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=60) as answer:
-            yield Told(shown, answer.read().decode())
+            yield ToolOutputs(shown, answer.read().decode())
 
 
-def told(each: Step, port: int, directory: Path) -> Command:
+def command_at(each: Step, port: int, directory: Path) -> Command:
     address, tool = f"127.0.0.1:{port}", each.command.main_class
     words = [str(directory / word[1:]) if word.startswith("@") else word for word in each.command.arguments]
     if tool == CLUSTER:  # its sub-commands come first
@@ -308,13 +308,13 @@ def comparable(shown: Printed) -> Printed:
     return Printed(shown.status, *texts)
 
 
-def test_every_api_has_its_tool_or_none_calls_it(story: Told) -> None:
+def test_every_api_has_its_tool_or_none_calls_it(scenario: ToolOutputs) -> None:
     claimed = {api for each in STEPS for api in each.apis}
     assert claimed.isdisjoint(NO_TOOL)
     assert claimed | set(NO_TOOL) == set(ApiKey)
     counted = re.findall(
         r'^kafka_network_requestmetrics_requests_total\{[^}]*request="(\w+)"[^}]*\} ([\d.]+)',
-        story.metrics,
+        scenario.metrics,
         re.M,
     )
     asked = {name for name, count in counted if float(count)}
@@ -322,8 +322,8 @@ def test_every_api_has_its_tool_or_none_calls_it(story: Told) -> None:
     assert {name for name in names.values() if name not in asked} == set(), "the broker was never asked that"
 
 
-def test_the_tools_print_the_same(story: Told) -> None:
-    printed, differing = story.printed, []
+def test_the_tools_print_the_same(scenario: ToolOutputs) -> None:
+    printed, differing = scenario.printed, []
     for each, kafkas, ours in zip(STEPS, printed["Apache Kafka"], printed["Ottla"], strict=True):
         if each.compared and comparable(kafkas) != comparable(ours):
             command = f"{each.command.main_class.rpartition('.')[2]} {' '.join(each.command.arguments)}"

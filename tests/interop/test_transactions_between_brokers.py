@@ -46,7 +46,7 @@ async def create(connections: list[BrokerConnection], topic: str, *replicas: int
 
 
 def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         settings = {"replica_lag_time_max_ms": "600000", "request_timeout_ms": "600000"}
         brokers = {n: make(tree, tmp_path / str(n), n, **settings) for n in (ASKING, ASKED, STUCK)}
@@ -71,4 +71,4 @@ def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Pat
             assert errors == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
             assert leader.high_watermark == 0, "the marker waits still"
 
-    run(story())
+    run(scenario())

@@ -17,9 +17,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOKafkaTopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import needs_kafka_jars
 from kafka_tools import run_program
 from one_broker import one_broker
+from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.ports import wait_until
@@ -161,7 +161,7 @@ def test_aiokafka(broker: Broker) -> None:
     topic, group = broker.topic(), f"g-{uuid.uuid4().hex[:8]}"
     partition = AIOKafkaTopicPartition(topic, 0)
 
-    async def story() -> int:
+    async def scenario() -> int:
         async with AIOKafkaProducer(
             bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-aiokafka"
         ) as producer:
@@ -186,7 +186,7 @@ def test_aiokafka(broker: Broker) -> None:
             committed: int = await consumer.committed(partition)
             return committed
 
-    assert asyncio.run(asyncio.wait_for(story(), WAIT_S)) == 1
+    assert asyncio.run(asyncio.wait_for(scenario(), WAIT_S)) == 1
     assert broker.shows(topic, ["one", "three"])
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from group_talk import (
-    Talk,
+from kafka_tools import Command, Printed, run_all
+from oracles import needs_kafka_jars
+from request_recorder import (
+    RequestRecorder,
     commit,
     fetch_offsets,
     join,
@@ -26,9 +28,7 @@ from group_talk import (
     until,
     until_led,
 )
-from judges import needs_kafka_jars
-from kafka_tools import Command, Printed, run_all
-from transaction_talk import (
+from transaction_requests import (
     PRODUCER,
     Producer,
     add,
@@ -72,51 +72,51 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
         yield by_name
 
 
-async def prepare(talk: Talk) -> None:
+async def prepare(recorder: RequestRecorder) -> None:
     row = m.CreateTopicsRequest.CreatableTopic
     topics = [row(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
-    await talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
-    await until_led(talk, TOPICS)
-    await coordinator_found(talk)
-    await talk.wait_for_coordinator()
+    await recorder.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+    await until_led(recorder, TOPICS)
+    await coordinator_found(recorder)
+    await recorder.wait_for_coordinator()
 
 
 def test_beginnings(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await talk.ask("no id at all", "anna", init(""), 4)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await recorder.ask("no id at all", "anna", init(""), 4)
         for timeout_ms in (0, -1, 900_001):
-            await talk.ask(f"timeout {timeout_ms}", "anna", init("i", timeout_ms=timeout_ms), 4)
-        await talk.ask("half given", "anna", init("i", producer_id=5), 4)
-        await talk.ask("half given, the other half", "anna", init("i", epoch=5), 4)
-        await talk.ask(
+            await recorder.ask(f"timeout {timeout_ms}", "anna", init("i", timeout_ms=timeout_ms), 4)
+        await recorder.ask("half given", "anna", init("i", producer_id=5), 4)
+        await recorder.ask("half given, the other half", "anna", init("i", epoch=5), 4)
+        await recorder.ask(
             "given, and unknown", "anna", init("i-new", producer_id=5, epoch=7), 4, ignoring=PRODUCER
         )
         for version in range(6):
-            await talk.ask(f"v{version}", "anna", init("i"), version, ignoring=PRODUCER)
-        one = await begun(talk, "i")
+            await recorder.ask(f"v{version}", "anna", init("i"), version, ignoring=PRODUCER)
+        one = await begun(recorder, "i")
         for version in (3, 4, 5):
-            stranger = init("i", producer_id=one.id + 500, epoch=one.epoch)
-            await talk.ask(f"another producer, v{version}", "anna", stranger, version)
+            unknown_producer = init("i", producer_id=one.id + 500, epoch=one.epoch)
+            await recorder.ask(f"another producer, v{version}", "anna", unknown_producer, version)
             late = init("i", producer_id=one.id, epoch=one.epoch - 1)
-            await talk.ask(f"an epoch of old, v{version}", "anna", late, version)
+            await recorder.ask(f"an epoch of old, v{version}", "anna", late, version)
         goes_on = init("i", producer_id=one.id, epoch=one.epoch)
         for label in ("goes on", "asks again", "and again"):
-            await talk.ask(label, "anna", goes_on, 4, ignoring=PRODUCER)
-        await talk.ask("another begins", "anna", init("i"), 4, ignoring=PRODUCER)
-        await talk.ask("so that the first is fenced", "anna", goes_on, 4)
-        two = await begun(talk, "i")
-        await talk.send("anna", add(two, {"t": [0]}), 3)
-        await talk.ask("in the midst of a transaction", "anna", init("i"), 4)
-        await wait_for_state(talk, "i", "CompleteAbort")
-        await talk.ask("once that is aborted", "anna", init("i"), 4, ignoring=PRODUCER)
-        await talk.ask("what the first hears", "anna", end(two, commit=True), 3)
+            await recorder.ask(label, "anna", goes_on, 4, ignoring=PRODUCER)
+        await recorder.ask("another begins", "anna", init("i"), 4, ignoring=PRODUCER)
+        await recorder.ask("so that the first is fenced", "anna", goes_on, 4)
+        two = await begun(recorder, "i")
+        await recorder.send("anna", add(two, {"t": [0]}), 3)
+        await recorder.ask("in the midst of a transaction", "anna", init("i"), 4)
+        await wait_for_state(recorder, "i", "CompleteAbort")
+        await recorder.ask("once that is aborted", "anna", init("i"), 4, ignoring=PRODUCER)
+        await recorder.ask("what the first hears", "anna", end(two, commit=True), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_partitions_are_added(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one = await begun(talk, "a")
+    async def scenario(recorder: RequestRecorder) -> None:
+        one = await begun(recorder, "a")
         for version in range(4):
             for label, producer in (
                 ("no id", one._replace(transactional_id="")),
@@ -126,25 +126,29 @@ def test_partitions_are_added(ports: dict[str, int]) -> None:
                 ("an epoch to come", one._replace(epoch=one.epoch + 1)),
             ):
                 request = add(producer, {"t": [0, 1]})
-                await talk.ask(f"{label}, v{version}", "anna", request, version)
-                await talk.ask(f"offsets: {label}, v{version}", "anna", add_offsets(producer, "g"), version)
+                await recorder.ask(f"{label}, v{version}", "anna", request, version)
+                await recorder.ask(
+                    f"offsets: {label}, v{version}", "anna", add_offsets(producer, "g"), version
+                )
             unknown = add(one, {"t": [0, 9], "nope": [0]})
-            await talk.ask(f"unknown partitions, v{version}", "anna", unknown, version)
-            await talk.ask(f"added, v{version}", "anna", add(one, {"t": [0], "u": [version % 2]}), version)
-            await talk.ask(f"offsets added, v{version}", "anna", add_offsets(one, "g"), version)
-        await talk.ask("no partitions", "anna", add(one, {}), 3)
+            await recorder.ask(f"unknown partitions, v{version}", "anna", unknown, version)
+            await recorder.ask(
+                f"added, v{version}", "anna", add(one, {"t": [0], "u": [version % 2]}), version
+            )
+            await recorder.ask(f"offsets added, v{version}", "anna", add_offsets(one, "g"), version)
+        await recorder.ask("no partitions", "anna", add(one, {}), 3)
         describe = m.DescribeTransactionsRequest(transactional_ids=["a", "a-unknown", ""])
-        await talk.ask("the transaction", "anna", describe, 0, ignoring=TIMES)
-        await talk.ask("aborted", "anna", end(one, commit=False), 3)
+        await recorder.ask("the transaction", "anna", describe, 0, ignoring=TIMES)
+        await recorder.ask("aborted", "anna", end(one, commit=False), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_partitions_are_verified(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one, two = await begun(talk, "v1"), await begun(talk, "v2")
-        three = await begun(talk, "v3")
-        await talk.send("anna", add(one, {"t": [0]}), 3)
+    async def scenario(recorder: RequestRecorder) -> None:
+        one, two = await begun(recorder, "v1"), await begun(recorder, "v2")
+        three = await begun(recorder, "v3")
+        await recorder.send("anna", add(one, {"t": [0]}), 3)
         for version in (4, 5):
             for verify_only in (True, False):
                 request = add_many(
@@ -155,21 +159,21 @@ def test_partitions_are_verified(ports: dict[str, int]) -> None:
                     (three._replace(transactional_id=""), {"u": [1]}),
                     verify_only=verify_only,
                 )
-                await talk.ask(f"v{version}, {verify_only}", "anna", request, version)
+                await recorder.ask(f"v{version}, {verify_only}", "anna", request, version)
             both = add_many((two, {"u": [version % 2]}), (one, {"t": [0, 1]}), verify_only=False)
-            await talk.ask(f"added for two, v{version}", "anna", both, version)
-            await talk.ask(
+            await recorder.ask(f"added for two, v{version}", "anna", both, version)
+            await recorder.ask(
                 f"verified, v{version}", "anna", add_many((two, {"u": [0, 1]}), verify_only=True), version
             )
         for producer in (one, two):
-            await talk.ask(f"end of {producer.transactional_id}", "anna", end(producer, commit=False), 3)
+            await recorder.ask(f"end of {producer.transactional_id}", "anna", end(producer, commit=False), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_ends(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one = await begun(talk, "e")
+    async def scenario(recorder: RequestRecorder) -> None:
+        one = await begun(recorder, "e")
         for version in range(5):
             for label, producer in (
                 ("no id", one._replace(transactional_id="")),
@@ -178,132 +182,132 @@ def test_ends(ports: dict[str, int]) -> None:
                 ("an epoch of old", one._replace(epoch=one.epoch - 1)),
                 ("an epoch to come", one._replace(epoch=one.epoch + 1)),
             ):
-                await talk.ask(f"{label}, v{version}", "anna", end(producer, commit=True), version)
+                await recorder.ask(f"{label}, v{version}", "anna", end(producer, commit=True), version)
         for commits in (True, False):
-            await talk.ask(f"nothing to end: {commits}", "anna", end(one, commit=commits), 3)
+            await recorder.ask(f"nothing to end: {commits}", "anna", end(one, commit=commits), 3)
         for commits, state in ((True, "CompleteCommit"), (False, "CompleteAbort")):
-            await talk.ask(f"added: {commits}", "anna", add(one, {"t": [0], "u": [1]}), 3)
-            await talk.ask(f"ended: {commits}", "anna", end(one, commit=commits), 3)
-            await wait_for_state(talk, "e", state)
-            await talk.ask(f"again: {commits}", "anna", end(one, commit=commits), 3)
-            await talk.ask(f"the other way: {commits}", "anna", end(one, commit=not commits), 3)
+            await recorder.ask(f"added: {commits}", "anna", add(one, {"t": [0], "u": [1]}), 3)
+            await recorder.ask(f"ended: {commits}", "anna", end(one, commit=commits), 3)
+            await wait_for_state(recorder, "e", state)
+            await recorder.ask(f"again: {commits}", "anna", end(one, commit=commits), 3)
+            await recorder.ask(f"the other way: {commits}", "anna", end(one, commit=not commits), 3)
             describe = m.DescribeTransactionsRequest(transactional_ids=["e"])
-            await talk.ask(f"described: {commits}", "anna", describe, 0, ignoring=TIMES)
-        await talk.ask("an empty transaction", "anna", add(one, {}), 3)
-        await talk.ask("is committed", "anna", end(one, commit=True), 3)
+            await recorder.ask(f"described: {commits}", "anna", describe, 0, ignoring=TIMES)
+        await recorder.ask("an empty transaction", "anna", add(one, {}), 3)
+        await recorder.ask("is committed", "anna", end(one, commit=True), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_batches_need_a_transaction(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one, two = await begun(talk, "b1"), await begun(talk, "b2")
+    async def scenario(recorder: RequestRecorder) -> None:
+        one, two = await begun(recorder, "b1"), await begun(recorder, "b2")
         for version in (3, 7, 9, 10, 11):
             early = produce("b1", "v", {0: batch(one, 0, b"early")})
-            await talk.ask(f"not added, v{version}", "anna", early, version)
+            await recorder.ask(f"not added, v{version}", "anna", early, version)
         nameless = produce(None, "v", {0: batch(one, 0, b"x"), 1: batch(one, 0, b"x")})
-        await talk.ask("without a transactional id", "anna", nameless, 9)
-        strangers = produce("b1", "v", {0: batch(one, 0, b"x"), 1: batch(two, 0, b"x")})
-        await talk.ask("of two producers", "anna", strangers, 9)
-        await talk.send("anna", add(one, {"v": [0]}), 3)
+        await recorder.ask("without a transactional id", "anna", nameless, 9)
+        mixed_ids = produce("b1", "v", {0: batch(one, 0, b"x"), 1: batch(two, 0, b"x")})
+        await recorder.ask("of two producers", "anna", mixed_ids, 9)
+        await recorder.send("anna", add(one, {"v": [0]}), 3)
         half = produce("b1", "v", {0: batch(one, 0, b"one"), 1: batch(one, 0, b"one")})
-        await talk.ask("one of two was added", "anna", half, 9)
-        await talk.ask("the next", "anna", produce("b1", "v", {0: batch(one, 1, b"two")}), 11)
-        await talk.ask("a duplicate", "anna", produce("b1", "v", {0: batch(one, 1, b"two")}), 9)
-        await talk.ask(
+        await recorder.ask("one of two was added", "anna", half, 9)
+        await recorder.ask("the next", "anna", produce("b1", "v", {0: batch(one, 1, b"two")}), 11)
+        await recorder.ask("a duplicate", "anna", produce("b1", "v", {0: batch(one, 1, b"two")}), 9)
+        await recorder.ask(
             "a gap", "anna", produce("b1", "v", {0: batch(one, 5, b"two")}), 9, ignoring=OTHERS_WORDS
         )
         plain = produce(None, "v", {0: batch(one, 2, b"plain", transactional=False)})
-        await talk.ask("outside of the transaction", "anna", plain, 9, ignoring=OTHERS_WORDS)
+        await recorder.ask("outside of the transaction", "anna", plain, 9, ignoring=OTHERS_WORDS)
         named = produce("b1", "v", {0: batch(two, 0, b"plain", transactional=False)})
-        await talk.ask("a plain batch under a transactional id", "anna", named, 9)
-        stranger = produce("b2", "v", {1: batch(one._replace(epoch=one.epoch + 1), 0, b"x")})
-        await talk.ask("under another's id", "anna", stranger, 9)
-        await talk.ask("committed", "anna", end(one, commit=True), 3)
-        await wait_for_state(talk, "b1", "CompleteCommit")
-        await talk.ask("too late", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 10)
-        await talk.ask("too late, v11", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 11)
-        await talk.send("anna", add(one, {"v": [0]}), 3)
+        await recorder.ask("a plain batch under a transactional id", "anna", named, 9)
+        unknown_producer = produce("b2", "v", {1: batch(one._replace(epoch=one.epoch + 1), 0, b"x")})
+        await recorder.ask("under another's id", "anna", unknown_producer, 9)
+        await recorder.ask("committed", "anna", end(one, commit=True), 3)
+        await wait_for_state(recorder, "b1", "CompleteCommit")
+        await recorder.ask("too late", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 10)
+        await recorder.ask("too late, v11", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 11)
+        await recorder.send("anna", add(one, {"v": [0]}), 3)
         later = produce("b1", "v", {0: batch(one, 3, b"three")})
-        await talk.ask("what comes before was refused", "anna", later, 9, ignoring=OTHERS_WORDS)
-        await talk.ask("and comes again", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 9)
-        newer = await begun_again(talk, one)
-        await talk.ask("the fenced one", "anna", produce("b1", "v", {0: batch(one, 3, b"x")}), 9)
-        await talk.send("anna", add(newer, {"v": [0]}), 3)
-        await talk.ask("the new one", "anna", produce("b1", "v", {0: batch(newer, 0, b"new")}), 9)
-        await talk.ask(
+        await recorder.ask("what comes before was refused", "anna", later, 9, ignoring=OTHERS_WORDS)
+        await recorder.ask("and comes again", "anna", produce("b1", "v", {0: batch(one, 2, b"late")}), 9)
+        newer = await begun_again(recorder, one)
+        await recorder.ask("the fenced one", "anna", produce("b1", "v", {0: batch(one, 3, b"x")}), 9)
+        await recorder.send("anna", add(newer, {"v": [0]}), 3)
+        await recorder.ask("the new one", "anna", produce("b1", "v", {0: batch(newer, 0, b"new")}), 9)
+        await recorder.ask(
             "the fenced one, v11",
             "anna",
             produce("b1", "v", {0: batch(one, 3, b"x")}),
             11,
             ignoring=OTHERS_WORDS,
         )
-        await talk.ask("aborted", "anna", end(newer, commit=False), 3)
-        await wait_for_state(talk, "b1", "CompleteAbort")
+        await recorder.ask("aborted", "anna", end(newer, commit=False), 3)
+        await wait_for_state(recorder, "b1", "CompleteAbort")
         producers = m.DescribeProducersRequest.TopicRequest(name="v", partition_indexes=[0])
-        answer = await talk.send("anna", m.DescribeProducersRequest(topics=[producers]), 0)
-        talk.note("producers", answer, ignoring=(*PRODUCER, "last_timestamp"))
+        answer = await recorder.send("anna", m.DescribeProducersRequest(topics=[producers]), 0)
+        recorder.note("producers", answer, ignoring=(*PRODUCER, "last_timestamp"))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 OTHERS_WORDS = ("error_message",)
 """What logs find fault with, each broker says in its own words."""
 
 
-async def begun_again(talk: Talk, producer: Producer) -> Producer:
+async def begun_again(recorder: RequestRecorder, producer: Producer) -> Producer:
     """The next producer, once the transaction of the last is aborted."""
-    await talk.send("anna", init(producer.transactional_id), 4)
-    await wait_for_state(talk, producer.transactional_id, "CompleteAbort")
-    return await begun(talk, producer.transactional_id)
+    await recorder.send("anna", init(producer.transactional_id), 4)
+    await wait_for_state(recorder, producer.transactional_id, "CompleteAbort")
+    return await begun(recorder, producer.transactional_id)
 
 
 def test_offsets_in_a_transaction(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one = await begun(talk, "o")
+    async def scenario(recorder: RequestRecorder) -> None:
+        one = await begun(recorder, "o")
         stable = fetch_offsets("go", {"t": [0]})
         stable.require_stable = True
         for version in range(5):
-            await talk.ask(f"not added, v{version}", "anna", commit_offset(one, "go", 5), version)
-        await talk.send("anna", add_offsets(one, "go"), 3)
-        await talk.ask("no group", "anna", commit_offset(one, "", 5), 3)
-        await talk.ask("unknown topic", "anna", commit_offset(one, "go", 5, topic="nope"), 3)
-        await talk.ask("unknown partition", "anna", commit_offset(one, "go", 5, partition=9), 3)
-        await talk.ask("metadata", "anna", commit_offset(one, "go", 5, metadata="x" * 5000), 3)
+            await recorder.ask(f"not added, v{version}", "anna", commit_offset(one, "go", 5), version)
+        await recorder.send("anna", add_offsets(one, "go"), 3)
+        await recorder.ask("no group", "anna", commit_offset(one, "", 5), 3)
+        await recorder.ask("unknown topic", "anna", commit_offset(one, "go", 5, topic="nope"), 3)
+        await recorder.ask("unknown partition", "anna", commit_offset(one, "go", 5, partition=9), 3)
+        await recorder.ask("metadata", "anna", commit_offset(one, "go", 5, metadata="x" * 5000), 3)
         for version in range(5):
-            await talk.ask(f"pending, v{version}", "anna", commit_offset(one, "go", 5 + version), version)
-        await talk.ask("who needs certainty waits", "bert", stable, 7)
-        await talk.ask("who does not sees nothing", "bert", fetch_offsets("go", {"t": [0]}), 7)
-        await talk.ask("all of the group", "bert", fetch_offsets("go", None), 7)
-        await talk.ask("committed", "anna", end(one, commit=True), 3)
-        await wait_for_state(talk, "o", "CompleteCommit")
+            await recorder.ask(f"pending, v{version}", "anna", commit_offset(one, "go", 5 + version), version)
+        await recorder.ask("who needs certainty waits", "bert", stable, 7)
+        await recorder.ask("who does not sees nothing", "bert", fetch_offsets("go", {"t": [0]}), 7)
+        await recorder.ask("all of the group", "bert", fetch_offsets("go", None), 7)
+        await recorder.ask("committed", "anna", end(one, commit=True), 3)
+        await wait_for_state(recorder, "o", "CompleteCommit")
 
-        async def settled() -> bool:
-            answer = await talk.send("bert", stable, 7)
+        async def is_committed() -> bool:
+            answer = await recorder.send("bert", stable, 7)
             return bool(answer.topics[0].partitions[0].error_code == 0)
 
-        await until(settled)
-        await talk.ask("there it is", "bert", stable, 7)
-        await talk.send("anna", add_offsets(one, "go"), 3)
-        await talk.ask("pending again", "anna", commit_offset(one, "go", 50), 3)
-        await talk.ask("a plain commit meanwhile", "bert", commit("go", -1, "", 20), 8)
-        await talk.ask("aborted", "anna", end(one, commit=False), 3)
-        await wait_for_state(talk, "o", "CompleteAbort")
-        await until(settled)
-        await talk.ask("as it was", "bert", stable, 7)
-        await talk.ask("too late", "anna", commit_offset(one, "go", 60), 3)
+        await until(is_committed)
+        await recorder.ask("there it is", "bert", stable, 7)
+        await recorder.send("anna", add_offsets(one, "go"), 3)
+        await recorder.ask("pending again", "anna", commit_offset(one, "go", 50), 3)
+        await recorder.ask("a plain commit meanwhile", "bert", commit("go", -1, "", 20), 8)
+        await recorder.ask("aborted", "anna", end(one, commit=False), 3)
+        await wait_for_state(recorder, "o", "CompleteAbort")
+        await until(is_committed)
+        await recorder.ask("as it was", "bert", stable, 7)
+        await recorder.ask("too late", "anna", commit_offset(one, "go", 60), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_members_commit_in_a_transaction(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        member = str((await talk.send("carl", join("gm"), 9)).member_id)
-        joined = await talk.send("carl", join("gm", member), 9)
+    async def scenario(recorder: RequestRecorder) -> None:
+        member = str((await recorder.send("carl", join("gm"), 9)).member_id)
+        joined = await recorder.send("carl", join("gm", member), 9)
         assert joined.error_code == 0
-        await talk.send("carl", sync("gm", 1, member, {member: b"all"}), 5)
-        one = await begun(talk, "om")
-        await talk.send("anna", add_offsets(one, "gm"), 3)
+        await recorder.send("carl", sync("gm", 1, member, {member: b"all"}), 5)
+        one = await begun(recorder, "om")
+        await recorder.send("anna", add_offsets(one, "gm"), 3)
         for label, generation, who in (
             ("the member", 1, member),
             ("another generation", 7, member),
@@ -313,42 +317,42 @@ def test_members_commit_in_a_transaction(ports: dict[str, int]) -> None:
             ("nobody", -1, ""),
         ):
             request = commit_offset(one, "gm", 5, generation=generation, member=who)
-            await talk.ask(label, "anna", request, 3)
-        await talk.ask("aborted", "anna", end(one, commit=False), 3)
+            await recorder.ask(label, "anna", request, 3)
+        await recorder.ask("aborted", "anna", end(one, commit=False), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_markers_by_hand(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        await begun(talk, "m")
-        one = await begun(talk, "m")
-        await talk.send("anna", add(one, {"w": [0]}), 3)
-        await talk.ask("a record", "anna", produce("m", "w", {0: batch(one, 0, b"x")}), 9)
-        await talk.ask("nothing", "anna", m.WriteTxnMarkersRequest(), 1)
+    async def scenario(recorder: RequestRecorder) -> None:
+        await begun(recorder, "m")
+        one = await begun(recorder, "m")
+        await recorder.send("anna", add(one, {"w": [0]}), 3)
+        await recorder.ask("a record", "anna", produce("m", "w", {0: batch(one, 0, b"x")}), 9)
+        await recorder.ask("nothing", "anna", m.WriteTxnMarkersRequest(), 1)
         for version in (0, 1):
             unknown = marker(one, {"w": [9], "nope": [0]}, commit=True)
-            await talk.ask(f"unknown partitions, v{version}", "anna", unknown, version)
+            await recorder.ask(f"unknown partitions, v{version}", "anna", unknown, version)
         fenced = marker(one._replace(epoch=one.epoch - 1), {"w": [0]}, commit=True)
-        await talk.ask("an epoch of old", "anna", fenced, 1)
+        await recorder.ask("an epoch of old", "anna", fenced, 1)
         abort = marker(one, {"w": [0, 1], "nope": [0]}, commit=False, coordinator_epoch=5)
-        await talk.ask("an abort", "anna", abort, 1)
-        await talk.ask("an older coordinator", "anna", marker(one, {"w": [0]}, commit=True), 0)
-        await wait_for_stable_end(talk, "w", 0, 2)
+        await recorder.ask("an abort", "anna", abort, 1)
+        await recorder.ask("an older coordinator", "anna", marker(one, {"w": [0]}, commit=True), 0)
+        await wait_for_stable_end(recorder, "w", 0, 2)
         producers = m.DescribeProducersRequest.TopicRequest(name="w", partition_indexes=[0, 1])
-        answer = await talk.send("anna", m.DescribeProducersRequest(topics=[producers]), 0)
-        talk.note("producers", answer, ignoring=(*PRODUCER, "last_timestamp"))
+        answer = await recorder.send("anna", m.DescribeProducersRequest(topics=[producers]), 0)
+        recorder.note("producers", answer, ignoring=(*PRODUCER, "last_timestamp"))
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 def test_lists(ports: dict[str, int]) -> None:
-    async def story(talk: Talk) -> None:
-        one, two = await begun(talk, "l1"), await begun(talk, "l2")
-        await talk.send("anna", add(one, {"t": [0]}), 3)
-        await talk.send("anna", add(two, {"t": [0]}), 3)
-        await talk.send("anna", end(two, commit=True), 3)
-        await wait_for_state(talk, "l2", "CompleteCommit")
+    async def scenario(recorder: RequestRecorder) -> None:
+        one, two = await begun(recorder, "l1"), await begun(recorder, "l2")
+        await recorder.send("anna", add(one, {"t": [0]}), 3)
+        await recorder.send("anna", add(two, {"t": [0]}), 3)
+        await recorder.send("anna", end(two, commit=True), 3)
+        await wait_for_state(recorder, "l2", "CompleteCommit")
         ours = {one.id, two.id}
         for label, fields in (
             ("all", {}),
@@ -357,62 +361,62 @@ def test_lists(ports: dict[str, int]) -> None:
             ("nothing known", {"state_filters": ["x"]}),
         ):
             request = m.ListTransactionsRequest(producer_id_filters=sorted(ours), **fields)  # type: ignore[arg-type]
-            await talk.ask(label, "anna", request, 1, ignoring=PRODUCER)
-            await talk.ask(f"{label}, v0", "anna", request, 0, ignoring=PRODUCER)
+            await recorder.ask(label, "anna", request, 1, ignoring=PRODUCER)
+            await recorder.ask(f"{label}, v0", "anna", request, 0, ignoring=PRODUCER)
         old = m.ListTransactionsRequest(producer_id_filters=sorted(ours), duration_filter=10**9)
-        await talk.ask("older than that", "anna", old, 1, ignoring=PRODUCER)
+        await recorder.ask("older than that", "anna", old, 1, ignoring=PRODUCER)
         none = m.ListTransactionsRequest(producer_id_filters=[10**9])
-        await talk.ask("of nobody", "anna", none, 1)
-        await talk.ask("aborted", "anna", end(one, commit=False), 3)
+        await recorder.ask("of nobody", "anna", none, 1)
+        await recorder.ask("aborted", "anna", end(one, commit=False), 3)
 
-    same(ports, story)
+    same(ports, scenario)
 
 
 TOOL = "org.apache.kafka.tools.TransactionsCommand"
 VERIFICATION = "transaction.partition.verification.enable"
 
 
-async def verify(talk: Talk, enabled: bool) -> None:
+async def verify(recorder: RequestRecorder, enabled: bool) -> None:
     """Set whether first batches are verified, while the broker runs."""
     setting = m.IncrementalAlterConfigsRequest.AlterableConfig(name=VERIFICATION, value=str(enabled).lower())
     row = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=4, resource_name="", configs=[setting]
     )
-    answer = await talk.send("anna", m.IncrementalAlterConfigsRequest(resources=[row]), 1)
+    answer = await recorder.send("anna", m.IncrementalAlterConfigsRequest(resources=[row]), 1)
     assert answer.responses[0].error_code == 0, answer
 
 
-async def hang(talk: Talk, prefix: str = "k") -> None:
+async def hang(recorder: RequestRecorder, prefix: str = "k") -> None:
     """Producers of a tool's story: one whose transaction is open, one whose is over, and one that hangs: in a
     log, where its coordinator knows nothing of it."""
     ids = [f"{prefix}-{name}" for name in ("open", "over", "hanging")]
-    one, two, hanging = [await begun(talk, name) for name in ids]
+    one, two, hanging = [await begun(recorder, name) for name in ids]
     for producer in (one, two):
-        await talk.send("anna", add(producer, {"x": [0]}), 3)
-        answer = await talk.send("anna", produce(producer[0], "x", {0: batch(producer, 0, b"x")}), 9)
+        await recorder.send("anna", add(producer, {"x": [0]}), 3)
+        answer = await recorder.send("anna", produce(producer[0], "x", {0: batch(producer, 0, b"x")}), 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
-    await talk.send("anna", end(two, commit=True), 3)
-    await wait_for_state(talk, ids[1], "CompleteCommit")
-    await verify(talk, False)
+    await recorder.send("anna", end(two, commit=True), 3)
+    await wait_for_state(recorder, ids[1], "CompleteCommit")
+    await verify(recorder, False)
 
     async def slipped_in() -> bool:
         request = produce(ids[2], "x", {1: batch(hanging, 0, b"hangs")})
-        answer = await talk.send("anna", request, 9)
+        answer = await recorder.send("anna", request, 9)
         return bool(answer.responses[0].partition_responses[0].error_code == 0)
 
     await until(slipped_in)
-    talk.note("ids", {str(each.id): each.transactional_id for each in (one, two, hanging)})
+    recorder.note("ids", {str(each.id): each.transactional_id for each in (one, two, hanging)})
 
 
-async def verify_again(talk: Talk) -> None:
-    await verify(talk, True)
+async def verify_again(recorder: RequestRecorder) -> None:
+    await verify(recorder, True)
 
     numbers = itertools.count()
 
     async def refused() -> bool:
         name = f"k-late-{next(numbers)}"  # One that slipped in goes on unasked.
-        other = await begun(talk, name)
-        answer = await talk.send("anna", produce(name, "y", {0: batch(other, 0, b"late")}), 9)
+        other = await begun(recorder, name)
+        answer = await recorder.send("anna", produce(name, "y", {0: batch(other, 0, b"late")}), 9)
         return bool(answer.responses[0].partition_responses[0].error_code)
 
     await until(refused)
@@ -482,7 +486,7 @@ def test_kafka_transactions_sh(ports: dict[str, int], tmp_path: Path) -> None:
 
 def test_ottla_transactions_tells_what_kafkas_tool_tells(ports: dict[str, int], tmp_path: Path) -> None:
     """Of both brokers, so that it is not our broker's opinion of itself."""
-    side_by_side(ports, lambda talk: hang(talk, "o"))
+    side_by_side(ports, lambda recorder: hang(recorder, "o"))
     for name, port in ports.items():
         address = f"127.0.0.1:{port}"
 
@@ -490,8 +494,8 @@ def test_ottla_transactions_tells_what_kafkas_tool_tells(ports: dict[str, int], 
             return CliRunner().invoke(main, ["transactions", *words, "-b", address, "-o", "json"])
 
         def rows(*words: str) -> list[list[str]]:
-            told = json.loads(ottla(*words).stdout)
-            return sorted([str(value) for value in row.values()] for row in told)
+            reported = json.loads(ottla(*words).stdout)
+            return sorted([str(value) for value in row.values()] for row in reported)
 
         def asked(*lines: str, address: str = address) -> list[list[list[str]]]:
             commands = [Command(TOOL, ["--bootstrap-server", address, *line.split()]) for line in lines]

@@ -86,9 +86,9 @@ def test_nodes_belong_to_whom_zookeeper_has_authenticated(
 def test_who_is_not_let_in_is_told_why(zookeeper: SecuredZooKeeper) -> None:
     expired = zookeeper.authority.sign("broker", ends=datetime.timedelta(hours=-1))
     expired_pem = expired.write_pem(zookeeper.directory / "expired.pem")
-    stranger = Authority("Somebody else")
-    strange_pem = stranger.sign("broker").write_pem(zookeeper.directory / "strange.pem")
-    other_ca = stranger.write(zookeeper.directory / "other.pem")
+    other_authority = Authority("Somebody else")
+    foreign_pem = other_authority.sign("broker").write_pem(zookeeper.directory / "strange.pem")
+    other_ca = other_authority.write(zookeeper.directory / "other.pem")
     secure, plain = zookeeper.secure, zookeeper.plain
     nothing = zookeeper.tls()
     del nothing["zookeeper.ssl.keystore.location"]
@@ -102,7 +102,7 @@ def test_who_is_not_let_in_is_told_why(zookeeper: SecuredZooKeeper) -> None:
         (plain, access({}), "requires SASL authentication"),
         (secure, access(zookeeper.tls(trusted=other_ca)), "its certificate is not trusted"),
         (secure, access(zookeeper.tls(expired_pem)), "rejected the client certificate: certificate unknown"),
-        (secure, access(zookeeper.tls(strange_pem)), "rejected the client certificate: certificate unknown"),
+        (secure, access(zookeeper.tls(foreign_pem)), "rejected the client certificate: certificate unknown"),
         (secure, access(nothing), "rejected the client certificate: bad certificate"),
         (secure, access({}), f"no response from ZooKeeper at {secure}: {secure}: "),
     ]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from acl_scenes import offsets_to_commit
+from acl_scenarios import offsets_to_commit
 from confluent_kafka import Consumer, Producer, TopicPartition
-from group_talk import until as until_async
-from secured import JAAS, SaslTalk
+from request_recorder import until as until_async
+from secured import JAAS, RawSaslConnection
 from secured_zookeeper import USER, Acl, SecuredZooKeeper
 
 from bench.apache_kafka import LEAN_JVM, SMALL_BROKER_JVM, KafkaBroker, java_command
@@ -40,7 +40,7 @@ from ottla.security.acls import (
 )
 from ottla.security.scram import salted_password
 from ottla.wire.connection import BrokerConnection
-from tests.judges import needs_kafka_jars
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -157,9 +157,9 @@ async def deeds(port: int) -> None:
 
 
 def token(port: int) -> None:
-    with SaslTalk(port) as talk:
-        talk.log_in()
-        answer: Any = talk.ask(m.CreateDelegationTokenRequest(max_lifetime_ms=-1), 3)
+    with RawSaslConnection(port) as raw:
+        raw.log_in()
+        answer: Any = raw.ask(m.CreateDelegationTokenRequest(max_lifetime_ms=-1), 3)
         assert answer.error_code == 0
 
 
@@ -175,7 +175,7 @@ def comparable(acls: dict[str, frozenset[Acl]]) -> dict[str, frozenset[Acl]]:
     return {re.sub(r"^(/delegation_token/tokens)/.+", r"\1/ID", path): found for path, found in names.items()}
 
 
-def settled(tree: Any, chroot: str) -> bool:
+def is_quiescent(tree: Any, chroot: str) -> bool:
     """The controller has done its part: partitions are led, and what was deleted is gone."""
     led = tree.exists(f"{chroot}/brokers/topics/orders/partitions/1/state")
     return bool(led) and not tree.get_children(f"{chroot}/admin/delete_topics")
@@ -194,7 +194,7 @@ def test_every_node_has_the_acl_that_kafka_would_have_given_it(brokers: Brokers)
     for chroot, (port, properties) in places.items():
         asyncio.run(deeds(port))
         token(sasl_port(properties))
-        until(partial(settled, brokers.zookeeper.tree, chroot), f"{chroot} is at rest")
+        until(partial(is_quiescent, brokers.zookeeper.tree, chroot), f"{chroot} is at rest")
         found[chroot] = comparable(brokers.zookeeper.acls(chroot))
     assert found["/ottla"] == found["/kafka"]
     ours = found["/ottla"]

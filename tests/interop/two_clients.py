@@ -54,7 +54,7 @@ class Sending(Protocol):
 
 
 class Reading(Protocol):
-    told: list[tuple[str, list[int]]]
+    callbacks: list[tuple[str, list[int]]]
     """What listeners heard: got, gave or lost, and which partitions."""
 
     def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
@@ -152,11 +152,11 @@ class OurProducer:
 class OurConsumer:
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self._consumer = blocking.Consumer({"bootstrap.servers": bootstrap, **settings})
-        self.told: list[tuple[str, list[int]]] = []
+        self.callbacks: list[tuple[str, list[int]]] = []
 
     def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
         def listener(what: str) -> Callable[[list[TopicPartition]], None]:
-            return lambda places: self.told.append((what, sorted(tp.partition for tp in places)))
+            return lambda places: self.callbacks.append((what, sorted(tp.partition for tp in places)))
 
         self._consumer.subscribe(
             topics,
@@ -202,12 +202,13 @@ class OurConsumer:
         self._consumer.commit(None if offsets is None else _ours(offsets))
 
     def commit_later(self, offsets: Mapping[Place, tuple[int, str]]) -> str:
-        told: list[str] = []
+        callbacks: list[str] = []
         self._consumer.commit_nowait(
-            _ours(offsets), lambda _, error: told.append("done" if error is None else what_went_wrong(error))
+            _ours(offsets),
+            lambda _, error: callbacks.append("done" if error is None else what_went_wrong(error)),
         )
-        _until(lambda: told)
-        return told[0]
+        _until(lambda: callbacks)
+        return callbacks[0]
 
     def committed(self, places: Iterable[Place]) -> list[tuple[int, str] | None]:
         wanted = [TopicPartition(*place) for place in places]
@@ -269,10 +270,12 @@ class TheirProducer:
     def send(
         self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
     ) -> Callable[[], Outcome]:
-        told: list[Outcome] = []
+        callbacks: list[Outcome] = []
 
         def on_delivery(error: Any, message: Any) -> None:
-            told.append((message.partition(), message.offset()) if error is None else what_went_wrong(error))
+            callbacks.append(
+                (message.partition(), message.offset()) if error is None else what_went_wrong(error)
+            )
 
         names = {"timestamp_ms": "timestamp"}
         given: dict[str, Any] = {names.get(name, name): value for name, value in more.items()}
@@ -280,16 +283,16 @@ class TheirProducer:
         try:
             self._producer.produce(topic, value, key, **given)
         except KafkaException as error:
-            told.append(what_went_wrong(error))
+            callbacks.append(what_went_wrong(error))
 
         def arrived() -> bool:
-            if not told:
+            if not callbacks:
                 self._producer.poll(0.1)  # says how many reports it served, of any record
-            return bool(told)
+            return bool(callbacks)
 
         def outcome() -> Outcome:
             _until(arrived)
-            return told[0]
+            return callbacks[0]
 
         return outcome
 
@@ -325,15 +328,15 @@ class TheirConsumer:
             {"bootstrap.servers": bootstrap, "enable.partition.eof": True, **given}
         )
         self._ended: set[Place] = set()
-        self.told: list[tuple[str, list[int]]] = []
+        self.callbacks: list[tuple[str, list[int]]] = []
 
     def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
         def listener(what: str) -> Callable[[Any, list[Any]], None]:
-            def tell(_: Any, places: list[Any]) -> None:
+            def record(_: Any, places: list[Any]) -> None:
                 if places:
-                    self.told.append((what, sorted(place.partition for place in places)))
+                    self.callbacks.append((what, sorted(place.partition for place in places)))
 
-            return tell
+            return record
 
         names = list(topics) if pattern is None else [f"^{pattern}$"]
         self._consumer.subscribe(

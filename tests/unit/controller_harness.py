@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -41,6 +42,13 @@ M = TypeVar("M", bound=Message)
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 90))
+
+
+class FirstOfAll(Random):
+    """Always the first of the numbers to choose from; ids are random."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0 if stop is None else start
 
 
 class FakeBroker:
@@ -153,7 +161,7 @@ class Node:
             config=cluster.config,
             clock=cluster.clock,
             inter_broker=InterBrokerClient(lambda _: None, cluster.connect, request_timeout_s=30),
-            random_below=lambda n: 0,
+            random=FirstOfAll(),
         )
 
     @property
@@ -206,7 +214,7 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         for broker_id in self.initial:
             await self.start(broker_id)
-        await self.settled()
+        await self.wait_until_quiet()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -241,7 +249,7 @@ class Cluster:
                 raise AssertionError(f"never came true: {what or condition}")
             await asyncio.sleep(0.001)
 
-    async def settled(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Wait until the controller knows all live brokers, and has told them all that it has to say."""
 
         def knows() -> bool:
@@ -252,11 +260,11 @@ class Cluster:
             )
 
         await self.until(knows, "all brokers know all brokers")
-        heard, quiet_turns = -1, 0
+        counted, quiet_turns = -1, 0
         while quiet_turns < 50:
             await asyncio.sleep(0)
             now = sum(len(node.fake.received) for node in self.nodes.values())
-            heard, quiet_turns = now, quiet_turns + 1 if now == heard else 0
+            counted, quiet_turns = now, quiet_turns + 1 if now == counted else 0
 
     def state(self, topic: str, partition: int = 0) -> PartitionState | None:
         node = self.tree.find(znodes.state_path(topic, partition))

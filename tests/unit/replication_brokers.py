@@ -55,7 +55,7 @@ class Broker:
             OffsetForLeaderEpochRequest.api_key: 4,
         }
         self.requests: list[tuple[Any, int]] = []
-        self.news = asyncio.Event()
+        self.events = asyncio.Event()
         config = BrokerConfig.from_properties(
             {
                 "broker.id": str(broker_id),
@@ -65,7 +65,7 @@ class Broker:
                 **settings,
             }
         )
-        self.heard = RecordingListener()
+        self.recorder = RecordingListener()
         self.cache = MetadataCache()
         self.logs = LogManager(config.log_dirs, broker_id, "cluster", topic_defaults(config))
         self.logs.load(brokers.now_ms)
@@ -78,14 +78,14 @@ class Broker:
             monotonic_clock=lambda: brokers.now_ms,
             inter_broker=InterBrokerClient(self.cache.broker, brokers.connect, request_timeout_s=30),
             alter_partition=brokers.alter_partition,
-            listener=self.heard,
+            listener=self.recorder,
         )
         self.manager.start()
 
     def produce(self, *values: str, partition: int = 0, acks: int = -1) -> None:
         leader = self.manager.partition(TOPIC, partition)
         leader.append_as_leader(batch(*values), required_acks=acks, now_ms=self.brokers.now_ms)
-        self.news.set()
+        self.events.set()
 
     async def answer(self, message: Any) -> Any:
         match message:
@@ -102,10 +102,10 @@ class Broker:
         replica_id = max(request.replica_id, request.replica_state.replica_id)
         response = self._read(request, replica_id)
         if not any(p.records or p.error_code for t in response.responses for p in t.partitions):
-            self.news.clear()
+            self.events.clear()
             try:
                 async with asyncio.timeout(0.02):
-                    await self.news.wait()
+                    await self.events.wait()
             except TimeoutError:
                 return response
             response = self._read(request, replica_id)
@@ -297,7 +297,7 @@ class Brokers:
             ],
         )
 
-    def tell(self, *brokers: int, **order: Any) -> dict[int, LeaderAndIsrResponse]:
+    def leader_and_isr(self, *brokers: int, **order: Any) -> dict[int, LeaderAndIsrResponse]:
         """LeaderAndIsr to `brokers`, or to all."""
         request = self.order(**order)
         return {

@@ -51,25 +51,25 @@ class RecordingListener:
     """A listener that writes down what it hears."""
 
     def __init__(self) -> None:
-        self.news: list[tuple[str, int]] = []
+        self.events: list[tuple[str, int]] = []
 
     def high_watermark_advanced(self, p: Partition) -> None:
-        self.news.append(("high watermark", p.high_watermark))
+        self.events.append(("high watermark", p.high_watermark))
 
     def log_appended(self, p: Partition) -> None:
-        self.news.append(("appended", p.log.log_end_offset))
+        self.events.append(("appended", p.log.log_end_offset))
 
     def changed(self, p: Partition) -> None:
-        self.news.append(("changed", p.log.log_start_offset))
+        self.events.append(("changed", p.log.log_start_offset))
 
     def became_leader(self, p: Partition) -> None:
-        self.news.append(("leader", p.leader_epoch))
+        self.events.append(("leader", p.leader_epoch))
 
     def became_follower(self, p: Partition) -> None:
-        self.news.append(("follower", p.leader_epoch))
+        self.events.append(("follower", p.leader_epoch))
 
     def stopped(self, p: Partition, deleted: bool) -> None:
-        self.news.append(("deleted" if deleted else "stopped", p.leader_epoch))
+        self.events.append(("deleted" if deleted else "stopped", p.leader_epoch))
 
 
 class Cluster:
@@ -81,7 +81,7 @@ class Cluster:
         self.now_ms = 1_000_000
         self.replicas = list(range(1, replicas + 1))
         self.alive: set[int] = set(self.replicas)
-        self.heard: dict[int, RecordingListener] = {}
+        self.listeners: dict[int, RecordingListener] = {}
         self.proposals: list[tuple[Partition, IsrChange]] = []
         self.nodes: dict[int, Partition] = {}
         self.fetches: dict[int, FollowerFetch] = {}
@@ -100,14 +100,14 @@ class Cluster:
     def start(self, broker: int, *, high_watermark: int = 0) -> Partition:
         """Open a broker's log (whatever the last run left) with a checkpointed high watermark."""
         self.alive.add(broker)
-        self.heard[broker] = RecordingListener()
+        self.listeners[broker] = RecordingListener()
         log = Log.open(self.path / f"{broker}" / f"{TOPIC}-0", self.config, now_ms=self.now_ms)
         partition = self.nodes[broker] = Partition(
             TOPIC,
             0,
             broker,
             log,
-            listener=self.heard[broker],
+            listener=self.listeners[broker],
             propose_isr=lambda p, change: self.proposals.append((p, change)),
             is_eligible=lambda other: other in self.alive,
             lag_ms_max=LAG_MS_MAX,
@@ -140,16 +140,16 @@ class Cluster:
             topic_id=TOPIC_ID,
         )
 
-    def elect(self, leader: int, isr: list[int] | None = None, tell: set[int] | None = None) -> None:
-        """Bump the epoch with `leader` (and the ISR); tell all that live, or only some."""
+    def elect(self, leader: int, isr: list[int] | None = None, informed: set[int] | None = None) -> None:
+        """Bump the epoch with `leader` (and the ISR); inform all live brokers, or only `informed`."""
         self.leader_id = leader
         self.isr = list(self.isr if isr is None else isr)
         self.leader_epoch += 1
         self.partition_epoch += 1
-        for broker in sorted(self.alive if tell is None else tell):
-            self.tell(broker)
+        for broker in sorted(self.alive if informed is None else informed):
+            self.leader_and_isr(broker)
 
-    def tell(self, broker: int) -> None:
+    def leader_and_isr(self, broker: int) -> None:
         """LeaderAndIsr to one broker."""
         node = self.nodes[broker]
         if self.leader_epoch <= node.leader_epoch:

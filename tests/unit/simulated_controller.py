@@ -107,7 +107,7 @@ class SimulatedController:
     def lead(self, tp: TopicPartition = T0) -> LeaderAndIsr:
         return self.context.leaders[tp]
 
-    def told(self, tp: TopicPartition = T0) -> list[int]:
+    def reported(self, tp: TopicPartition = T0) -> list[int]:
         """The brokers that got a LeaderAndIsr for the partition in the last decision."""
         return sorted(b for b, states in self.effects.leader_and_isr.items() if tp in states)
 

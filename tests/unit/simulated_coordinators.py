@@ -246,7 +246,7 @@ class Client:
 
     def __init__(
         self,
-        world: SimulatedGroups,
+        simulation: SimulatedGroups,
         name: str,
         group: str,
         *,
@@ -258,8 +258,8 @@ class Client:
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
     ) -> None:
-        self.world = world
-        self.coordinator = world.coordinator
+        self.simulation = simulation
+        self.coordinator = simulation.coordinator
         self.name = name
         self.group = group
         self.instance_id = instance_id
@@ -274,15 +274,15 @@ class Client:
         self.is_leader = False
         self.assignment = b""
 
-    def at(self, world: SimulatedGroups) -> Client:
+    def at(self, simulation: SimulatedGroups) -> Client:
         """Go on with another broker."""
-        self.world, self.coordinator = world, world.coordinator
+        self.simulation, self.coordinator = simulation, simulation.coordinator
         return self
 
     def restarted(self) -> Client:
         """The process anew: it knows its configuration, and nothing else."""
         return Client(
-            self.world,
+            self.simulation,
             self.name,
             self.group,
             instance_id=self.instance_id,
@@ -364,7 +364,7 @@ class Client:
         self, offset: int, *, topic: str = "t", partition: int = 0, metadata: str = ""
     ) -> ErrorCode:
         return await commit(
-            self.world,
+            self.simulation,
             offset,
             group=self.group,
             topic=topic,
@@ -377,7 +377,7 @@ class Client:
 
 
 async def commit(
-    world: SimulatedGroups,
+    simulation: SimulatedGroups,
     offset: int,
     *,
     group: str = "g",
@@ -409,5 +409,5 @@ async def commit(
             )
         ],
     )
-    response = await world.coordinator.offset_commit(request, 8, CONTEXT)
+    response = await simulation.coordinator.offset_commit(request, 8, CONTEXT)
     return ErrorCode(response.topics[0].partitions[0].error_code)

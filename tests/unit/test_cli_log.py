@@ -64,7 +64,7 @@ def test_files_that_name_logs_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "exit_code", "told"),
+    ("name", "content", "exit_code", "message"),
     [
         ("leader-epoch-checkpoint", b"0\n1\nx\n", 1, "leader-epoch-checkpoint: not enough values"),
         ("00000000000000000005.snapshot", b"\0\1abc", 1, "5.snapshot: 5 bytes are too few"),
@@ -76,12 +76,12 @@ def test_files_that_name_logs_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_makes_no_sense_is_named(
-    tmp_path: Path, name: str, content: bytes, exit_code: int, told: str
+    tmp_path: Path, name: str, content: bytes, exit_code: int, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     result = CliRunner().invoke(main, ["log", "dump", str(tmp_path / name)])
     assert (result.exit_code, "Traceback" in result.output) == (exit_code, False)
-    assert told in result.output
+    assert message in result.output
 
 
 def backwards(data: bytes) -> str:

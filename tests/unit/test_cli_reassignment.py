@@ -11,7 +11,6 @@ from ottla.cli.reassign import log_dir_state
 from ottla.cli.reassignment import BadPlan, parse_plan, parse_topics
 from ottla.cli.topics import problems_of
 from ottla.cli.transactions import without_coordinator
-from ottla.client.admin_member_types import ProducerState, TransactionDescription
 from ottla.client.admin_types import (
     ConfigChange,
     ConfigOperation,
@@ -19,10 +18,12 @@ from ottla.client.admin_types import (
     ConfigType,
     Node,
     PartitionDescription,
+    ProducerState,
     Reassignment,
     ReplicaLogDirs,
     TopicPartition,
     TopicPartitionReplica,
+    TransactionDescription,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from assignor_cases import Case, shown, story
+from assignor_cases import Case, scenario, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def test_groups_are_assigned_as_kafka_assigned_them() -> None:
     seen: set[str] = set()
     cases: list[Case] = []
     for seed in range(50):
-        cases += story(seed)
+        cases += scenario(seed)
     assert len(lines) == len(cases)
     for case, line in zip(cases, lines, strict=True):
         seen.add(case.assignor)

@@ -40,7 +40,7 @@ def answer(*topics: m.MetadataResponse.MetadataResponseTopic) -> m.MetadataRespo
     return m.MetadataResponse(brokers=brokers, topics=list(topics))
 
 
-def told(cluster: Cluster, now: float, *topics: m.MetadataResponse.MetadataResponseTopic) -> None:
+def reported(cluster: Cluster, now: float, *topics: m.MetadataResponse.MetadataResponseTopic) -> None:
     assert cluster.request(now) is not None
     cluster.take(answer(*topics), now)
 
@@ -67,7 +67,7 @@ def test_a_client_asks_at_once_and_then_once_metadata_is_old() -> None:
 def test_a_new_topic_is_asked_for_alone_and_at_once() -> None:
     cluster = a_cluster()
     cluster.add("orders", 0.0)
-    told(cluster, 0.0, topic("orders", (1, 0)))
+    reported(cluster, 0.0, topic("orders", (1, 0)))
     cluster.add("clicks", 0.01)
     assert asked(cluster.request(0.01)) == ["clicks"]
     cluster.take(answer(topic("clicks", (2, 0))), 0.02)
@@ -92,40 +92,40 @@ def test_a_topic_that_is_not_there_is_asked_for_ever_less_often() -> None:
     pauses = []
     now = 0.0
     for _ in range(5):
-        told(cluster, now, topic("orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        reported(cluster, now, topic("orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         pauses.append(round(cluster.next_time(now) - now, 3))
         now = cluster.next_time(now)
     assert pauses == [0.1, 0.1, 0.2, 0.4, 0.8]
     assert cluster.error("orders") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    told(cluster, now, topic("orders", (1, 0)))
+    reported(cluster, now, topic("orders", (1, 0)))
     assert (cluster.partitions("orders"), cluster.error("orders")) == (1, ErrorCode.NONE)
 
 
 def test_a_forbidden_topic_is_not_asked_for_again_soon() -> None:
     cluster = a_cluster()
     cluster.add("orders", 0.0)
-    told(cluster, 0.0, topic("orders", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    reported(cluster, 0.0, topic("orders", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     assert cluster.next_time(0.0) == 300.0
 
 
 def test_leader_epochs_never_go_back() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
-    told(cluster, 0.0, topic("orders", (1, 5)))
+    reported(cluster, 0.0, topic("orders", (1, 5)))
     cluster.invalidate(TP)
-    told(cluster, 1.0, topic("orders", (2, 4)))
+    reported(cluster, 1.0, topic("orders", (2, 4)))
     assert cluster.leader(TP) == Leader(1, 5)
     cluster.invalidate(TP)
-    told(cluster, 2.0, topic("orders", (2, 6)))
+    reported(cluster, 2.0, topic("orders", (2, 6)))
     assert cluster.leader(TP) == Leader(2, 6)
 
 
 def test_epochs_begin_anew_with_a_topic_that_was_deleted_and_made_again() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
-    told(cluster, 0.0, topic("orders", (1, 5)))
+    reported(cluster, 0.0, topic("orders", (1, 5)))
     cluster.invalidate("orders")
-    told(cluster, 1.0, topic("orders", (2, 0), topic_id=NEW_ID))
+    reported(cluster, 1.0, topic("orders", (2, 0), topic_id=NEW_ID))
     assert cluster.leader(TP) == Leader(2, 0)
     assert (cluster.topic_name(OLD_ID), cluster.topic_name(NEW_ID)) == (None, "orders")
 
@@ -133,7 +133,7 @@ def test_epochs_begin_anew_with_a_topic_that_was_deleted_and_made_again() -> Non
 def test_brokers_without_topic_ids_are_understood() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
-    told(cluster, 0.0, topic("orders", (1, -1), topic_id=ZERO_UUID))
+    reported(cluster, 0.0, topic("orders", (1, -1), topic_id=ZERO_UUID))
     assert cluster.topic_id("orders") is None
     assert cluster.leader(TP) == Leader(1, -1)
 
@@ -141,7 +141,7 @@ def test_brokers_without_topic_ids_are_understood() -> None:
 def test_a_partition_without_leader_makes_the_client_ask_again() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
-    told(cluster, 0.0, topic("orders", (-1, 3)))
+    reported(cluster, 0.0, topic("orders", (-1, 3)))
     assert cluster.leader(TP) is None
     assert cluster.next_time(0.0) == 0.1
 
@@ -149,7 +149,7 @@ def test_a_partition_without_leader_makes_the_client_ask_again() -> None:
 def test_who_leads_instead_is_taken_from_an_answer_if_it_is_newer() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
-    told(cluster, 0.0, topic("orders", (1, 5)))
+    reported(cluster, 0.0, topic("orders", (1, 5)))
     assert not cluster.take_leader(TP, Leader(2, 5))
     assert not cluster.take_leader(TP, Leader(3, 6)), "nobody has said where broker 3 is"
     assert cluster.take_leader(TP, Leader(3, 6), [Node(3, "here", 9003)])
@@ -160,7 +160,7 @@ def test_idle_topics_are_forgotten() -> None:
     cluster = a_cluster(metadata_max_idle_ms=60_000, metadata_max_age_ms=50_000)
     cluster.add("orders", 0.0)
     cluster.add("clicks", 0.0)
-    told(cluster, 0.0, topic("orders", (1, 0)), topic("clicks", (1, 0)))
+    reported(cluster, 0.0, topic("orders", (1, 0)), topic("clicks", (1, 0)))
     cluster.add("clicks", 40.0)
     assert asked(cluster.request(61.0)) == ["clicks"]
     cluster.take(answer(topic("clicks", (1, 0))), 61.0)

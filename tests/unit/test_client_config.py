@@ -35,7 +35,7 @@ def test_defaults_are_those_of_kafkas_producer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"linger.ms": "soon"}, r"linger.ms='soon': must be a whole number from 0"),
         ({"linger.ms": True}, r"linger.ms=True: must be a whole number"),
@@ -57,8 +57,10 @@ def test_defaults_are_those_of_kafkas_producer() -> None:
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, r"sasl.jaas.config: not set"),
     ],
 )
-def test_a_mistake_is_told_with_key_value_and_what_is_allowed(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_mistake_is_told_with_key_value_and_what_is_allowed(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         ProducerConfig.of({**AT, **settings})
 
 

@@ -235,19 +235,19 @@ def test_an_answer_to_somebody_elses_request_ends_the_connection() -> None:
 def test_an_answer_may_send_the_next_request() -> None:
     async def use(connection: BrokerConnection) -> None:
         loop = asyncio.get_running_loop()
-        heard: list[object] = []
+        received: list[object] = []
         done = loop.create_future()
 
         def answered(response: object) -> None:
-            heard.append(response)
-            if len(heard) < 3:
+            received.append(response)
+            if len(received) < 3:
                 connection.send(MetadataRequest(), 9, 30, answered)
             else:
                 done.set_result(None)
 
         connection.send(MetadataRequest(), 9, 30, answered)
         await done
-        assert all(isinstance(response, MetadataResponse) for response in heard)
+        assert all(isinstance(response, MetadataResponse) for response in received)
         lost = loop.create_future()
         connection.send(MetadataRequest(), 9, 30, lost.set_result)
         connection.close()

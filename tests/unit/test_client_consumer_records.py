@@ -85,7 +85,7 @@ def test_a_record_that_cannot_be_read_stops_its_partition_until_it_is_left_out()
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (
             {"auto_offset_reset": "oldest"},
@@ -98,10 +98,10 @@ def test_a_record_that_cannot_be_read_stops_its_partition_until_it_is_left_out()
         ({"group_protocol": "consumer"}, "must be one of classic"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], told: str) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**settings)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_settings_of_a_java_client_are_taken() -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future, as_completed, wait
 import pytest
 
 from ottla.client.core.types import RecordMetadata
-from ottla.client.delivery_futures import DeliveryFuture
+from ottla.client.deliveries import DeliveryFuture
 
 WRITTEN = RecordMetadata("t", 0, 5, 1)
 
@@ -64,11 +64,11 @@ def test_many_wait_for_one_and_one_for_many() -> None:
 
 def test_callbacks_cancellation_and_event_loops() -> None:
     future, cancelled, awaited, failed = some(4)
-    told: list[object] = []
-    future.add_done_callback(told.append)
+    reported: list[object] = []
+    future.add_done_callback(reported.append)
     future.set_result(WRITTEN)
-    future.add_done_callback(told.append)
-    assert told == [future, future]
+    future.add_done_callback(reported.append)
+    assert reported == [future, future]
     threading.Timer(0.05, cancelled.cancel).start()
     with pytest.raises(CancelledError):
         cancelled.result(10)

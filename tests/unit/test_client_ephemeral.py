@@ -20,7 +20,7 @@ def middle(least: float, most: float) -> float:
     return (least + most) / 2
 
 
-class World:
+class EphemeralGroupSimulation:
     def __init__(self) -> None:
         self.config = ConsumerConfig.of(
             bootstrap_servers="h:1", group_id="g", group_ephemeral=True, auto_offset_reset="earliest"
@@ -43,7 +43,7 @@ class World:
         return [type(each.message).__name__ for each in self.group.poll(self.now)]
 
     def hears(self, response: Any) -> None:
-        self.group.answered("", response, self.now)
+        self.group.on_response("", response, self.now)
 
 
 def looked(offset: int | None = None, error: int = 0) -> OffsetFetchResponse:
@@ -60,43 +60,43 @@ def deleted(error: int = 0) -> DeleteGroupsResponse:
 
 @pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
 def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
-    world = World()
-    assert (world.asks(), world.group.vanishing) == ([], False)
-    world.group.vanish()
-    assert world.asks() == []
-    world.leaving = False
-    assert world.asks() == ["OffsetFetchRequest"]
-    assert world.asks() == []
-    world.hears(looked())
-    assert world.asks() == ["DeleteGroupsRequest"]
-    world.hears(deleted(error))
-    assert (world.asks(), world.group.vanishing) == ([], False)
+    simulation = EphemeralGroupSimulation()
+    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
+    simulation.group.vanish()
+    assert simulation.asks() == []
+    simulation.leaving = False
+    assert simulation.asks() == ["OffsetFetchRequest"]
+    assert simulation.asks() == []
+    simulation.hears(looked())
+    assert simulation.asks() == ["DeleteGroupsRequest"]
+    simulation.hears(deleted(error))
+    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
 
 
 def test_a_group_with_offsets_stays() -> None:
-    world = World()
-    world.leaving = False
-    world.group.vanish()
-    assert world.asks() == ["OffsetFetchRequest"]
-    world.hears(looked(offset=3))
-    assert (world.asks(), world.group.vanishing) == ([], False)
+    simulation = EphemeralGroupSimulation()
+    simulation.leaving = False
+    simulation.group.vanish()
+    assert simulation.asks() == ["OffsetFetchRequest"]
+    simulation.hears(looked(offset=3))
+    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
 
 
 def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
-    world = World()
-    world.leaving = False
-    world.group.vanish()
-    world.asks()
-    world.hears(looked(error=ErrorCode.NOT_COORDINATOR))
-    assert world.group.next_time(0) > 0
-    world.now = 1
-    assert world.asks() == []
-    world.cluster.take_coordinator(GROUP, "g", Node(1, "h", 1))
-    assert world.asks() == ["OffsetFetchRequest"]
-    world.hears(looked())
-    assert world.asks() == ["DeleteGroupsRequest"]
-    world.hears(TimeoutError())
-    assert world.group.vanishing
+    simulation = EphemeralGroupSimulation()
+    simulation.leaving = False
+    simulation.group.vanish()
+    simulation.asks()
+    simulation.hears(looked(error=ErrorCode.NOT_COORDINATOR))
+    assert simulation.group.next_time(0) > 0
+    simulation.now = 1
+    assert simulation.asks() == []
+    simulation.cluster.take_coordinator(GROUP, "g", Node(1, "h", 1))
+    assert simulation.asks() == ["OffsetFetchRequest"]
+    simulation.hears(looked())
+    assert simulation.asks() == ["DeleteGroupsRequest"]
+    simulation.hears(TimeoutError())
+    assert simulation.group.vanishing
 
 
 @pytest.mark.parametrize(

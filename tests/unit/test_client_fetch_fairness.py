@@ -25,7 +25,7 @@ from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.positions import Positions
 from ottla.client.core.stats import Window
-from ottla.client.core.types import Outgoing, TopicPartition
+from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse, MetadataResponse
 from ottla.protocol.records import Record, build_batch
@@ -73,10 +73,10 @@ class SimulatedBroker:
 class Waiting:
     """A fetch at a broker."""
 
-    def __init__(self, outgoing: Outgoing, at: float) -> None:
-        assert isinstance(outgoing.message, FetchRequest)
-        self.outgoing = outgoing
-        self.request = outgoing.message
+    def __init__(self, unsent: UnsentRequest, at: float) -> None:
+        assert isinstance(unsent.message, FetchRequest)
+        self.unsent = unsent
+        self.request = unsent.message
         self.opened = False
         self.deadline = at + self.request.max_wait_ms / 1000
 
@@ -150,7 +150,7 @@ class SimulatedCluster:
             response = self.respond(waiting)
             if response is not None:
                 self.waiting.remove(waiting)
-                self.fetcher.answered(waiting.outgoing.tag, response, self.now)
+                self.fetcher.on_response(waiting.unsent.tag, response, self.now)
                 self.woken = True
         self.buffered_max = max(self.buffered_max, self.buffer.bytes)
         if reads:
@@ -164,9 +164,9 @@ class SimulatedCluster:
         while self.woken or self.fetcher.next_time(self.now - ROUND_S) <= self.now:
             self.woken = False
             out = self.fetcher.poll(self.now)
-            self.waiting += [Waiting(outgoing, self.now) for outgoing in out]
-            self.requests += [each for outgoing in out if isinstance(each := outgoing.message, FetchRequest)]
-            nodes = [waiting.outgoing.node_id for waiting in self.waiting]
+            self.waiting += [Waiting(unsent, self.now) for unsent in out]
+            self.requests += [each for unsent in out if isinstance(each := unsent.message, FetchRequest)]
+            nodes = [waiting.unsent.node_id for waiting in self.waiting]
             assert len(nodes) == len(set(nodes)), "two fetches on their way to one broker"
             if not out:
                 break
@@ -195,7 +195,7 @@ class SimulatedCluster:
 
     def respond(self, waiting: Waiting) -> FetchResponse | None:
         """None: it waits on."""
-        broker, request = self.brokers[waiting.outgoing.node_id], waiting.request
+        broker, request = self.brokers[waiting.unsent.node_id], waiting.request
         if broker.silent:
             return None
         if not waiting.opened and not broker.open(request):
@@ -205,7 +205,7 @@ class SimulatedCluster:
         size, urgent = 0, False
         sent = []
         for tp, wanted in broker.wanted.items():
-            row = self.read(waiting.outgoing.node_id, tp, wanted, request.max_bytes - size, first=size == 0)
+            row = self.read(waiting.unsent.node_id, tp, wanted, request.max_bytes - size, first=size == 0)
             size += len(row.records or b"")
             urgent |= bool(row.error_code) or row.preferred_read_replica >= 0
             rows[tp.topic].append(row)
@@ -278,7 +278,7 @@ def test_180_idle_partitions_on_three_brokers_have_a_fetch_at_each() -> None:
     simulated = SimulatedCluster(3, [n % 3 for n in range(180)])
     for _ in range(3):
         simulated.round()
-    assert {waiting.outgoing.node_id for waiting in simulated.waiting} == {0, 1, 2}
+    assert {waiting.unsent.node_id for waiting in simulated.waiting} == {0, 1, 2}
     assert {request.max_bytes for request in simulated.requests} == {50 * MiB}
 
 

@@ -17,7 +17,7 @@ from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.positions import Positions
 from ottla.client.core.stats import Window
-from ottla.client.core.types import Outgoing, TopicPartition
+from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     FetchRequest,
@@ -72,7 +72,7 @@ class FetcherMachine(RuleBasedStateMachine):
         self.leaders = dict.fromkeys(PLACES, 0)
         self.epochs = dict.fromkeys(PLACES, 1)
         self.brokers = [Broker(), Broker()]
-        self.sent: list[tuple[Any, Outgoing]] = []
+        self.sent: list[tuple[Any, UnsentRequest]] = []
         self.next: dict[TopicPartition, int | None] = dict.fromkeys(PLACES)
         """The offset that has to come next, if there is but one that may."""
         self.assigned.assign(PLACES)
@@ -119,25 +119,25 @@ class FetcherMachine(RuleBasedStateMachine):
     def poll(self) -> None:
         self.now += 0.2
         for core in (self.positions, self.fetcher):
-            self.sent += [(core, outgoing) for outgoing in core.poll(self.now)]
+            self.sent += [(core, unsent) for unsent in core.poll(self.now)]
 
     @precondition(lambda self: self.sent)
     @rule(number=st.integers(0, 3), lost=st.booleans())
     def answer(self, number: int, lost: bool) -> None:
-        core, outgoing = self.sent.pop(number % len(self.sent))
+        core, unsent = self.sent.pop(number % len(self.sent))
         if lost and number == 3:
-            core.answered(outgoing.tag, ConnectionError("lost"), self.now)
+            core.on_response(unsent.tag, ConnectionError("lost"), self.now)
             return
-        message = outgoing.message
+        message = unsent.message
         response: Any
         if isinstance(message, FetchRequest):
-            response = self.fetch(outgoing.node_id, message)
+            response = self.fetch(unsent.node_id, message)
         elif isinstance(message, ListOffsetsRequest):
-            response = self.list_offsets(outgoing.node_id, message)
+            response = self.list_offsets(unsent.node_id, message)
         else:
             assert isinstance(message, OffsetForLeaderEpochRequest)
-            response = self.epoch_ends(outgoing.node_id, message)
-        core.answered(outgoing.tag, response, self.now)
+            response = self.epoch_ends(unsent.node_id, message)
+        core.on_response(unsent.tag, response, self.now)
 
     @rule(most=st.integers(1, 30))
     def take(self, most: int) -> None:
@@ -260,7 +260,7 @@ class FetcherMachine(RuleBasedStateMachine):
         one_batch = len(batch_at(PLACES[0], 0, 1))
         paused = len(PLACES) * 2 * (MOST_PARTITION_BYTES + one_batch)
         assert self.buffer.bytes <= len(self.brokers) * (MOST_BYTES + one_batch) + paused
-        nodes = [outgoing.node_id for core, outgoing in self.sent if core is self.fetcher]
+        nodes = [unsent.node_id for core, unsent in self.sent if core is self.fetcher]
         assert len(nodes) == len(set(nodes)), "two fetches on their way to one node"
 
     def teardown(self) -> None:

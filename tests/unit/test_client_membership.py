@@ -22,7 +22,7 @@ from ottla.client.core.coordinator import Coordinator
 from ottla.client.core.membership import GroupMember, State
 from ottla.client.core.offsets import Membership
 from ottla.client.core.rebalancing import Rebalancing
-from ottla.client.core.types import Outgoing, TopicPartition
+from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.client.errors import CommitFailedError, RebalanceInProgressError, UnsupportedVersionError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -59,8 +59,8 @@ class Group:
         self.ids = 0
         self.gone: set[str] = set()
 
-    def take(self, outgoing: Outgoing, answer: Any) -> None:
-        message = outgoing.message
+    def take(self, unsent: UnsentRequest, answer: Any) -> None:
+        message = unsent.message
         if isinstance(message, FindCoordinatorRequest):
             answer(FindCoordinatorResponse(node_id=self.node, host="h", port=self.node + 1))
             return
@@ -71,7 +71,7 @@ class Group:
             LeaveGroupRequest: LeaveGroupResponse,
         }
         response = responses[type(message)]
-        if outgoing.node_id != self.node:
+        if unsent.node_id != self.node:
             answer(response(error_code=int(ErrorCode.NOT_COORDINATOR)))
         elif isinstance(message, JoinGroupRequest):
             self.join(message, answer)
@@ -169,10 +169,10 @@ class Client:
         self.assigned = Assigned()
         self.coordinator = Coordinator(config, self.cluster, uniform)
         self.rebalancing = Rebalancing(config, self.cluster, self.assigned, Baseline(self.cluster))
-        self.member = GroupMember(config, self.coordinator, self.rebalancing.decide, uniform)
+        self.member = GroupMember(config, self.coordinator, self.rebalancing.perform_assignment, uniform)
         self.rebalancing.member = self.member
-        self.sent: list[tuple[Any, Outgoing]] = []
-        self.told: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.sent: list[tuple[Any, UnsentRequest]] = []
+        self.reported: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.cluster.want(["t"])
         assert self.cluster.request(0.0) is not None
         rows = [
@@ -189,19 +189,19 @@ class Client:
         """What the consumer does in the user's call of poll."""
         member, rebalancing = self.member, self.rebalancing
         member.polled(now)
-        rebalancing.look_at_metadata()
+        rebalancing.on_metadata_update()
         if (joined := member.joined) is not None:
-            change = rebalancing.after(joined)
+            change = rebalancing.after_join(joined)
             assert change is not None
             member.joined = None
-            rebalancing.settled(joined, change)
+            rebalancing.take_assignment(joined, change)
         elif member.rejoin and not member.joining:
-            rebalancing.given_up(rebalancing.before())
+            rebalancing.remove(rebalancing.before_join())
             rebalancing.join()
 
     def driver(self, now: float) -> None:
         for core in (self.coordinator, self.member):
-            self.sent += [(core, outgoing) for outgoing in core.poll(now)]
+            self.sent += [(core, unsent) for unsent in core.poll(now)]
 
 
 class MembershipMachine(RuleBasedStateMachine):
@@ -224,18 +224,18 @@ class MembershipMachine(RuleBasedStateMachine):
     def request(self, number: int, fate: str) -> None:
         client = self.clients[number]
         if client.sent:
-            core, outgoing = client.sent.pop(0)
+            core, unsent = client.sent.pop(0)
 
             def answer(response: Any) -> None:
-                core.answered(outgoing.tag, response, self.now)
+                core.on_response(unsent.tag, response, self.now)
 
             if fate == "is lost":
                 answer(ConnectionError("lost"))
             elif fate == "answer is lost":
-                self.group.take(outgoing, lambda response: None)
+                self.group.take(unsent, lambda response: None)
                 answer(ConnectionError("lost"))
             else:
-                self.group.take(outgoing, answer)
+                self.group.take(unsent, answer)
 
     @precondition(lambda self: self.group.members)
     @rule(number=st.integers(0, 2))
@@ -302,8 +302,8 @@ def alone() -> tuple[Client, Group]:
 
 def exchange(client: Client, group: Group, now: float) -> None:
     client.driver(now)
-    for core, outgoing in client.sent:
-        group.take(outgoing, lambda response, core=core, tag=outgoing.tag: core.answered(tag, response, now))
+    for core, unsent in client.sent:
+        group.take(unsent, lambda response, core=core, tag=unsent.tag: core.on_response(tag, response, now))
     client.sent = []
 
 
@@ -318,7 +318,7 @@ def test_a_member_whose_application_stands_still_leaves_and_loses_its_partitions
     assert client.member.lost
     with pytest.raises(CommitFailedError):
         client.member.current()
-    assert client.rebalancing.before().lost == tuple(PLACES)
+    assert client.rebalancing.before_join().lost == tuple(PLACES)
 
 
 def test_a_coordinator_that_is_silent_is_looked_for_again() -> None:
@@ -327,7 +327,7 @@ def test_a_coordinator_that_is_silent_is_looked_for_again() -> None:
         client.member.polled(float(second))
         client.driver(float(second))
     assert client.cluster.coordinator(GROUP, "g") is None or any(
-        isinstance(outgoing.message, FindCoordinatorRequest) for _, outgoing in client.sent
+        isinstance(unsent.message, FindCoordinatorRequest) for _, unsent in client.sent
     )
 
 
@@ -351,13 +351,13 @@ def test_a_broker_that_is_too_old_is_an_error_of_each_poll(problem: Exception) -
     for second in range(1, 6):
         client.application(float(second))
         client.driver(float(second))
-        for core, outgoing in client.sent:
-            if isinstance(outgoing.message, JoinGroupRequest):
-                assert outgoing.version_min == 5
-                core.answered(outgoing.tag, problem, float(second))
+        for core, unsent in client.sent:
+            if isinstance(unsent.message, JoinGroupRequest):
+                assert unsent.version_min == 5
+                core.on_response(unsent.tag, problem, float(second))
             else:
-                tag = outgoing.tag
-                group.take(outgoing, lambda found, core=core, tag=tag: core.answered(tag, found, 1.0))
+                tag = unsent.tag
+                group.take(unsent, lambda found, core=core, tag=tag: core.on_response(tag, found, 1.0))
         client.sent = []
         if second > 2:  # until then it looks for the coordinator
             (raised,) = client.member.problems

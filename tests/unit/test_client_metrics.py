@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ottla.client.core.batches import Batch
 from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.producer_stats import ProducerStats
-from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.stats import Stat, Window
+from ottla.client.core.stats import RequestStats, Stat, Window
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, PrometheusCollector, Reporting, of_client
 from ottla.protocol.compression import Codec
@@ -85,7 +84,7 @@ def test_requests_are_told_apart_by_api_and_broker() -> None:
     stats = RequestStats(WINDOW)
     for node, api_key, took_s in ((1, 0, 0.004), (1, 3, 0.020), (2, 0, 0.008)):
         stats.sent(node, 0.0)
-        stats.answered(node, api_key, took_s, 7 if api_key else 0, 1.0)
+        stats.record_response(node, api_key, took_s, 7 if api_key else 0, 1.0)
     assert stats.of(0).average(1.0) == pytest.approx(6)
     assert stats.throttled(3).maximum(1.0) == 7
     assert stats.figures(1.0)["response-total"] == 3
@@ -110,9 +109,9 @@ def test_polls_and_fetches() -> None:
     assert polls.group_figures(9.0)["last-rebalance-seconds-ago"] == 2
     fetches = FetchStats(WINDOW)
     for topic in ("a", "a", "b"):
-        fetches.came(topic, 1000, 1.0)
-        fetches.answered(1, 1000, 1.0)
-        fetches.given_out(topic, 10, 1.0)
+        fetches.record_fetched(topic, 1000, 1.0)
+        fetches.record_response(1, 1000, 1.0)
+        fetches.record_consumed(topic, 10, 1.0)
     assert fetches.figures(1.0)["records-consumed-total"] == 30
     assert fetches.figures(1.0)["records-per-request-avg"] == pytest.approx(10)
     assert fetches.by_topic(1.0)["a"]["bytes-consumed-total"] == 2000
@@ -139,16 +138,16 @@ def test_prometheus_is_given_what_there_is() -> None:
 
 
 def test_reporters_hear_at_an_interval_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[object] = []
+    received: list[object] = []
     reported = asyncio.Event()
 
     class Listening:
         def report(self, client_id: str, metrics: list[Metric]) -> None:
-            heard.append((client_id, metrics))
+            received.append((client_id, metrics))
             reported.set()
 
         def close(self) -> None:
-            heard.append("closed")
+            received.append("closed")
 
     class Failing(Listening):
         def report(self, client_id: str, metrics: list[Metric]) -> None:
@@ -165,7 +164,7 @@ def test_reporters_hear_at_an_interval_and_at_the_end(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert heard[0] == ("me", METRICS)
-    assert heard[-3:] == [("me", METRICS), "closed", "closed"]
+    assert received[0] == ("me", METRICS)
+    assert received[-3:] == [("me", METRICS), "closed", "closed"]
     assert "client me: the metrics reporter" in caplog.text
     assert "Failing failed in report" in caplog.text

@@ -226,7 +226,7 @@ def test_a_group_that_begins_commits_no_part_of_a_topic() -> None:
     listed = m.ListOffsetsResponse.ListOffsetsPartitionResponse
     rows = [listed(partition_index=0, offset=7), listed(partition_index=1, error_code=5)]
     answer = m.ListOffsetsResponse.ListOffsetsTopicResponse(name="t", partitions=rows)
-    consumer.positions.answered(asked.tag, m.ListOffsetsResponse(topics=[answer]), consumer.now)
+    consumer.positions.on_response(asked.tag, m.ListOffsetsResponse(topics=[answer]), consumer.now)
     assert (first.position, second.phase) == (7, Phase.RESET)
     assert consumer.assigned.consumed() == {}
     first.position = 8

@@ -107,7 +107,7 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
 
 
 @pytest.mark.parametrize(
-    ("strategy", "told"),
+    ("strategy", "message"),
     [
         ("best", r"'best' cannot be imported.*assign\(\).*dotted name; or one of cooperative-sticky, range"),
         (f"{NAME}.Missing", "cannot be imported"),
@@ -116,8 +116,8 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
         ([], "must be a list of"),
     ],
 )
-def test_what_is_no_assignor_is_told(strategy: object, told: str) -> None:
-    with pytest.raises(errors.ConfigError, match=told):
+def test_what_is_no_assignor_is_told(strategy: object, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
         consumer(partition_assignment_strategy=strategy)
 
 
@@ -152,11 +152,11 @@ def test_a_cooperative_assignor_has_to_wait_until_a_partition_was_given_up() -> 
     rebalancing = Rebalancing(config, cluster, Assigned(), Baseline(cluster))
     owner = Subscription(("t",), owned=(TopicPartition("t", 0),))
     nobody = Subscription(("t",))
-    decided = rebalancing.decide("cooperative", {"a": owner, "b": nobody})
+    decided = rebalancing.perform_assignment("cooperative", {"a": owner, "b": nobody})
     assert decided is not None
     assert [len(share.partitions) for share in decided.values()] == [1, 0]
     with pytest.raises(errors.IllegalStateError, match="assigns t-0 to one member before another one"):
-        rebalancing.decide("cooperative", {"a": nobody, "b": owner})
+        rebalancing.perform_assignment("cooperative", {"a": nobody, "b": owner})
 
 
 def test_a_class_is_made_once_for_each_client_and_is_told_the_settings() -> None:

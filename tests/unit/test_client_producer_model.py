@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from producer_world import NODES, World
+from producer_simulation import NODES, ProducerSimulation
 
 from ottla.client.core.accumulator import TOPIC_FULL
 from ottla.protocol.errors import ErrorCode
@@ -32,7 +32,7 @@ class IdempotentProducer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(
+        self.simulation = ProducerSimulation(
             batch_size=200,
             buffer_memory=4000,
             linger_ms=10,
@@ -48,69 +48,69 @@ class IdempotentProducer(RuleBasedStateMachine):
         for _ in range(times):
             value = b"%d:" % self.count + b"x" * size
             self.count += 1
-            if self.world.send(value, partition) == TOPIC_FULL:
-                used = self.world.accumulator.used_bytes
+            if self.simulation.send(value, partition) == TOPIC_FULL:
+                used = self.simulation.accumulator.used_bytes
                 assert used + len(value) + 21 > 4000 / 2, "the other half is for other topics"
                 return
             self.sent[partition].append(value)
 
     @rule()
     def poll(self) -> None:
-        self.world.poll()
+        self.simulation.poll()
 
     @rule(seconds=st.sampled_from([0.005, 0.02, 0.3, 2.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.tick(seconds)
+        self.simulation.tick(seconds)
 
     @rule(node=nodes)
     def serve(self, node: int) -> None:
-        self.world.serve(node)
+        self.simulation.serve(node)
 
     @rule(node=nodes, error=retriable)
     def refuse(self, node: int, error: ErrorCode) -> None:
-        self.world.serve(node, error=error)
+        self.simulation.serve(node, error=error)
 
     @rule(node=nodes)
     def lose_an_answer(self, node: int) -> None:
-        self.world.serve(node, answered=False)
+        self.simulation.serve(node, answered=False)
 
     @rule(node=nodes)
     def disconnect(self, node: int) -> None:
-        self.world.disconnect(node)
+        self.simulation.disconnect(node)
 
     @rule(partition=partitions)
     def move_a_leader(self, partition: int) -> None:
-        self.world.move(partition)
+        self.simulation.move(partition)
 
     @rule(node=nodes, up=st.booleans())
     def connect(self, node: int, up: bool) -> None:
-        (self.world.down.discard if up else self.world.down.add)(node)
+        (self.simulation.down.discard if up else self.simulation.down.add)(node)
 
     @rule(records=st.sampled_from([None, 1, 2, 3]))
     def limit_batches(self, records: int | None) -> None:
-        self.world.max_records = records
+        self.simulation.max_records = records
 
     @invariant()
     def memory_is_accounted_for(self) -> None:
-        accumulator = self.world.accumulator
+        accumulator = self.simulation.accumulator
         batches = sum(batch.size - 61 for batch in accumulator.incomplete)
         assert batches <= accumulator.used_bytes <= accumulator.memory
         assert accumulator.used_bytes == sum(topic.used_bytes for topic in accumulator._topics.values())
 
     @invariant()
     def no_more_is_on_its_way_than_allowed(self) -> None:
-        assert all(len(wire) <= self.in_flight for wire in self.world.wire.values())
+        assert all(len(wire) <= self.in_flight for wire in self.simulation.wire.values())
 
     def teardown(self) -> None:
-        world = self.world
-        world.settle()
-        assert world.accumulator.used_bytes == 0
+        simulation = self.simulation
+        simulation.run_until_idle()
+        assert simulation.accumulator.used_bytes == 0
         for values in self.sent.values():
             for value in values:
-                world.written(value)
-        for partition, log in enumerate(world.logs):
+                simulation.written(value)
+        for partition, log in enumerate(simulation.logs):
             self.check_log(partition, log.values)
-        written = [value for log in world.logs for value in log.values]
+        written = [value for log in simulation.logs for value in log.values]
         assert set(written) == {value for values in self.sent.values() for value in values}
         if self.idempotent:
             assert len(written) == len(set(written)), "nothing is written twice"

@@ -158,7 +158,7 @@ def test_preferred_leaders_are_elected_where_they_can_lead() -> None:
             await cluster.crash(1)
             await cluster.until(lambda: {cluster.leader("t", p) for p in range(3)} == {2})
             await cluster.start(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await join(cluster, T0, [1, 2])
             rows = [{"topic": "t", "partition": p} for p in (0, 1, 2, 7)]
             data = json.dumps({"version": 1, "partitions": rows}).encode()
@@ -179,7 +179,7 @@ def test_a_deletion_of_no_topic_is_dropped_and_spares_a_later_one() -> None:
             await tool.create(wanted, b"")
             await cluster.until(lambda: cluster.data(znodes.topic_path("t")) is None)
             await cluster.create("later", assignments={0: [0, 1]})
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert cluster.data(znodes.topic_path("later")) is not None
 
     run(scenario)

@@ -32,20 +32,20 @@ def levels(cluster: Cluster) -> dict[str, int]:
 
 
 def test_what_is_finalized_can_be_taken_away_and_nothing_else() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with Cluster(2) as cluster:
             await finalize(cluster, old=3, kept=1)
-            told = await update(
+            reported = await update(
                 cluster,
                 Update(feature="old", max_version_level=0, upgrade_type=SAFE_DOWNGRADE),
                 Update(feature="kept", max_version_level=2),
                 Update(feature="new", max_version_level=1),
             )
-            assert told["old"] is None
-            assert all("not supported" in (told[name] or "") for name in ("kept", "new"))
+            assert reported["old"] is None
+            assert all("not supported" in (reported[name] or "") for name in ("kept", "new"))
             assert levels(cluster) == {"kept": 1}
 
-    run(story)
+    run(scenario)
 
 
 def test_every_refusal_says_why_and_changes_nothing() -> None:
@@ -62,22 +62,22 @@ def test_every_refusal_says_why_and_changes_nothing() -> None:
         (Update(feature="f", max_version_level=0, upgrade_type=UPGRADE), "less than 1"),
     ]
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with Cluster(1) as cluster:
             await finalize(cluster, f=3)
             for asked, reason in cases:
-                told = await update(cluster, asked)
-                assert reason in (told["f"] or ""), asked
+                reported = await update(cluster, asked)
+                assert reason in (reported["f"] or ""), asked
             assert levels(cluster) == {"f": 3}
 
-    run(story)
+    run(scenario)
 
 
 def test_only_the_controller_decides() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with Cluster(2) as cluster:
             (other,) = [node for node in cluster.nodes.values() if not node.controller.is_active]
             answer = await other.controller.update_features(UpdateFeaturesRequest())
             assert answer.error_code == ErrorCode.NOT_CONTROLLER
 
-    run(story)
+    run(scenario)

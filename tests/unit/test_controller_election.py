@@ -54,11 +54,11 @@ def test_a_controller_that_stops_hands_over_at_once() -> None:
             assert cluster.controller.epoch == 2
             assert {p: cluster.state("t", p) for p in range(3)} == before, "no leader has to move"
 
-            def told() -> bool:
+            def reported() -> bool:
                 last = [node.fake.of(LeaderAndIsrRequest)[-1] for node in cluster.nodes.values()]
                 return all(request.controller_epoch == 2 and request.type == 2 for request in last)
 
-            await cluster.until(told, "everybody is told everything, in full, by the new controller")
+            await cluster.until(reported, "everybody is told everything, in full, by the new controller")
 
     run(scenario)
 
@@ -68,7 +68,7 @@ def test_when_the_controller_crashes_another_takes_over_its_partitions_too() -> 
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [0, 1, 2], 1: [1, 2, 0]})
             await cluster.crash(0)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             led, followed = cluster.state("t", 0), cluster.state("t", 1)
             assert led is not None
             assert followed is not None
@@ -89,7 +89,7 @@ def test_a_lost_session_ends_the_term_at_once_and_registration_brings_the_broker
             await cluster.until(lambda: cluster.leader("t") == 1)
             assert await cluster.until(lambda: node.controller.controller_id == 1)
             await node.controller.start(await node.registration.register())
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert cluster.active.id == 1
             state = cluster.state("t")
             assert state is not None
@@ -230,12 +230,12 @@ def test_requests_reach_a_broker_in_order_and_again_until_it_answers() -> None:
             assert slow.received == []
             slow.reachable = True
             await cluster.until(lambda: len(slow.received) >= 6)
-            told = [
+            reported = [
                 [topic.topic_name for topic in message.topic_states]
                 for message in slow.received
                 if isinstance(message, LeaderAndIsrRequest | UpdateMetadataRequest)
             ]
-            assert told == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
+            assert reported == [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]
 
     run(scenario)
 

@@ -15,9 +15,9 @@ from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionRespons
 
 
 def three() -> SimulatedController:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    return world
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    return simulation
 
 
 def partition(response: AlterPartitionResponse) -> AlterPartitionResponse.PartitionData:
@@ -26,23 +26,23 @@ def partition(response: AlterPartitionResponse) -> AlterPartitionResponse.Partit
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_the_leader_shrinks_and_grows_its_isr_under_the_same_leader_epoch(version: int) -> None:
-    world = three()
-    answer = partition(world.ask_isr([1, 2], version=version))
+    simulation = three()
+    answer = partition(simulation.ask_isr([1, 2], version=version))
     assert (answer.error_code, answer.leader_id, answer.isr) == (0, 1, [1, 2])
     assert (answer.leader_epoch, answer.partition_epoch) == (0, 1)
-    assert world.lead().isr == (1, 2)
-    assert world.lead().controller_epoch == CONTROLLER_EPOCH
-    assert world.told() == [], "the leader learns it from the answer"
-    assert T0 in world.effects.metadata
-    assert partition(world.ask_isr([1, 2, 3], version=version)).partition_epoch == 2
+    assert simulation.lead().isr == (1, 2)
+    assert simulation.lead().controller_epoch == CONTROLLER_EPOCH
+    assert simulation.reported() == [], "the leader learns it from the answer"
+    assert T0 in simulation.effects.metadata
+    assert partition(simulation.ask_isr([1, 2, 3], version=version)).partition_epoch == 2
 
 
 def test_a_repeated_request_is_answered_as_if_new_without_a_write() -> None:
-    world = three()
-    world.ask_isr([1, 2])
-    answer = partition(world.ask_isr([1, 2], partition_epoch=0))
+    simulation = three()
+    simulation.ask_isr([1, 2])
+    answer = partition(simulation.ask_isr([1, 2], partition_epoch=0))
     assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2], 1)
-    assert world.effects.empty
+    assert simulation.effects.empty
 
 
 @pytest.mark.parametrize(
@@ -64,29 +64,29 @@ def test_a_repeated_request_is_answered_as_if_new_without_a_write() -> None:
     ids=str,
 )
 def test_a_change_is_refused(asked: dict[str, Any], error: ErrorCode) -> None:
-    world = three()
-    world.ask_isr([1, 2])
-    world.alive(2, 3)
-    before = world.lead()
+    simulation = three()
+    simulation.ask_isr([1, 2])
+    simulation.alive(2, 3)
+    before = simulation.lead()
     assert (before.leader, before.isr, before.leader_epoch, before.partition_epoch) == (2, (2,), 1, 2)
-    assert partition(world.ask_isr(**{"isr_wanted": [2, 3], **asked})).error_code == error
-    assert world.lead() == before
-    assert world.effects.empty
+    assert partition(simulation.ask_isr(**{"isr_wanted": [2, 3], **asked})).error_code == error
+    assert simulation.lead() == before
+    assert simulation.effects.empty
 
 
 def test_a_broker_in_controlled_shutdown_may_not_join_but_may_be_dropped() -> None:
-    world = three()
-    world.ask_isr([1, 2])
-    world.context.shutting_down = {2, 3}
-    assert partition(world.ask_isr([1, 2, 3])).error_code == ErrorCode.INELIGIBLE_REPLICA
-    assert partition(world.ask_isr([1])).error_code == 0
+    simulation = three()
+    simulation.ask_isr([1, 2])
+    simulation.context.shutting_down = {2, 3}
+    assert partition(simulation.ask_isr([1, 2, 3])).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert partition(simulation.ask_isr([1])).error_code == 0
 
 
 def test_a_request_from_an_earlier_incarnation_of_the_broker_is_refused_whole() -> None:
-    world = three()
-    response = world.ask_isr([1, 2], broker_epoch=5)
+    simulation = three()
+    response = simulation.ask_isr([1, 2], broker_epoch=5)
     assert (response.error_code, response.topics) == (ErrorCode.STALE_BROKER_EPOCH, [])
-    assert world.ask_isr([1, 2], by=9).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert simulation.ask_isr([1, 2], by=9).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 def request_for(topic_id: UUID, name: str, index: int) -> AlterPartitionRequest:
@@ -104,18 +104,18 @@ def request_for(topic_id: UUID, name: str, index: int) -> AlterPartitionRequest:
 
 
 def test_unknown_topics_are_named_by_what_the_version_knows_them_by() -> None:
-    world = three()
-    known = world.context.topics["t"].topic_id
+    simulation = three()
+    known = simulation.context.topics["t"].topic_id
     for request, version, error in (
         (request_for(UUID(int=1), "", 0), 3, ErrorCode.UNKNOWN_TOPIC_ID),
         (request_for(known, "", 9), 3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (request_for(UUID(int=0), "other", 0), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        response = isr.alter_partition(world.context, Effects(), request, version)
+        response = isr.alter_partition(simulation.context, Effects(), request, version)
         assert partition(response).error_code == error
 
 
 def test_a_topic_being_deleted_is_unknown() -> None:
-    world = three()
-    world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
-    assert partition(world.ask_isr([1, 2])).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    simulation = three()
+    simulation.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
+    assert partition(simulation.ask_isr([1, 2])).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,112 +11,120 @@ from ottla.metadata.znodes import NO_LEADER, TopicPartition
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica_with_all_live_ones_in_sync() -> None:
-    world = SimulatedController(brokers=(2, 3))
-    world.create({0: (1, 2, 3)})
-    assert (world.lead().leader, world.lead().isr) == (2, (2, 3))
-    assert (world.lead().leader_epoch, world.lead().partition_epoch) == (0, 0)
-    assert world.told() == [2, 3]
-    assert all(world.effects.leader_and_isr[b][T0] for b in (2, 3)), "the replicas are new"
+    simulation = SimulatedController(brokers=(2, 3))
+    simulation.create({0: (1, 2, 3)})
+    assert (simulation.lead().leader, simulation.lead().isr) == (2, (2, 3))
+    assert (simulation.lead().leader_epoch, simulation.lead().partition_epoch) == (0, 0)
+    assert simulation.reported() == [2, 3]
+    assert all(simulation.effects.leader_and_isr[b][T0] for b in (2, 3)), "the replicas are new"
 
 
 def test_a_new_partition_without_a_live_replica_waits_for_one() -> None:
-    world = SimulatedController(brokers=(3,))
-    world.create({0: (1, 2)})
-    assert T0 not in world.context.leaders
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (2, (2,), 0)
-    assert world.told() == [2]
+    simulation = SimulatedController(brokers=(3,))
+    simulation.create({0: (1, 2)})
+    assert T0 not in simulation.context.leaders
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (2, (2,), 0)
+    assert simulation.reported() == [2]
 
 
 def test_when_a_leader_dies_the_next_in_sync_replica_in_assignment_order_leads() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.ask_isr([1, 3])
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (3, (3,), 1)
-    assert world.told() == [2, 3], "the replica out of sync learns whom to follow"
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.ask_isr([1, 3])
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (3, (3,), 1)
+    assert simulation.reported() == [2, 3], "the replica out of sync learns whom to follow"
 
 
 def test_when_a_follower_dies_it_leaves_the_isr_under_a_new_leader_epoch() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.alive(1, 2)
-    assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (1, (1, 2), 1)
-    assert world.told() == [1, 2]
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.alive(1, 2)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (1, (1, 2), 1)
+    assert simulation.reported() == [1, 2]
 
 
 def test_a_partition_whose_isr_is_dead_has_no_leader_and_keeps_its_isr() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.ask_isr([1])
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (NO_LEADER, (1,), 1)
-    world.alive(3)
-    assert world.lead().leader_epoch == 1, "nothing changes while nobody may lead"
-    world.alive(1, 3)
-    assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (1, (1,), 2)
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.ask_isr([1])
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (
+        NO_LEADER,
+        (1,),
+        1,
+    )
+    simulation.alive(3)
+    assert simulation.lead().leader_epoch == 1, "nothing changes while nobody may lead"
+    simulation.alive(1, 3)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (1, (1,), 2)
 
 
 def test_of_an_isr_that_died_together_the_first_to_come_back_leads() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.ask_isr([1, 2])
-    world.alive(3)
-    assert (world.lead().leader, world.lead().isr) == (NO_LEADER, (1, 2))
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().isr) == (2, (2,))
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.ask_isr([1, 2])
+    simulation.alive(3)
+    assert (simulation.lead().leader, simulation.lead().isr) == (NO_LEADER, (1, 2))
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().isr) == (2, (2,))
 
 
 def test_an_unclean_election_needs_permission_and_marks_the_partition_recovering() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.ask_isr([1])
-    world.context.unclean_topics = {"t"}
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().isr, world.lead().recovery) == (2, (2,), RECOVERING)
-    response = world.ask_isr([2, 3])
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.ask_isr([1])
+    simulation.context.unclean_topics = {"t"}
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().recovery) == (
+        2,
+        (2,),
+        RECOVERING,
+    )
+    response = simulation.ask_isr([2, 3])
     assert response.topics[0].partitions[0].error_code == 0
-    assert (world.lead().isr, world.lead().recovery) == ((2, 3), RECOVERED)
+    assert (simulation.lead().isr, simulation.lead().recovery) == ((2, 3), RECOVERED)
 
 
 def test_a_clean_leader_is_preferred_where_unclean_election_is_allowed() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.ask_isr([1, 3])
-    world.context.unclean_topics = {"t"}
-    world.alive(2, 3)
-    assert (world.lead().leader, world.lead().recovery) == (3, RECOVERED)
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.ask_isr([1, 3])
+    simulation.context.unclean_topics = {"t"}
+    simulation.alive(2, 3)
+    assert (simulation.lead().leader, simulation.lead().recovery) == (3, RECOVERED)
 
 
 def test_only_topics_with_no_live_in_sync_replica_need_their_settings_looked_up() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2)})
-    assert leadership.topics_without_live_isr(world.context) == set()
-    world.ask_isr([1])
-    world.alive(2, 3)
-    assert leadership.topics_without_live_isr(world.context) == {"t"}
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2)})
+    assert leadership.topics_without_live_isr(simulation.context) == set()
+    simulation.ask_isr([1])
+    simulation.alive(2, 3)
+    assert leadership.topics_without_live_isr(simulation.context) == {"t"}
 
 
 def test_a_broker_that_appears_is_told_everything_it_has() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2), 1: (2, 3), 2: (1, 3)})
-    world.alive(2, 3)
-    world.alive(1, 2, 3)
-    assert world.effects.full_metadata == {1}
-    assert world.effects.full_leader_and_isr == {1}
-    assert set(world.effects.leader_and_isr[1]) == {T0, TopicPartition("t", 2)}
-    assert world.effects.brokers_changed
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2), 1: (2, 3), 2: (1, 3)})
+    simulation.alive(2, 3)
+    simulation.alive(1, 2, 3)
+    assert simulation.effects.full_metadata == {1}
+    assert simulation.effects.full_leader_and_isr == {1}
+    assert set(simulation.effects.leader_and_isr[1]) == {T0, TopicPartition("t", 2)}
+    assert simulation.effects.brokers_changed
 
 
 def test_a_broker_that_bounced_unseen_has_left_the_isrs() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,)})
-    world.alive(1, 2, 3, bounced=[1])
-    led, followed, alone = (world.lead(TopicPartition("t", p)) for p in range(3))
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,)})
+    simulation.alive(1, 2, 3, bounced=[1])
+    led, followed, alone = (simulation.lead(TopicPartition("t", p)) for p in range(3))
     assert (led.leader, led.isr, led.leader_epoch) == (2, (2, 3), 1)
     assert (followed.leader, followed.isr, followed.leader_epoch) == (2, (2, 3), 1)
     assert (alone.leader, alone.isr, alone.leader_epoch) == (1, (1,), 1)
-    assert world.effects.full_leader_and_isr == {1}
+    assert simulation.effects.full_leader_and_isr == {1}
 
 
 @pytest.mark.parametrize(
@@ -130,62 +138,64 @@ def test_a_broker_that_bounced_unseen_has_left_the_isrs() -> None:
 def test_the_preferred_replica_is_elected_if_alive_and_in_sync(
     isr: list[int], alive: tuple[int, ...], leads: bool
 ) -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.alive(2, 3)
-    world.alive(1, 2, 3)
-    assert world.lead().leader == 2
-    world.ask_isr(isr)
-    world.alive(*alive)
-    assert world.decide(lambda s, e: leadership.elect_preferred(s, e, T0)) is leads
-    assert world.lead().leader == (1 if leads else 2)
-    assert set(world.lead().isr) == set(isr)
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.alive(2, 3)
+    simulation.alive(1, 2, 3)
+    assert simulation.lead().leader == 2
+    simulation.ask_isr(isr)
+    simulation.alive(*alive)
+    assert simulation.decide(lambda s, e: leadership.elect_preferred(s, e, T0)) is leads
+    assert simulation.lead().leader == (1 if leads else 2)
+    assert set(simulation.lead().isr) == set(isr)
 
 
 def test_preferred_leaders_are_given_back_beyond_the_allowed_imbalance_only() -> None:
-    world = SimulatedController()
-    world.create(dict.fromkeys(range(10), (1, 2, 3)))
+    simulation = SimulatedController()
+    simulation.create(dict.fromkeys(range(10), (1, 2, 3)))
     away = TopicPartition("t", 4)
 
     def move(partition: TopicPartition) -> None:
-        world.decide(lambda s, e: leadership.change(s, e, partition, 2, s.leaders[partition].isr))
+        simulation.decide(lambda s, e: leadership.change(s, e, partition, 2, s.leaders[partition].isr))
 
     move(away)
-    assert leadership.imbalanced(world.context, 10) == [], "one of ten is 10 %, no more"
+    assert leadership.imbalanced(simulation.context, 10) == [], "one of ten is 10 %, no more"
     move(TopicPartition("t", 7))
-    assert leadership.imbalanced(world.context, 10) == [away, TopicPartition("t", 7)]
-    world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
-    assert leadership.imbalanced(world.context, 10) == [], "not to a broker that is about to go"
+    assert leadership.imbalanced(simulation.context, 10) == [away, TopicPartition("t", 7)]
+    simulation.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
+    assert leadership.imbalanced(simulation.context, 10) == [], "not to a broker that is about to go"
 
 
 def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_goes() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,), 3: (1, 2)})
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,), 3: (1, 2)})
     only = TopicPartition("t", 3)
-    world.ask_isr([1], tp=only)
-    remaining = world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
+    simulation.ask_isr([1], tp=only)
+    remaining = simulation.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
     assert remaining == [only], "nobody else is in sync there"
-    led, followed = world.lead(T0), world.lead(TopicPartition("t", 1))
+    led, followed = simulation.lead(T0), simulation.lead(TopicPartition("t", 1))
     assert (led.leader, led.isr) == (2, (2, 3))
     assert (followed.leader, followed.isr) == (2, (2, 3))
-    assert world.stopped(TopicPartition("t", 1)) == {1: (False, followed.leader_epoch)}
-    assert world.told(T0) == [1, 2, 3], "the old leader hears that it follows now"
-    assert world.lead(TopicPartition("t", 2)).leader == 1, "a single replica is served to the end"
-    world.ask_isr([1, 2], tp=only)
-    assert world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1)) == []
-    assert world.lead(only).leader == 2
-    epochs = {tp: lead.leader_epoch for tp, lead in world.context.leaders.items()}
-    world.alive(2, 3)
-    changed = {tp.partition for tp, lead in world.context.leaders.items() if lead.leader_epoch != epochs[tp]}
+    assert simulation.stopped(TopicPartition("t", 1)) == {1: (False, followed.leader_epoch)}
+    assert simulation.reported(T0) == [1, 2, 3], "the old leader hears that it follows now"
+    assert simulation.lead(TopicPartition("t", 2)).leader == 1, "a single replica is served to the end"
+    simulation.ask_isr([1, 2], tp=only)
+    assert simulation.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1)) == []
+    assert simulation.lead(only).leader == 2
+    epochs = {tp: lead.leader_epoch for tp, lead in simulation.context.leaders.items()}
+    simulation.alive(2, 3)
+    changed = {
+        tp.partition for tp, lead in simulation.context.leaders.items() if lead.leader_epoch != epochs[tp]
+    }
     assert changed == {2}, "its going is no event for the partitions that it had left"
 
 
 def test_a_broker_in_controlled_shutdown_gets_no_leaders_unless_nobody_else_is_in_sync() -> None:
-    world = SimulatedController()
-    world.create({0: (1, 2, 3), 1: (1, 2, 3)})
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3), 1: (1, 2, 3)})
     alone = TopicPartition("t", 1)
-    world.ask_isr([1, 2], tp=alone)
-    world.context.shutting_down = {2}
-    world.alive(2, 3)
-    assert (world.lead(T0).leader, world.lead(T0).isr) == (3, (3,))
-    assert (world.lead(alone).leader, world.lead(alone).isr) == (2, (2,))
+    simulation.ask_isr([1, 2], tp=alone)
+    simulation.context.shutting_down = {2}
+    simulation.alive(2, 3)
+    assert (simulation.lead(T0).leader, simulation.lead(T0).isr) == (3, (3,))
+    assert (simulation.lead(alone).leader, simulation.lead(alone).isr) == (2, (2,))

@@ -12,7 +12,7 @@ from ottla.protocol.messages import DeleteTopicsRequest
 WORDS_OF_KAFKA = b'{"version":1,"broker":1,"event":1}'
 
 
-async def tell(node: Node, data: bytes) -> None:
+async def write_event(node: Node, data: bytes) -> None:
     await node.store.create(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True)
 
 
@@ -34,7 +34,7 @@ def test_a_failed_directory_costs_the_leadership_of_what_was_in_it() -> None:
                 (pair.topic_id, 2),
                 (alone.topic_id, 0),
             }
-            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await write_event(cluster.nodes[1], WORDS_OF_KAFKA)
             await cluster.until(lambda: cluster.leader("t", 0) == 2, "in sync, on a disk that works")
             await cluster.until(lambda: cluster.leader("alone") == NO_LEADER, "nobody else has it")
             await cluster.until(lambda: getattr(cluster.state("t", 2), "isr", None) == (2,))
@@ -63,7 +63,7 @@ def test_a_replica_that_serves_again_is_online_again() -> None:
         async with Cluster(3) as cluster:
             created = await cluster.create("t", assignments={0: [1, 2]})
             cluster.nodes[1].fake.failed_disk = {(created.topic_id, 0)}
-            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await write_event(cluster.nodes[1], WORDS_OF_KAFKA)
             await cluster.until(lambda: cluster.leader("t") == 2, "the other leads")
             other = cluster.nodes[0].fake.cache
 
@@ -73,7 +73,7 @@ def test_a_replica_that_serves_again_is_online_again() -> None:
 
             await cluster.until(lambda: offline() == (1,), "all brokers know")
             cluster.nodes[1].fake.failed_disk = set()
-            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await write_event(cluster.nodes[1], WORDS_OF_KAFKA)
             await cluster.until(lambda: offline() == (), "all brokers know")
             last = cluster.nodes[1].fake.partition_states("t")[-1]
             assert (last.leader, last.isr) == (2, [2])
@@ -89,7 +89,7 @@ def test_an_event_of_nobody_or_of_nonsense_does_no_harm() -> None:
             await cluster.create("t", assignments={0: [0, 1]})
             before = cluster.state("t")
             for data in (b"", b"[]", b'{"version":1}', b'{"version":1,"broker":7,"event":1}'):
-                await tell(cluster.nodes[0], data)
+                await write_event(cluster.nodes[0], data)
             await no_events(cluster)
             assert cluster.state("t") == before
             assert cluster.controller.is_active
@@ -104,7 +104,7 @@ def test_what_a_former_controller_did_not_take_in_is_taken_in_by_the_next() -> N
             cluster.nodes[1].fake.failed_disk = {(created.topic_id, 0)}
             cluster.nodes[0].controller._eligible = False
             await cluster.nodes[0].controller.stop()
-            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await write_event(cluster.nodes[1], WORDS_OF_KAFKA)
             await cluster.until(lambda: cluster.leader("t") == 0)
             await no_events(cluster)
 

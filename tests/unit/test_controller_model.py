@@ -46,13 +46,13 @@ class Model:
     """The world, and which replicas the leaders have let into their ISRs during the current step."""
 
     def __init__(self, *, unclean: bool) -> None:
-        self.world = SimulatedController(BROKERS)
+        self.simulation = SimulatedController(BROKERS)
         self.unclean = unclean
-        self.world.create({0: (1, 2, 3), 1: (2, 3)})
+        self.simulation.create({0: (1, 2, 3), 1: (2, 3)})
         self.joined: set[tuple[TopicPartition, int]] = set()
 
     def step(self, kind: str, argument: object) -> None:
-        context = self.world.context
+        context = self.simulation.context
         before = dict(context.leaders)
         brokers: set[object] = set(context.brokers)
         self.joined = set()
@@ -62,36 +62,36 @@ class Model:
             self._alive(brokers | {argument})
         elif kind == "bounce" and argument in brokers:
             assert isinstance(argument, int)
-            self.world.alive(*context.brokers, bounced=[argument])
+            self.simulation.alive(*context.brokers, bounced=[argument])
         elif kind == "shutdown" and argument in brokers:
             assert isinstance(argument, int)
             broker = argument
-            self.world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, broker))
+            self.simulation.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, broker))
         elif kind in ("shrink", "grow"):
             assert isinstance(argument, int)
             self._alter_isr(kind, argument)
         elif kind == "preferred":
             for tp in (T0, T1):
-                self.world.decide(partial(_elect_preferred, tp=tp))
+                self.simulation.decide(partial(_elect_preferred, tp=tp))
         elif kind in ("move", "cancel"):
             target = argument if isinstance(argument, list) else None
             try:
-                self.world.decide(lambda s, e: reassignment.alter(s, e, T0, target))
+                self.simulation.decide(lambda s, e: reassignment.alter(s, e, T0, target))
             except KafkaError:
                 assert context.leaders == before, "refused, and yet something has changed"
         self._check(before)
 
     def _alive(self, brokers: set[object]) -> None:
         if self.unclean:
-            self.world.context.unclean_topics = {"t"}
-        self.world.alive(*[b for b in brokers if isinstance(b, int)])
+            self.simulation.context.unclean_topics = {"t"}
+        self.simulation.alive(*[b for b in brokers if isinstance(b, int)])
 
     def _alter_isr(self, kind: str, broker: int) -> None:
         for tp in (T0, T1):
-            current = self.world.lead(tp)
-            assignment = self.world.context.assignment(tp)
+            current = self.simulation.lead(tp)
+            assignment = self.simulation.context.assignment(tp)
             assert assignment is not None
-            if current.leader not in self.world.context.brokers:
+            if current.leader not in self.simulation.context.brokers:
                 continue
             wanted = [r for r in current.isr if r != broker]
             if kind == "grow":
@@ -99,14 +99,14 @@ class Model:
                 if broker not in assignment.replicas:
                     continue
             if current.leader in wanted:
-                answer = self.world.ask_isr(wanted, tp=tp).topics[0].partitions[0]
+                answer = self.simulation.ask_isr(wanted, tp=tp).topics[0].partitions[0]
                 granted = answer.error_code == ErrorCode.NONE
                 assert granted or answer.error_code == ErrorCode.INELIGIBLE_REPLICA
                 if granted and kind == "grow":
                     self.joined.add((tp, broker))
 
     def _check(self, before: dict[TopicPartition, LeaderAndIsr]) -> None:
-        context = self.world.context
+        context = self.simulation.context
         for tp in (T0, T1):
             now, was = context.leaders[tp], before[tp]
             complete = set(was.isr) | {broker for joined, broker in self.joined if joined == tp}

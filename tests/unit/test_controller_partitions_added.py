@@ -43,7 +43,7 @@ def new_on(cluster: Cluster, broker: int, partition: int) -> list[bool]:
 async def with_topic(cluster: Cluster) -> UUID:
     result = await cluster.create("t", assignments={0: [0, 1], 1: [1, 2]})
     assert result.error_code == ErrorCode.NONE
-    await cluster.settled()
+    await cluster.wait_until_quiet()
     return result.topic_id
 
 
@@ -55,7 +55,7 @@ def test_new_partitions_get_leaders_and_the_topic_keeps_its_id() -> None:
             await cluster.until(lambda: cluster.leader("t", 2) == 2 and cluster.leader("t", 3) == 1)
             await cluster.until(lambda: node_of(cluster).topic_id == topic_id)
             assert node_of(cluster).partitions == {0: (0, 1), 1: (1, 2), 2: (2, 0), 3: (1, 0)}
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert new_on(cluster, 2, 2) == new_on(cluster, 0, 3) == [True]
             for node in cluster.nodes.values():
                 assert sorted(node.fake.cache.partitions("t") or ()) == [0, 1, 2, 3]
@@ -72,7 +72,7 @@ def test_another_controller_goes_on_watching() -> None:
         async with Cluster(3) as cluster:
             topic_id = await with_topic(cluster)
             await cluster.crash(cluster.active.id)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             alive = sorted(cluster.active.cluster.nodes.keys() - {0})
             await overwrite(cluster, {0: [0, 1], 1: [1, 2], 2: [alive[0]]})
             await cluster.until(lambda: cluster.leader("t", 2) == alive[0])
@@ -142,7 +142,7 @@ def test_no_partition_is_added_to_a_topic_that_is_being_deleted(caplog: pytest.L
             before = node_of(cluster)
             gone = next(broker for broker in (1, 2) if not cluster.nodes[broker].controller.is_active)
             await cluster.crash(gone)  # so that the deletion waits
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             tool = MemoryStore(cluster.tree)
             await tool.connect()
             await tool.create(znodes.delete_topic_path("t"))
@@ -183,7 +183,7 @@ def test_a_deleted_topic_is_watched_no_more_and_one_of_its_name_is() -> None:
             await tool.connect()
             await tool.create(znodes.delete_topic_path("t"))
             await cluster.until(lambda: cluster.data(znodes.topic_path("t")) is None)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             topic_id = await with_topic(cluster)
             await overwrite(cluster, {0: [0, 1], 1: [1, 2], 2: [2]})
             await cluster.until(lambda: cluster.leader("t", 2) == 2)

@@ -285,7 +285,7 @@ def test_a_topic_with_a_replica_on_a_dead_broker_stays_queued_until_it_is_back()
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
             await cluster.crash(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             response = await cluster.controller.delete_topics(delete("t", timeout_ms=20))
             assert response.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
             assert cluster.data(znodes.delete_topic_path("t")) is not None
@@ -536,7 +536,7 @@ def test_preferred_leaders_are_elected_on_request_and_by_themselves() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [2, 1, 0], 1: [1, 2, 0]})
             await cluster.crash(2)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert cluster.leader("t") == 1
             unavailable = await cluster.controller.elect_leaders(elect(0, ("t", 0), ("t", 1), ("none", 0)))
             assert [
@@ -547,7 +547,7 @@ def test_preferred_leaders_are_elected_on_request_and_by_themselves() -> None:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ]
             await cluster.start(2)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await ask_isr(cluster, "t", [0, 1, 2])
             assert cluster.leader("t") == 1
             everything = await cluster.controller.elect_leaders(elect(0))
@@ -563,9 +563,9 @@ def test_leaders_are_rebalanced_when_too_many_are_away_from_home() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [1, 0]})
             await cluster.crash(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await cluster.start(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await ask_isr(cluster, "t", [0, 1])
             assert cluster.leader("t") == 0
             await cluster.controller.rebalance()
@@ -592,15 +592,15 @@ def test_leaders_are_rebalanced_five_seconds_after_an_election_and_then_at_inter
 
             async def lose_the_preferred_leader() -> None:
                 await cluster.crash(1)
-                await cluster.settled()
+                await cluster.wait_until_quiet()
                 await cluster.start(1)
-                await cluster.settled()
+                await cluster.wait_until_quiet()
                 await ask_isr(cluster, "t", [0, 1])
                 assert cluster.leader("t") == 0
 
             async def step_to(seconds: float) -> None:
                 loop.now_s = seconds
-                await cluster.settled()
+                await cluster.wait_until_quiet()
 
             await lose_the_preferred_leader()
             await step_to(4.5)
@@ -629,7 +629,7 @@ def test_an_unclean_election_is_done_on_request_or_where_the_topic_allows_it() -
             allow = znodes.encode_config({"unclean.leader.election.enable": "true"})
             await store.set(znodes.topic_config_path("allowed"), allow)
             await cluster.crash(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert [cluster.leader(name) for name in ("asked", "allowed", "kept")] == [
                 NO_LEADER,
                 2,
@@ -674,7 +674,7 @@ def test_a_broker_that_shuts_down_in_order_leaves_nothing_behind() -> None:
                 assert 1 not in state.isr
             before = [cluster.state("t", p) for p in range(3)]
             await leaving.crash()
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert [cluster.state("t", p) for p in range(3)] == before
 
     run(scenario)
@@ -689,7 +689,7 @@ def test_a_replica_whose_disk_failed_gives_up_its_leadership() -> None:
             await cluster.crash(1)
             await cluster.until(lambda: cluster.leader("t") == NO_LEADER)
             await cluster.start(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert cluster.leader("t") == NO_LEADER, "its only in-sync replica is on a dead disk"
 
     run(scenario)
@@ -700,7 +700,7 @@ def test_a_bounced_broker_gets_its_replicas_in_full() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", partitions=3, replication_factor=2)
             await cluster.crash(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             back = await cluster.start(1)
             await cluster.until(lambda: back.fake.of(LeaderAndIsrRequest))
             first = back.fake.of(LeaderAndIsrRequest)[0]
@@ -719,7 +719,7 @@ def test_a_broker_knows_that_a_leader_is_alive_before_it_is_told_to_follow_it() 
             await cluster.create("alone", assignments={0: [1, 0]})
             await ask_isr(cluster, "alone", [1])
             await cluster.crash(1)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             other = cluster.nodes[0].fake
             await other.until(lambda fake: fake.partition_states("alone")[-1].leader == NO_LEADER)
             back = await cluster.start(1)

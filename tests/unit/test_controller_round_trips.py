@@ -89,7 +89,7 @@ def test_taking_over_from_a_dead_controller(partitions: int) -> None:
             for broker in (1, 2):
                 store_of(cluster, broker).start_counting()
             await cluster.crash(0)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await cluster.until(lambda: 0 not in led_by(cluster, partitions // PER_TOPIC))
             store = store_of(cluster, cluster.active.id)
             assert store.operations > partitions, "each partition's state was read"
@@ -106,7 +106,7 @@ def test_doing_without_a_broker_that_died() -> None:
             assert cluster.active.id == 0
             store_of(cluster, 0).start_counting()
             await cluster.crash(2)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await cluster.until(lambda: 2 not in led_by(cluster, 10))
             assert store_of(cluster, 0).round_trips <= 10
 

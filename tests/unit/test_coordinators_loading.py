@@ -32,12 +32,12 @@ from ottla.protocol.records import (
 
 @scenario
 async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
     await one.commit(11)
-    await commit(world, 7, group="simple")
-    before = await world.describe()
-    other = await world.elsewhere()
+    await commit(simulation, 7, group="simple")
+    before = await simulation.describe()
+    other = await simulation.elsewhere()
     assert await other.describe() == before
     assert await other.committed() == (11, ErrorCode.NONE)
     assert await other.committed("simple") == (7, ErrorCode.NONE)
@@ -48,12 +48,12 @@ async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> No
 
 @scenario
 async def test_members_that_were_loaded_must_show_up_within_their_session() -> None:
-    world = await SimulatedGroups().started()
-    one, _two = await world.members(2)
-    other = await world.elsewhere()
-    await world.time.advance(SESSION_MS - 1)
+    simulation = await SimulatedGroups().started()
+    one, _two = await simulation.members(2)
+    other = await simulation.elsewhere()
+    await simulation.time.advance(SESSION_MS - 1)
     assert await one.at(other).heartbeat() == ErrorCode.NONE
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     await other.rebalance([one])
     assert [member.member_id for member in (await other.describe()).members] == [one.member_id]
@@ -61,10 +61,10 @@ async def test_members_that_were_loaded_must_show_up_within_their_session() -> N
 
 @scenario
 async def test_static_members_are_known_after_loading() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1", instance_id="i1")
-    await world.rebalance([one])
-    other = await world.elsewhere()
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1", instance_id="i1")
+    await simulation.rebalance([one])
+    other = await simulation.elsewhere()
     back = one.restarted().at(other)
     back.took(await finished(back.joining()))
     assert (await finished(back.syncing())).assignment == b"c1"
@@ -74,54 +74,54 @@ async def test_static_members_are_known_after_loading() -> None:
 
 @scenario
 async def test_an_empty_group_keeps_its_generation() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1)
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1)
     await one.leave()
     await run_until_idle()
-    other = await world.elsewhere()
+    other = await simulation.elsewhere()
     assert await other.state() == "Empty"
     newcomer = other.client("c9")
     join = newcomer.joining()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     assert (await finished(join)).generation_id == 3
 
 
 @scenario
 async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
-    world = await SimulatedGroups().started()
-    clients = await world.members(3)
-    world.settings["group_max_size"] = 2
-    other = await world.elsewhere()
+    simulation = await SimulatedGroups().started()
+    clients = await simulation.members(3)
+    simulation.settings["group_max_size"] = 2
+    other = await simulation.elsewhere()
     assert await clients[0].at(other).heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     joins = []
     for client in clients:
         joins.append(client.at(other).joining())
         await run_until_idle()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     codes = [(await finished(join)).error_code for join in joins]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
 @scenario
 async def test_the_log_may_be_compressed() -> None:
-    world = await SimulatedGroups(offsets_topic_compression_codec=Codec.GZIP).started()
-    await commit(world, 3)
-    (batch,) = world.log.batches[0]
+    simulation = await SimulatedGroups(offsets_topic_compression_codec=Codec.GZIP).started()
+    await commit(simulation, 3)
+    (batch,) = simulation.log.batches[0]
     assert parse_batch_header(batch).codec is Codec.GZIP
-    assert await (await world.elsewhere()).committed() == (3, ErrorCode.NONE)
+    assert await (await simulation.elsewhere()).committed() == (3, ErrorCode.NONE)
 
 
 @scenario
 async def test_while_loading_clients_are_asked_for_patience() -> None:
-    world = SimulatedGroups()
-    world.coordinator.start()
-    loading = world.coordinator.load(0)
-    client = world.client("c1")
+    simulation = SimulatedGroups()
+    simulation.coordinator.start()
+    loading = simulation.coordinator.load(0)
+    client = simulation.client("c1")
     client.member_id, client.generation = "c1-1", 1
     assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert await client.heartbeat() == ErrorCode.NONE
     assert await client.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    listed = await world.coordinator.list_groups(ListGroupsRequest(), 4, CONTEXT)
+    listed = await simulation.coordinator.list_groups(ListGroupsRequest(), 4, CONTEXT)
     assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert loading is not None
     # Sync comes last: its task lets the loop run, and so the loading end.
@@ -132,14 +132,14 @@ async def test_while_loading_clients_are_asked_for_patience() -> None:
         ErrorCode.UNKNOWN_MEMBER_ID,
     )
     assert (await client.join_once()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.coordinator.load(0) is None
+    assert simulation.coordinator.load(0) is None
 
 
 @scenario
 async def test_a_partition_lost_while_loading_stays_lost() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1)
-    other = SimulatedGroups(world.log, world.time, **world.settings)
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1)
+    other = SimulatedGroups(simulation.log, simulation.time, **simulation.settings)
     other.coordinator.start()
     other.coordinator.load(0)
     other.coordinator.unload(0)
@@ -158,17 +158,17 @@ async def test_loading_that_fails_is_tried_again() -> None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk hiccuped")
             return super().read_all(partition)
 
-    world = SimulatedGroups(FlakyLog())
-    world.coordinator.start()
+    simulation = SimulatedGroups(FlakyLog())
+    simulation.coordinator.start()
     logging.disable()
     try:
-        world.coordinator.load(0)
+        simulation.coordinator.load(0)
         await run_until_idle()
     finally:
         logging.disable(logging.NOTSET)
-    assert await commit(world, 1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    await world.time.advance(1_000)
-    assert await commit(world, 1) == ErrorCode.NONE
+    assert await commit(simulation, 1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await simulation.time.advance(1_000)
+    assert await commit(simulation, 1) == ErrorCode.NONE
 
 
 @scenario
@@ -186,10 +186,10 @@ async def test_records_that_cannot_be_read_are_skipped() -> None:
     ]
     logging.disable()
     try:
-        world = await SimulatedGroups(log).started()
+        simulation = await SimulatedGroups(log).started()
     finally:
         logging.disable(logging.NOTSET)
-    assert await world.committed() == (5, ErrorCode.NONE)
+    assert await simulation.committed() == (5, ErrorCode.NONE)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_offsets_in_a_transaction_count_once_it_is_committed(
                     ending, producer_id=4, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=2
                 )
             )
-        world = await SimulatedGroups(log).started()
-        assert await world.committed(stable=True) == expected
+        simulation = await SimulatedGroups(log).started()
+        assert await simulation.committed(stable=True) == expected
 
     run()
 
@@ -256,7 +256,7 @@ def test_of_a_transaction_and_a_later_commit_the_later_record_wins() -> None:
         )
         log = MemoryLog()
         log.batches[0] = [transactional + plain + marker]
-        world = await SimulatedGroups(log).started()
-        assert await world.committed() == (9, ErrorCode.NONE)
+        simulation = await SimulatedGroups(log).started()
+        assert await simulation.committed() == (9, ErrorCode.NONE)
 
     run()

@@ -22,85 +22,85 @@ NOTHING = (-1, ErrorCode.NONE)
 
 @scenario
 async def test_what_a_member_commits_can_be_fetched() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1)
-    assert await world.committed() == NOTHING
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1)
+    assert await simulation.committed() == NOTHING
     assert await one.commit(42, metadata="here") == ErrorCode.NONE
-    assert await world.committed() == (42, ErrorCode.NONE)
-    assert await world.committed("another") == NOTHING
+    assert await simulation.committed() == (42, ErrorCode.NONE)
+    assert await simulation.committed("another") == NOTHING
 
 
 @scenario
 async def test_simple_consumers_commit_to_groups_without_members() -> None:
-    world = await SimulatedGroups().started()
-    assert await commit(world, 1, group="simple") == ErrorCode.NONE
-    assert await commit(world, 2, group="") == ErrorCode.NONE, "old clients may have no group id"
-    assert await world.state("simple") == "Empty"
-    assert await commit(world, 1, partition=99) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await commit(world, 1, group="lost", generation=7) == ErrorCode.ILLEGAL_GENERATION
-    await world.members(1)
-    assert await commit(world, 1) == ErrorCode.UNKNOWN_MEMBER_ID, "not over the heads of members"
+    simulation = await SimulatedGroups().started()
+    assert await commit(simulation, 1, group="simple") == ErrorCode.NONE
+    assert await commit(simulation, 2, group="") == ErrorCode.NONE, "old clients may have no group id"
+    assert await simulation.state("simple") == "Empty"
+    assert await commit(simulation, 1, partition=99) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await commit(simulation, 1, group="lost", generation=7) == ErrorCode.ILLEGAL_GENERATION
+    await simulation.members(1)
+    assert await commit(simulation, 1) == ErrorCode.UNKNOWN_MEMBER_ID, "not over the heads of members"
 
 
 @scenario
 async def test_a_commit_is_visible_only_once_replicated() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1)
-    world.log.hold = True
-    committing = asyncio.create_task(commit(world, 2))
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1)
+    simulation.log.hold = True
+    committing = asyncio.create_task(commit(simulation, 2))
     await run_until_idle()
     assert not committing.done()
-    assert await world.committed() == (1, ErrorCode.NONE)
-    assert await world.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    world.log.release()
+    assert await simulation.committed() == (1, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    simulation.log.release()
     assert await finished(committing) == ErrorCode.NONE
-    assert await world.committed(stable=True) == (2, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (2, ErrorCode.NONE)
 
 
 @scenario
 async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowledged() -> None:
-    world = await SimulatedGroups().started()
-    world.log.hold = True
-    first, second = asyncio.create_task(commit(world, 1)), asyncio.create_task(commit(world, 2))
+    simulation = await SimulatedGroups().started()
+    simulation.log.hold = True
+    first, second = asyncio.create_task(commit(simulation, 1)), asyncio.create_task(commit(simulation, 2))
     await run_until_idle()
-    world.log.held[1].set_result(None)
+    simulation.log.held[1].set_result(None)
     assert await finished(second) == ErrorCode.NONE
-    world.log.held[0].set_result(None)
+    simulation.log.held[0].set_result(None)
     assert await finished(first) == ErrorCode.NONE
-    assert await world.committed(stable=True) == (2, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (2, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_commit_counts_although_its_client_is_gone() -> None:
-    world = await SimulatedGroups().started()
-    world.log.hold = True
-    committing = asyncio.create_task(commit(world, 9))
+    simulation = await SimulatedGroups().started()
+    simulation.log.hold = True
+    committing = asyncio.create_task(commit(simulation, 9))
     await run_until_idle()
     committing.cancel()
     await run_until_idle()
-    world.log.release()
+    simulation.log.release()
     await run_until_idle()
-    assert await world.committed(stable=True) == (9, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (9, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_commit_that_was_not_replicated_leaves_the_old_offset() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1)
-    for answer, told in (
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1)
+    for answer, reported in (
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
         (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
     ):
-        world.log.answers = [answer]
-        assert await commit(world, 2) == told
-        assert await world.committed(stable=True) == (1, ErrorCode.NONE)
+        simulation.log.answers = [answer]
+        assert await commit(simulation, 2) == reported
+        assert await simulation.committed(stable=True) == (1, ErrorCode.NONE)
 
 
 @scenario
 async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
-    world = await SimulatedGroups(offset_metadata_max_bytes=5).started()
+    simulation = await SimulatedGroups(offset_metadata_max_bytes=5).started()
     partitions = [
         OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=index, committed_offset=1, committed_metadata=text
@@ -114,7 +114,7 @@ async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
             for name in ("t", "missing")
         ],
     )
-    response = await world.coordinator.offset_commit(request, 2, CONTEXT)
+    response = await simulation.coordinator.offset_commit(request, 2, CONTEXT)
     codes = [[item.error_code for item in topic.partitions] for topic in response.topics]
     assert codes == [
         [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE],
@@ -124,42 +124,42 @@ async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
 
 @scenario
 async def test_members_commit_during_a_rebalance_but_not_between_join_and_sync() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1)
-    newcomer = world.client("c2").joining()
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1)
+    newcomer = simulation.client("c2").joining()
     await run_until_idle()
     assert await one.commit(10) == ErrorCode.NONE
     one.took(await finished(one.joining()))
     await finished(newcomer)
     assert await one.commit(11) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert await world.committed() == (10, ErrorCode.NONE)
+    assert await simulation.committed() == (10, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_commit_is_a_sign_of_life() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1)
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1)
     for offset in range(4):
-        await world.time.advance(9_000)
+        await simulation.time.advance(9_000)
         assert await one.commit(offset) == ErrorCode.NONE
 
 
 @scenario
 async def test_fetching_no_topics_in_particular_fetches_all() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1, topic="a")
-    await commit(world, 2, topic="b", partition=3)
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1, topic="a")
+    await commit(simulation, 2, topic="b", partition=3)
     request = OffsetFetchRequest(group_id="g", topics=None)
-    response = await world.coordinator.offset_fetch(request, 5, CONTEXT)
+    response = await simulation.coordinator.offset_fetch(request, 5, CONTEXT)
     assert offsets_of(response.topics) == {("a", 0): 1, ("b", 3): 2}
     assert response.topics[0].partitions[0].committed_leader_epoch == 3
 
 
 @scenario
 async def test_many_groups_are_fetched_at_once() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1, group="one")
-    await commit(world, 2, group="two")
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1, group="one")
+    await commit(simulation, 2, group="two")
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
     request = OffsetFetchRequest(
@@ -170,29 +170,29 @@ async def test_many_groups_are_fetched_at_once() -> None:
         ]
     )
     request.groups[1].topics = None
-    response = await world.coordinator.offset_fetch(request, 8, CONTEXT)
+    response = await simulation.coordinator.offset_fetch(request, 8, CONTEXT)
     assert [item.group_id for item in response.groups] == ["one", "two", "x"]
     assert [offsets_of(item.topics) for item in response.groups] == [
         {("t", 0): 1, ("t", 1): -1},
         {("t", 0): 2},
         {},
     ]
-    world.coordinator.unload(0)
-    response = await world.coordinator.offset_fetch(request, 8, CONTEXT)
+    simulation.coordinator.unload(0)
+    response = await simulation.coordinator.offset_fetch(request, 8, CONTEXT)
     assert {item.error_code for item in response.groups} == {ErrorCode.NOT_COORDINATOR}
 
 
 @scenario
 async def test_old_versions_have_no_error_but_the_partitions() -> None:
-    world = await SimulatedGroups().started()
-    world.coordinator.unload(0)
+    simulation = await SimulatedGroups().started()
+    simulation.coordinator.unload(0)
     wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[4])]
     request = OffsetFetchRequest(group_id="g", topics=wanted)
-    old = await world.coordinator.offset_fetch(request, 1, CONTEXT)
+    old = await simulation.coordinator.offset_fetch(request, 1, CONTEXT)
     assert old.error_code == ErrorCode.NONE
     assert old.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert old.topics[0].partitions[0].committed_offset == -1
-    new = await world.coordinator.offset_fetch(request, 2, CONTEXT)
+    new = await simulation.coordinator.offset_fetch(request, 2, CONTEXT)
     assert (new.error_code, new.topics) == (ErrorCode.NOT_COORDINATOR, [])
 
 
@@ -208,81 +208,81 @@ def offsets_of(
 
 @scenario
 async def test_simple_consumers_offsets_expire_after_their_commit() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=60).started()
-    await commit(world, 1)
-    await world.time.advance(59 * MINUTE_MS)
-    await commit(world, 2, partition=1)
-    await world.time.advance(11 * MINUTE_MS)
-    assert await world.committed() == NOTHING
-    assert await world.committed(partition=1) == (2, ErrorCode.NONE)
-    await world.time.advance(60 * MINUTE_MS)
-    assert await world.state() == "Dead", "with its last offset the group goes"
+    simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
+    await commit(simulation, 1)
+    await simulation.time.advance(59 * MINUTE_MS)
+    await commit(simulation, 2, partition=1)
+    await simulation.time.advance(11 * MINUTE_MS)
+    assert await simulation.committed() == NOTHING
+    assert await simulation.committed(partition=1) == (2, ErrorCode.NONE)
+    await simulation.time.advance(60 * MINUTE_MS)
+    assert await simulation.state() == "Dead", "with its last offset the group goes"
 
 
 @scenario
 async def test_offsets_of_consumers_expire_after_the_group_emptied() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=60).started()
-    (one,) = await world.members(1, session_ms=1_800_000)
+    simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
+    (one,) = await simulation.members(1, session_ms=1_800_000)
     await one.commit(1)
     for _ in range(6):
-        await world.time.advance(20 * MINUTE_MS)
+        await simulation.time.advance(20 * MINUTE_MS)
         await one.heartbeat()
-    assert await world.committed() == (1, ErrorCode.NONE), "kept while consumers are there"
+    assert await simulation.committed() == (1, ErrorCode.NONE), "kept while consumers are there"
     await one.leave()
-    await world.time.advance(59 * MINUTE_MS)
-    assert await world.committed() == (1, ErrorCode.NONE)
-    await world.time.advance(11 * MINUTE_MS)
-    assert await world.committed() == NOTHING
-    assert await world.state() == "Dead"
+    await simulation.time.advance(59 * MINUTE_MS)
+    assert await simulation.committed() == (1, ErrorCode.NONE)
+    await simulation.time.advance(11 * MINUTE_MS)
+    assert await simulation.committed() == NOTHING
+    assert await simulation.state() == "Dead"
 
 
 @scenario
 async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=60).started()
-    (one,) = await world.members(1, topics=("t",), session_ms=1_800_000)
+    simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
+    (one,) = await simulation.members(1, topics=("t",), session_ms=1_800_000)
     await one.commit(1, topic="t")
     await one.commit(2, topic="formerly")
     for _ in range(4):
-        await world.time.advance(20 * MINUTE_MS)
+        await simulation.time.advance(20 * MINUTE_MS)
         await one.heartbeat()
-    assert await world.committed() == (1, ErrorCode.NONE)
-    assert await world.committed(topic="formerly") == NOTHING
-    assert await world.state() == "Stable"
+    assert await simulation.committed() == (1, ErrorCode.NONE)
+    assert await simulation.committed(topic="formerly") == NOTHING
+    assert await simulation.state() == "Stable"
 
 
 @scenario
 async def test_clients_may_set_a_retention_of_their_own() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=600).started()
-    await commit(world, 1, retention_ms=5 * MINUTE_MS)
-    await world.time.advance(10 * MINUTE_MS)
-    assert await world.committed() == NOTHING
+    simulation = await SimulatedGroups(offsets_retention_minutes=600).started()
+    await commit(simulation, 1, retention_ms=5 * MINUTE_MS)
+    await simulation.time.advance(10 * MINUTE_MS)
+    assert await simulation.committed() == NOTHING
 
 
 @scenario
 async def test_an_offset_with_a_commit_under_way_does_not_expire() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=60).started()
-    await commit(world, 1)
-    await world.time.advance(59 * MINUTE_MS)
-    world.log.hold = True
-    committing = asyncio.create_task(commit(world, 2))
-    await world.time.advance(11 * MINUTE_MS)
-    assert await world.committed() == (1, ErrorCode.NONE)
-    world.log.release()
+    simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
+    await commit(simulation, 1)
+    await simulation.time.advance(59 * MINUTE_MS)
+    simulation.log.hold = True
+    committing = asyncio.create_task(commit(simulation, 2))
+    await simulation.time.advance(11 * MINUTE_MS)
+    assert await simulation.committed() == (1, ErrorCode.NONE)
+    simulation.log.release()
     assert await finished(committing) == ErrorCode.NONE
-    assert await world.committed() == (2, ErrorCode.NONE)
+    assert await simulation.committed() == (2, ErrorCode.NONE)
 
 
 @scenario
 async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
-    world = await SimulatedGroups(offsets_retention_minutes=60).started()
-    (one,) = await world.members(1)
+    simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
+    (one,) = await simulation.members(1)
     await one.commit(1)
     await one.leave()
-    await commit(world, 5, group="kept")
-    await world.time.advance(30 * MINUTE_MS)
-    await commit(world, 6, group="kept")
-    await world.time.advance(40 * MINUTE_MS)
-    other = await world.elsewhere()
+    await commit(simulation, 5, group="kept")
+    await simulation.time.advance(30 * MINUTE_MS)
+    await commit(simulation, 6, group="kept")
+    await simulation.time.advance(40 * MINUTE_MS)
+    other = await simulation.elsewhere()
     assert await other.state() == "Dead"
     assert await other.committed() == NOTHING
     assert await other.committed("kept") == (6, ErrorCode.NONE)
@@ -290,12 +290,12 @@ async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
 
 @scenario
 async def test_deleted_topics_take_their_offsets_along() -> None:
-    world = await SimulatedGroups().started()
-    await commit(world, 1, topic="t")
-    await commit(world, 2, topic="u")
-    world.coordinator.topics_deleted({"t"})
+    simulation = await SimulatedGroups().started()
+    await commit(simulation, 1, topic="t")
+    await commit(simulation, 2, topic="u")
+    simulation.coordinator.topics_deleted({"t"})
     await run_until_idle()
-    other = await world.elsewhere()
+    other = await simulation.elsewhere()
     assert await other.committed(topic="t") == NOTHING
     assert await other.committed(topic="u") == (2, ErrorCode.NONE)
 
@@ -315,31 +315,31 @@ def deletion(group: str, *topics: str) -> OffsetDeleteRequest:
 
 @scenario
 async def test_offsets_are_deleted_unless_somebody_consumes_the_topic() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1, topics=("t",))
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1, topics=("t",))
     await one.commit(1, topic="t")
     await one.commit(2, topic="u")
-    response = await world.coordinator.offset_delete(deletion("g", "t", "u", "missing"), 0, CONTEXT)
+    response = await simulation.coordinator.offset_delete(deletion("g", "t", "u", "missing"), 0, CONTEXT)
     assert response.error_code == ErrorCode.NONE
     assert [topic.partitions[0].error_code for topic in response.topics] == [
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert await world.committed(topic="t") == (1, ErrorCode.NONE)
-    assert await world.committed(topic="u") == NOTHING
+    assert await simulation.committed(topic="t") == (1, ErrorCode.NONE)
+    assert await simulation.committed(topic="u") == NOTHING
 
 
 @scenario
 async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
-    world = await SimulatedGroups().started()
-    await world.members(1, group="connect", protocol_type="connect")
+    simulation = await SimulatedGroups().started()
+    await simulation.members(1, group="connect", protocol_type="connect")
     for group, error in (
         ("connect", ErrorCode.NON_EMPTY_GROUP),
         ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_GROUP_ID),
     ):
-        response = await world.coordinator.offset_delete(deletion(group, "t"), 0, CONTEXT)
+        response = await simulation.coordinator.offset_delete(deletion(group, "t"), 0, CONTEXT)
         assert (response.error_code, response.topics) == (error, [])
 
 
@@ -357,27 +357,27 @@ def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> Non
 
 @scenario
 async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> None:
-    world = await SimulatedGroups(offsets_commit_required_acks=1).started()
-    assert await commit(world, 1) == ErrorCode.NONE
+    simulation = await SimulatedGroups(offsets_commit_required_acks=1).started()
+    assert await commit(simulation, 1) == ErrorCode.NONE
     request = DeleteGroupsRequest(groups_names=["g"])
-    deleted = await world.coordinator.delete_groups(request, 2, CONTEXT)
+    deleted = await simulation.coordinator.delete_groups(request, 2, CONTEXT)
     assert deleted.results[0].error_code == ErrorCode.NONE
-    assert world.log.records()[-1].value is None
-    assert world.log.acks == [1, 0]
+    assert simulation.log.records()[-1].value is None
+    assert simulation.log.acks == [1, 0]
 
 
 @scenario
 async def test_groups_that_move_away_while_others_expire_are_left_alone() -> None:
-    world = await SimulatedGroups(
+    simulation = await SimulatedGroups(
         offsets_retention_minutes=60, offsets_retention_check_interval_ms=2**40
     ).started()
     for at in range(250):
-        await commit(world, 1, group=f"g-{at}")
-    await world.time.advance(61 * MINUTE_MS)
-    expiring = asyncio.create_task(world.coordinator.expire_offsets())
+        await commit(simulation, 1, group=f"g-{at}")
+    await simulation.time.advance(61 * MINUTE_MS)
+    expiring = asyncio.create_task(simulation.coordinator.expire_offsets())
     await asyncio.sleep(0)
-    world.coordinator.unload(0)
+    simulation.coordinator.unload(0)
     expired_count = await expiring
-    tombstones = [record for record in world.log.records() if record.value is None]
+    tombstones = [record for record in simulation.log.records() if record.value is None]
     assert 0 < expired_count < 250
     assert len(tombstones) == expired_count

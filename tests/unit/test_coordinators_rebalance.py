@@ -18,14 +18,14 @@ from ottla.protocol.messages import LeaveGroupRequest
 
 @scenario
 async def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
-    world = await SimulatedGroups().started()
-    client = world.client("app")
+    simulation = await SimulatedGroups().started()
+    client = simulation.client("app")
     first = await client.join_once()
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert first.member_id == "app-1"
     client.member_id = first.member_id
     join = client.joining()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     client.took(await finished(join))
     assert client.is_leader
     assert client.generation == 1
@@ -33,29 +33,29 @@ async def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
 
 @scenario
 async def test_old_clients_and_static_members_join_at_once() -> None:
-    world = await SimulatedGroups().started()
+    simulation = await SimulatedGroups().started()
     for options in ({"version": 3}, {"instance_id": "i1", "version": 5}):
-        client = world.client("app", group=str(options), **options)
+        client = simulation.client("app", group=str(options), **options)
         join = client.joining()
-        await world.time.advance(0)
+        await simulation.time.advance(0)
         assert (await finished(join)).error_code == ErrorCode.NONE
 
 
 @scenario
 async def test_an_id_that_was_never_used_expires_with_the_session() -> None:
-    world = await SimulatedGroups().started()
-    client = world.client("app")
+    simulation = await SimulatedGroups().started()
+    client = simulation.client("app")
     client.member_id = (await client.join_once()).member_id
-    await world.time.advance(SESSION_MS)
+    await simulation.time.advance(SESSION_MS)
     assert (await client.join_once()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @scenario
 async def test_two_members_share_a_generation_and_only_the_leader_sees_all() -> None:
-    world = await SimulatedGroups().started()
-    one, two = world.client("c1"), world.client("c2")
+    simulation = await SimulatedGroups().started()
+    one, two = simulation.client("c1"), simulation.client("c2")
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     first, second = await finished(joins[0]), await finished(joins[1])
     assert first.generation_id == second.generation_id == 1
     assert first.protocol_name == "range"
@@ -71,50 +71,50 @@ async def test_two_members_share_a_generation_and_only_the_leader_sees_all() -> 
     leader = one.syncing({one.member_id: b"left", two.member_id: b"right"})
     assert (await finished(leader)).assignment == b"left"
     assert (await finished(follower)).assignment == b"right"
-    assert await world.state() == "Stable"
+    assert await simulation.state() == "Stable"
 
 
 @scenario
 async def test_the_first_rebalance_waits_for_more_members_to_arrive() -> None:
-    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
-    one = world.client("c1").joining()
-    await world.time.advance(2_000)
-    two = world.client("c2").joining()
-    await world.time.advance(1_000)
+    simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
+    one = simulation.client("c1").joining()
+    await simulation.time.advance(2_000)
+    two = simulation.client("c2").joining()
+    await simulation.time.advance(1_000)
     assert not one.done(), "someone arrived, so the delay runs once more"
-    await world.time.advance(2_999)
+    await simulation.time.advance(2_999)
     assert not one.done()
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert (await finished(one)).generation_id == (await finished(two)).generation_id == 1
 
 
 @scenario
 async def test_a_third_member_makes_the_others_join_again() -> None:
-    world = await SimulatedGroups().started()
-    clients = await world.members(2)
-    third = world.client("c3")
+    simulation = await SimulatedGroups().started()
+    clients = await simulation.members(2)
+    third = simulation.client("c3")
     newcomer = third.joining()
     await run_until_idle()
     assert [await client.heartbeat() for client in clients] == [ErrorCode.REBALANCE_IN_PROGRESS] * 2
-    assert await world.state() == "PreparingRebalance"
+    assert await simulation.state() == "PreparingRebalance"
     joins = [client.joining() for client in clients]
     for client, join in zip([*clients, third], [*joins, newcomer], strict=True):
         client.took(await finished(join))
     assert {client.generation for client in [*clients, third]} == {2}
-    await world.sync([*clients, third])
+    await simulation.sync([*clients, third])
     assert third.assignment == b"c3"
     assert await clients[0].heartbeat() == ErrorCode.NONE
 
 
 @scenario
 async def test_members_that_do_not_rejoin_in_time_are_out() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
-    third = world.client("c3").joining()
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
+    third = simulation.client("c3").joining()
     await run_until_idle()
     rejoined = two.joining()
     for _ in range(REBALANCE_MS // 5_000):
-        await world.time.advance(5_000)
+        await simulation.time.advance(5_000)
         # Its process lives, but its consumer is stuck between two polls.
         await one.heartbeat()
     two.took(await finished(rejoined))
@@ -125,11 +125,11 @@ async def test_members_that_do_not_rejoin_in_time_are_out() -> None:
 
 @scenario
 async def test_when_the_leader_leaves_another_leads() -> None:
-    world = await SimulatedGroups().started()
-    one, two, three = await world.members(3)
+    simulation = await SimulatedGroups().started()
+    one, two, three = await simulation.members(3)
     assert await one.leave() == ErrorCode.NONE
     assert await two.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    await world.rebalance([two, three])
+    await simulation.rebalance([two, three])
     assert two.is_leader
     assert two.generation == 2
     assert await one.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
@@ -137,10 +137,10 @@ async def test_when_the_leader_leaves_another_leads() -> None:
 
 @scenario
 async def test_the_last_member_leaves_an_empty_group_behind() -> None:
-    world = await SimulatedGroups().started()
-    (one,) = await world.members(1)
+    simulation = await SimulatedGroups().started()
+    (one,) = await simulation.members(1)
     assert await one.leave() == ErrorCode.NONE
-    described = await world.describe()
+    described = await simulation.describe()
     assert described.group_state == "Empty"
     assert described.protocol_type == "consumer"
     assert described.members == []
@@ -148,26 +148,26 @@ async def test_the_last_member_leaves_an_empty_group_behind() -> None:
 
 @scenario
 async def test_a_member_that_falls_silent_expires() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
-    await world.time.advance(SESSION_MS - 1)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
+    await simulation.time.advance(SESSION_MS - 1)
     assert await one.heartbeat() == ErrorCode.NONE
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
-    await world.rebalance([one])
+    await simulation.rebalance([one])
     assert one.assignment == b"c1"
 
 
 @scenario
 async def test_who_waits_for_an_answer_is_not_expired() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
     join = two.joining()
     await run_until_idle()
-    newcomer = world.client("c3").joining()
+    newcomer = simulation.client("c3").joining()
     for _ in range(4):
-        await world.time.advance(SESSION_MS - 1)
+        await simulation.time.advance(SESSION_MS - 1)
         assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     back = one.joining()
     assert {(await finished(task)).error_code for task in (join, newcomer, back)} == {ErrorCode.NONE}
@@ -175,27 +175,27 @@ async def test_who_waits_for_an_answer_is_not_expired() -> None:
 
 @scenario
 async def test_a_newcomer_waits_five_minutes_at_most() -> None:
-    world = await SimulatedGroups().started()
-    one = (await world.members(1, rebalance_ms=600_000, session_ms=1_000_000))[0]
-    newcomer = world.client("c2", version=3).joining()
-    await world.time.advance(5 * 60_000 - 1)
+    simulation = await SimulatedGroups().started()
+    one = (await simulation.members(1, rebalance_ms=600_000, session_ms=1_000_000))[0]
+    newcomer = simulation.client("c2", version=3).joining()
+    await simulation.time.advance(5 * 60_000 - 1)
     assert not newcomer.done()
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert (await finished(newcomer)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     one.took(await finished(one.joining()))
 
 
 @scenario
 async def test_a_member_that_never_syncs_is_removed() -> None:
-    world = await SimulatedGroups().started()
-    one, two = world.client("c1"), world.client("c2", session_ms=600_000)
+    simulation = await SimulatedGroups().started()
+    one, two = simulation.client("c1"), simulation.client("c2", session_ms=600_000)
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     await finished(one.syncing({one.member_id: b"1"}))
     for _ in range(REBALANCE_MS // 5_000):
-        await world.time.advance(5_000)
+        await simulation.time.advance(5_000)
         await one.heartbeat()
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
@@ -203,15 +203,15 @@ async def test_a_member_that_never_syncs_is_removed() -> None:
 
 @scenario
 async def test_a_newcomer_during_the_sync_sends_the_waiting_members_back() -> None:
-    world = await SimulatedGroups().started()
-    one, two = world.client("c1"), world.client("c2")
+    simulation = await SimulatedGroups().started()
+    one, two = simulation.client("c1"), simulation.client("c2")
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     waiting = two.syncing()
     await run_until_idle()
-    world.client("c3").joining()
+    simulation.client("c3").joining()
     assert (await finished(waiting)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     late_leader = one.syncing({one.member_id: b"1", two.member_id: b"2"})
     assert (await finished(late_leader)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -219,69 +219,69 @@ async def test_a_newcomer_during_the_sync_sends_the_waiting_members_back() -> No
 
 @scenario
 async def test_an_assignment_that_was_overtaken_is_not_handed_out() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1")
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1")
     join = one.joining()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(join))
-    world.log.hold = True
+    simulation.log.hold = True
     sync = one.syncing({one.member_id: b"old"})
     await run_until_idle()
-    newcomer = world.client("c2").joining()
+    newcomer = simulation.client("c2").joining()
     assert (await finished(sync)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    world.log.release()
+    simulation.log.release()
     await run_until_idle()
-    assert await world.state() == "PreparingRebalance"
+    assert await simulation.state() == "PreparingRebalance"
     one.took(await finished(one.joining()))
     assert (await finished(newcomer)).generation_id == 2
 
 
 @scenario
 async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_one() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1")
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1")
     join = one.joining()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(join))
-    world.log.hold = True
+    simulation.log.hold = True
     one.syncing({one.member_id: b"old"})
-    two = world.client("c2")
+    two = simulation.client("c2")
     newcomer = two.joining()
     await run_until_idle()
     one.took(await finished(one.joining()))
     two.took(await finished(newcomer))
     sync = two.syncing()
     await run_until_idle()
-    world.log.release()
+    simulation.log.release()
     await run_until_idle()
     assert not sync.done()
-    assert await world.state() == "CompletingRebalance"
+    assert await simulation.state() == "CompletingRebalance"
 
 
 @scenario
 async def test_a_session_begins_when_the_rebalance_ends() -> None:
-    world = await SimulatedGroups().started()
-    one, two = world.client("c1"), world.client("c2")
+    simulation = await SimulatedGroups().started()
+    one, two = simulation.client("c1"), simulation.client("c2")
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     await finished(one.syncing())
-    await world.time.advance(SESSION_MS - 1)
+    await simulation.time.advance(SESSION_MS - 1)
     assert await one.heartbeat() == ErrorCode.NONE
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID, "it was silent, long before its sync was due"
 
 
 @scenario
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1")
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1")
     join = one.joining()
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(join))
-    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
     sync = await finished(one.syncing({one.member_id: b"1"}))
     assert sync.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -289,8 +289,8 @@ async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
 
 @scenario
 async def test_generations_fence_the_past() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
     one.generation -= 1
     assert await one.heartbeat() == ErrorCode.ILLEGAL_GENERATION
     assert (await finished(one.syncing())).error_code == ErrorCode.ILLEGAL_GENERATION
@@ -303,86 +303,86 @@ async def test_generations_fence_the_past() -> None:
 
 @scenario
 async def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
-    world = await SimulatedGroups().started()
+    simulation = await SimulatedGroups().started()
     clients = [
-        world.client("c1", protocols=("range", "roundrobin", "own")),
-        world.client("c2", protocols=("roundrobin", "range")),
-        world.client("c3", protocols=("roundrobin", "range")),
+        simulation.client("c1", protocols=("range", "roundrobin", "own")),
+        simulation.client("c2", protocols=("roundrobin", "range")),
+        simulation.client("c3", protocols=("roundrobin", "range")),
     ]
     joins = [client.joining() for client in clients]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     assert {(await finished(join)).protocol_name for join in joins} == {"roundrobin"}
-    stranger = await finished(world.client("c4", protocols=("own",)).joining())
-    assert stranger.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    connector = await finished(world.client("c5", protocol_type="connect").joining())
+    incompatible = await finished(simulation.client("c4", protocols=("own",)).joining())
+    assert incompatible.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    connector = await finished(simulation.client("c5", protocol_type="connect").joining())
     assert connector.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @scenario
 async def test_a_rejoin_without_news_is_answered_without_a_rebalance() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
     again = await finished(two.joining())
     assert (again.error_code, again.generation_id, again.leader) == (ErrorCode.NONE, 1, one.member_id)
-    assert await world.state() == "Stable"
+    assert await simulation.state() == "Stable"
     two.topics = ("t", "u")
     two.joining()
     await run_until_idle()
-    assert await world.state() == "PreparingRebalance", "a new subscription needs a new assignment"
+    assert await simulation.state() == "PreparingRebalance", "a new subscription needs a new assignment"
 
 
 @scenario
 async def test_a_leader_that_rejoins_asks_for_a_rebalance() -> None:
-    world = await SimulatedGroups().started()
-    one, _two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, _two = await simulation.members(2)
     join = one.joining()
     await run_until_idle()
     assert not join.done()
-    assert await world.state() == "PreparingRebalance"
+    assert await simulation.state() == "PreparingRebalance"
 
 
 @scenario
 async def test_session_timeouts_have_limits() -> None:
-    world = await SimulatedGroups().started()
+    simulation = await SimulatedGroups().started()
     for session_ms in (5_999, 1_800_001):
-        join = await finished(world.client("app", session_ms=session_ms).joining())
+        join = await finished(simulation.client("app", session_ms=session_ms).joining())
         assert join.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 @scenario
 async def test_a_full_group_turns_newcomers_away() -> None:
-    world = await SimulatedGroups(group_max_size=2).started()
-    one, _two = await world.members(2)
-    third = await finished(world.client("c3").joining())
+    simulation = await SimulatedGroups(group_max_size=2).started()
+    one, _two = await simulation.members(2)
+    third = await finished(simulation.client("c3").joining())
     assert third.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert await one.heartbeat() == ErrorCode.NONE, "and the others hear nothing of it"
 
 
 @scenario
 async def test_requests_for_no_group_or_elsewhere_are_refused() -> None:
-    world = SimulatedGroups(offsets_topic_num_partitions=50)
-    client = world.client("app")
+    simulation = SimulatedGroups(offsets_topic_num_partitions=50)
+    client = simulation.client("app")
     assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    await world.started()
-    nameless = await world.client("app", group="").join_once()
+    await simulation.started()
+    nameless = await simulation.client("app", group="").join_once()
     assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
-    world.coordinator.unload(world.coordinator.partition_for("g"))
+    simulation.coordinator.unload(simulation.coordinator.partition_for("g"))
     assert (await client.join_once()).error_code == ErrorCode.NOT_COORDINATOR
     assert await client.heartbeat() == ErrorCode.NOT_COORDINATOR
 
 
 @scenario
 async def test_several_members_leave_in_one_request() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await world.members(2)
+    simulation = await SimulatedGroups().started()
+    one, two = await simulation.members(2)
     request = LeaveGroupRequest(
         group_id="g",
         members=[LeaveGroupRequest.MemberIdentity(member_id=name) for name in (two.member_id, "nobody")],
     )
-    response = await world.coordinator.leave_group(request, 4, ClientContext("", ""))
+    response = await simulation.coordinator.leave_group(request, 4, ClientContext("", ""))
     assert response.error_code == ErrorCode.NONE
     assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
-    old = await world.coordinator.leave_group(
+    old = await simulation.coordinator.leave_group(
         LeaveGroupRequest(group_id="g", member_id="nobody"), 2, ClientContext("", "")
     )
     assert (old.error_code, old.members) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
@@ -391,24 +391,24 @@ async def test_several_members_leave_in_one_request() -> None:
 
 @scenario
 async def test_losing_the_partition_sends_waiting_members_to_the_new_coordinator() -> None:
-    world = await SimulatedGroups().started()
-    one = (await world.members(1))[0]
-    newcomer = world.client("c2").joining()
+    simulation = await SimulatedGroups().started()
+    one = (await simulation.members(1))[0]
+    newcomer = simulation.client("c2").joining()
     await run_until_idle()
-    world.coordinator.unload(0)
+    simulation.coordinator.unload(0)
     assert (await finished(newcomer)).error_code == ErrorCode.NOT_COORDINATOR
     assert await one.heartbeat() == ErrorCode.NOT_COORDINATOR
-    await world.time.advance(10 * REBALANCE_MS)
+    await simulation.time.advance(10 * REBALANCE_MS)
 
 
 @scenario
 async def test_stopping_answers_everyone() -> None:
-    world = await SimulatedGroups().started()
-    one, two = world.client("c1"), world.client("c2")
+    simulation = await SimulatedGroups().started()
+    one, two = simulation.client("c1"), simulation.client("c2")
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     two.took(await finished(joins[1]))
     sync = two.syncing()
     await run_until_idle()
-    await world.coordinator.stop()
+    await simulation.coordinator.stop()
     assert (await finished(sync)).error_code == ErrorCode.NOT_COORDINATOR

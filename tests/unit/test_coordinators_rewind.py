@@ -28,7 +28,7 @@ REFUSED = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def rewind(
-    world: SimulatedGroups,
+    simulation: SimulatedGroups,
     offsets: dict[tuple[str, int], int] | None = None,
     *,
     metadata: str = "",
@@ -50,7 +50,7 @@ async def rewind(
         ],
         **request,
     )
-    response = await world.coordinator.offset_commit(asked, 9, CONTEXT)
+    response = await simulation.coordinator.offset_commit(asked, 9, CONTEXT)
     return {
         (topic.name, row.partition_index): ErrorCode(row.error_code)
         for topic in response.topics
@@ -68,26 +68,26 @@ async def anew(client: Client) -> Client:
 
 
 async def at_old_offset(count: int = 2, **options: Any) -> tuple[SimulatedGroups, list[Client]]:
-    world = await SimulatedGroups().started()
-    clients = await world.members(count, **options)
+    simulation = await SimulatedGroups().started()
+    clients = await simulation.members(count, **options)
     assert await clients[0].commit(OLD) is ErrorCode.NONE
-    return world, clients
+    return simulation, clients
 
 
 @pytest.mark.parametrize("instance_id", [None, "seat"])
 def test_members_are_out_and_find_the_new_offset_when_they_join_again(instance_id: str | None) -> None:
     async def run() -> None:
-        world, (client,) = await at_old_offset(1, instance_id=instance_id)
+        simulation, (client,) = await at_old_offset(1, instance_id=instance_id)
         old_generation = client.generation
-        assert await rewind(world) == DONE
-        assert await world.state() == "Empty"
-        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        assert await rewind(simulation) == DONE
+        assert await simulation.state() == "Empty"
+        assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
         # Not FENCED_INSTANCE_ID, of which clients die.
         assert await client.heartbeat() is REFUSED
         assert await client.commit(OLD + 1) is REFUSED
-        await world.rebalance([await anew(client)])
+        await simulation.rebalance([await anew(client)])
         assert client.generation > old_generation
-        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
         assert await client.commit(NEW + 1) is ErrorCode.NONE
 
     asyncio.run(run())
@@ -95,31 +95,31 @@ def test_members_are_out_and_find_the_new_offset_when_they_join_again(instance_i
 
 @scenario
 async def test_a_commit_of_the_old_generation_is_refused_after_others_have_joined() -> None:
-    world, (first, second) = await at_old_offset()
+    simulation, (first, second) = await at_old_offset()
     stale = (second.member_id, second.generation)
-    await rewind(world)
-    await world.rebalance([await anew(first)])
+    await rewind(simulation)
+    await simulation.rebalance([await anew(first)])
     second.member_id, second.generation = stale
     assert await second.commit(OLD + 1) is REFUSED
-    assert await commit(world, OLD + 1, generation=stale[1], member_id=stale[0]) is REFUSED
-    assert await world.committed() == (NEW, ErrorCode.NONE)
+    assert await commit(simulation, OLD + 1, generation=stale[1], member_id=stale[0]) is REFUSED
+    assert await simulation.committed() == (NEW, ErrorCode.NONE)
 
 
 @scenario
 async def test_offsets_and_the_empty_group_are_one_batch() -> None:
-    world, _ = await at_old_offset()
-    before = len(world.log.batches[0])
-    await rewind(world, {("t", 0): NEW, ("t", 1): 7, ("u", 0): 8})
-    assert len(world.log.batches[0]) == before + 1
-    keys = [records.parse_key(record.key or b"") for record in decode_batch(world.log.batches[0][-1])]
+    simulation, _ = await at_old_offset()
+    before = len(simulation.log.batches[0])
+    await rewind(simulation, {("t", 0): NEW, ("t", 1): 7, ("u", 0): 8})
+    assert len(simulation.log.batches[0]) == before + 1
+    keys = [records.parse_key(record.key or b"") for record in decode_batch(simulation.log.batches[0][-1])]
     assert [type(key) for key in keys] == [records.OffsetRecordKey] * 3 + [records.GroupRecordKey]
 
 
 @scenario
 async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_members() -> None:
-    world, (client, _) = await at_old_offset()
-    await rewind(world)
-    other = await world.elsewhere()
+    simulation, (client, _) = await at_old_offset()
+    await rewind(simulation)
+    other = await simulation.elsewhere()
     assert await other.state() == "Empty"
     assert await other.committed(stable=True) == (NEW, ErrorCode.NONE)
     client.at(other)
@@ -129,153 +129,155 @@ async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_member
 
 @scenario
 async def test_a_member_that_waits_for_the_rebalance_is_sent_back() -> None:
-    world, (first, _) = await at_old_offset()
+    simulation, (first, _) = await at_old_offset()
     joining = first.joining()
     await run_until_idle()
-    assert await world.state() == "PreparingRebalance"
-    assert await rewind(world) == DONE
+    assert await simulation.state() == "PreparingRebalance"
+    assert await rewind(simulation) == DONE
     assert (await finished(joining)).error_code == REFUSED
-    assert await world.state() == "Empty"
+    assert await simulation.state() == "Empty"
 
 
 @scenario
 async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
-    world, (leader, follower) = await at_old_offset()
+    simulation, (leader, follower) = await at_old_offset()
     joins = [leader.joining(), follower.joining()]
     for client, join in zip((leader, follower), joins, strict=True):
         client.took(await finished(join))
-    assert await world.state() == "CompletingRebalance"
+    assert await simulation.state() == "CompletingRebalance"
     syncing = follower.syncing()
     await run_until_idle()
     assert not syncing.done()
-    assert await rewind(world) == DONE
+    assert await rewind(simulation) == DONE
     assert (await finished(syncing)).error_code == REFUSED
     # The timers of what was cut short are gone too.
-    await world.time.advance(200_000)
-    assert await world.state() == "Empty"
+    await simulation.time.advance(200_000)
+    assert await simulation.state() == "Empty"
 
 
 @scenario
 async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
-    world, (client,) = await at_old_offset(1)
+    simulation, (client,) = await at_old_offset(1)
     client.took(await finished(client.joining()))
-    world.log.hold = True
+    simulation.log.hold = True
     syncing = client.syncing({client.member_id: b"all"})
     await run_until_idle()
-    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    rewinding = asyncio.get_running_loop().create_task(rewind(simulation))
     await run_until_idle()
     assert (await finished(syncing)).error_code == REFUSED
-    world.log.release()
+    simulation.log.release()
     assert await finished(rewinding) == DONE
-    assert await world.state() == "Empty"
-    assert (await (await world.elsewhere()).describe()).members == []
+    assert await simulation.state() == "Empty"
+    assert (await (await simulation.elsewhere()).describe()).members == []
 
 
 @scenario
 async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
-    world, (client, _) = await at_old_offset()
-    world.log.hold = True
-    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    simulation, (client, _) = await at_old_offset()
+    simulation.log.hold = True
+    rewinding = asyncio.get_running_loop().create_task(rewind(simulation))
     await run_until_idle()
     assert await client.heartbeat() is REFUSED
     joining = (await anew(client)).joining()
-    await world.time.advance(100)
+    await simulation.time.advance(100)
     assert not joining.done()
-    assert await world.state() == "Empty"
-    assert await world.committed() == (OLD, ErrorCode.NONE)
-    world.log.release()
+    assert await simulation.state() == "Empty"
+    assert await simulation.committed() == (OLD, ErrorCode.NONE)
+    simulation.log.release()
     assert await finished(rewinding) == DONE
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     client.took(await finished(joining))
-    assert await world.committed() == (NEW, ErrorCode.NONE)
+    assert await simulation.committed() == (NEW, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_commit_under_way_at_the_rewind_is_before_it() -> None:
-    world, (client, _) = await at_old_offset()
-    world.log.hold = True
+    simulation, (client, _) = await at_old_offset()
+    simulation.log.hold = True
     late = asyncio.get_running_loop().create_task(client.commit(OLD + 1))
     await run_until_idle()
-    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    rewinding = asyncio.get_running_loop().create_task(rewind(simulation))
     await run_until_idle()
     # The acknowledgements come in the other order.
-    world.log.held[1].set_result(None)
+    simulation.log.held[1].set_result(None)
     assert await finished(rewinding) == DONE
-    world.log.held[0].set_result(None)
+    simulation.log.held[0].set_result(None)
     assert await finished(late) is ErrorCode.NONE
-    assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
-    world.log.hold = False
-    assert await (await world.elsewhere()).committed(stable=True) == (NEW, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
+    simulation.log.hold = False
+    assert await (await simulation.elsewhere()).committed(stable=True) == (NEW, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_rewind_that_cannot_be_written_leaves_the_old_offset() -> None:
-    world, (client, _) = await at_old_offset()
-    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
-    assert await rewind(world) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    assert await world.committed(stable=True) == (OLD, ErrorCode.NONE)
-    await world.rebalance([await anew(client)])
+    simulation, (client, _) = await at_old_offset()
+    simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert await rewind(simulation) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert await simulation.committed(stable=True) == (OLD, ErrorCode.NONE)
+    await simulation.rebalance([await anew(client)])
     assert await client.commit(OLD + 1) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("error_of", ["missing", "too large"])
 def test_it_is_all_of_the_offsets_or_none(error_of: str) -> None:
     async def run() -> None:
-        world, (client, _) = await at_old_offset()
+        simulation, (client, _) = await at_old_offset()
         if error_of == "missing":
-            found = await rewind(world, {("t", 0): NEW, ("missing", 0): 1})
+            found = await rewind(simulation, {("t", 0): NEW, ("missing", 0): 1})
             assert found["missing", 0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert found["t", 0] is ErrorCode.OPERATION_NOT_ATTEMPTED
         else:
-            assert await rewind(world, metadata="x" * 5_000) == {
+            assert await rewind(simulation, metadata="x" * 5_000) == {
                 ("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE
             }
         assert await client.heartbeat() is ErrorCode.NONE
-        assert await world.committed() == (OLD, ErrorCode.NONE)
+        assert await simulation.committed() == (OLD, ErrorCode.NONE)
 
     asyncio.run(run())
 
 
 @scenario
 async def test_a_member_cannot_ask_for_it() -> None:
-    world, (client, _) = await at_old_offset()
+    simulation, (client, _) = await at_old_offset()
     for who in (
         {"member_id": client.member_id},
         {"generation_id_or_member_epoch": client.generation},
         {"group_instance_id": "seat"},
     ):
-        assert await rewind(world, **who) == {("t", 0): ErrorCode.INVALID_REQUEST}
+        assert await rewind(simulation, **who) == {("t", 0): ErrorCode.INVALID_REQUEST}
     assert await client.heartbeat() is ErrorCode.NONE
 
 
 @scenario
 async def test_members_that_are_no_consumers_stay() -> None:
-    world = await SimulatedGroups().started()
-    clients = await world.members(1, protocol_type="connect")
-    assert await rewind(world) == {("t", 0): ErrorCode.NON_EMPTY_GROUP}
+    simulation = await SimulatedGroups().started()
+    clients = await simulation.members(1, protocol_type="connect")
+    assert await rewind(simulation) == {("t", 0): ErrorCode.NON_EMPTY_GROUP}
     assert await clients[0].heartbeat() is ErrorCode.NONE
 
 
 @scenario
 async def test_without_members_it_is_a_plain_commit() -> None:
-    world = await SimulatedGroups().started()
-    assert await rewind(world) == DONE
-    assert [type(records.parse_key(r.key or b"")) for r in world.log.records()] == [records.OffsetRecordKey]
-    assert await world.committed() == (NEW, ErrorCode.NONE)
+    simulation = await SimulatedGroups().started()
+    assert await rewind(simulation) == DONE
+    assert [type(records.parse_key(r.key or b"")) for r in simulation.log.records()] == [
+        records.OffsetRecordKey
+    ]
+    assert await simulation.committed() == (NEW, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -> None:
-    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
-    client = world.client("c")
+    simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
+    client = simulation.client("c")
     joining = client.joining()
     await run_until_idle()
     await client.leave()
-    assert await world.state() == "PreparingRebalance"
-    assert await rewind(world) == DONE
-    assert await world.state() == "Empty"
-    await world.time.advance(10_000)
-    assert await world.state() == "Empty"
+    assert await simulation.state() == "PreparingRebalance"
+    assert await rewind(simulation) == DONE
+    assert await simulation.state() == "Empty"
+    await simulation.time.advance(10_000)
+    assert await simulation.state() == "Empty"
     joining.cancel()
 
 
@@ -286,50 +288,50 @@ async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -
 @pytest.mark.parametrize("fails_over", [True, False])
 def test_what_an_open_transaction_committed_before_is_void(committed: bool, fails_over: bool) -> None:
     async def run() -> None:
-        world, (client, _) = await at_old_offset()
+        simulation, (client, _) = await at_old_offset()
         who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
-        assert await in_transaction(world, OLD + 9, **who) is ErrorCode.NONE
-        assert await in_transaction(world, 33, partition=1, **who) is ErrorCode.NONE
-        assert await rewind(world) == DONE
+        assert await in_transaction(simulation, OLD + 9, **who) is ErrorCode.NONE
+        assert await in_transaction(simulation, 33, partition=1, **who) is ErrorCode.NONE
+        assert await rewind(simulation) == DONE
         # Who joins need not wait for the transaction to end.
-        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
         if fails_over:
-            world = await world.elsewhere()
-        marked(world, committed=committed)
-        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+            simulation = await simulation.elsewhere()
+        marked(simulation, committed=committed)
+        assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
         # Partitions that were not rewound are decided by the transaction.
-        assert await world.committed(partition=1) == (33 if committed else -1, ErrorCode.NONE)
-        assert await (await world.elsewhere()).committed() == (NEW, ErrorCode.NONE)
+        assert await simulation.committed(partition=1) == (33 if committed else -1, ErrorCode.NONE)
+        assert await (await simulation.elsewhere()).committed() == (NEW, ErrorCode.NONE)
 
     asyncio.run(run())
 
 
 @scenario
 async def test_a_member_of_before_commits_nothing_in_a_transaction_afterwards() -> None:
-    world, (client, _) = await at_old_offset()
-    await rewind(world)
+    simulation, (client, _) = await at_old_offset()
+    await rewind(simulation)
     who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
-    assert await in_transaction(world, OLD + 9, **who) is REFUSED
-    marked(world, committed=True)
-    assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+    assert await in_transaction(simulation, OLD + 9, **who) is REFUSED
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (NEW, ErrorCode.NONE)
 
 
 @scenario
 async def test_a_rewind_that_fails_leaves_the_transaction_its_offsets() -> None:
-    world, (client, _) = await at_old_offset()
-    await in_transaction(world, OLD + 9, generation=client.generation, member_id=client.member_id)
-    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
-    await rewind(world)
-    marked(world, committed=True)
-    assert await world.committed(stable=True) == (OLD + 9, ErrorCode.NONE)
+    simulation, (client, _) = await at_old_offset()
+    await in_transaction(simulation, OLD + 9, generation=client.generation, member_id=client.member_id)
+    simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    await rewind(simulation)
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (OLD + 9, ErrorCode.NONE)
 
 
 @scenario
 async def test_transactions_of_after_the_rewind_count() -> None:
-    world, (client, _) = await at_old_offset()
-    await rewind(world)
-    await world.rebalance([await anew(client)])
+    simulation, (client, _) = await at_old_offset()
+    await rewind(simulation)
+    await simulation.rebalance([await anew(client)])
     who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
-    assert await in_transaction(world, NEW + 5, producer_id=PID, **who) is ErrorCode.NONE
-    marked(world, committed=True)
-    assert await world.committed(stable=True) == (NEW + 5, ErrorCode.NONE)
+    assert await in_transaction(simulation, NEW + 5, producer_id=PID, **who) is ErrorCode.NONE
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (NEW + 5, ErrorCode.NONE)

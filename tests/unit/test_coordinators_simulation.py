@@ -20,11 +20,11 @@ class Consumer:
     """Does what consumers do: joins, syncs, heartbeats every 3 seconds, and begins again on errors."""
 
     def __init__(
-        self, world: SimulatedGroups, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS
+        self, simulation: SimulatedGroups, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS
     ) -> None:
         self.name = name
         self.static = static
-        self.client = world.client(
+        self.client = simulation.client(
             name, instance_id=f"i-{name}" if static else None, rebalance_ms=rebalance_ms
         )
         self.stable = False
@@ -74,7 +74,7 @@ class Consumer:
 
     async def _pause(self) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.client.world.time.call_later(3_000, lambda: wake(done))
+        self.client.simulation.time.call_later(3_000, lambda: wake(done))
         await done
 
 
@@ -85,8 +85,8 @@ def wake(sleeper: asyncio.Future[None]) -> None:
 
 async def simulate(seed: int) -> None:
     chance = random.Random(seed)
-    world = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
-    consumers = [Consumer(world, f"c{n}", static=chance.random() < 0.4) for n in range(6)]
+    simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=3_000).started()
+    consumers = [Consumer(simulation, f"c{n}", static=chance.random() < 0.4) for n in range(6)]
     running: set[Consumer] = set()
     for _ in range(40):
         consumer = chance.choice(consumers)
@@ -101,15 +101,15 @@ async def simulate(seed: int) -> None:
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
         if chance.random() < 0.1:
-            assert await rewind(world) == {("t", 0): ErrorCode.NONE}
-        await world.time.advance(chance.choice([0, 10, 1_000, 5_000, 20_000]))
+            assert await rewind(simulation) == {("t", 0): ErrorCode.NONE}
+        await simulation.time.advance(chance.choice([0, 10, 1_000, 5_000, 20_000]))
 
-    await world.time.advance(4 * REBALANCE_MS)
+    await simulation.time.advance(4 * REBALANCE_MS)
     for consumer in running:
         assert consumer.task is not None
         assert not consumer.task.done(), consumer.task.exception()
         assert consumer.stable, f"{consumer.name} has no assignment"
-    described = await world.describe()
+    described = await simulation.describe()
     assert {member.member_id for member in described.members} == {c.client.member_id for c in running}
     assert described.group_state in (("Stable",) if running else ("Empty", "Dead"))
     # Each has the share that was made for it, or for its predecessor under the same instance id.
@@ -118,7 +118,7 @@ async def simulate(seed: int) -> None:
         assert share == consumer.client.member_id or (consumer.static and share.startswith("i-")), share
     assert len({c.client.assignment for c in running}) == len(running)
 
-    other = await world.elsewhere()
+    other = await simulation.elsewhere()
     assert sorted_members(await other.describe()) == sorted_members(described)
     for consumer in running:
         assert consumer.task is not None
@@ -145,11 +145,11 @@ async def simulate_lurkers(seed: int) -> None:
     """
     chance = random.Random(seed)
     initial_delay_ms = chance.choice([0, 3_000])
-    world = await SimulatedGroups(group_initial_rebalance_delay_ms=initial_delay_ms).started()
+    simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=initial_delay_ms).started()
     timeouts_ms = [chance.choice([5_000, 20_000, REBALANCE_MS]) for _ in range(8)]
     kinds = [Consumer, *(chance.choice([Consumer, Lurker]) for _ in timeouts_ms[1:])]
     consumers = [
-        kind(world, f"c{n}", static=chance.random() < 0.3, rebalance_ms=timeout_ms)
+        kind(simulation, f"c{n}", static=chance.random() < 0.3, rebalance_ms=timeout_ms)
         for n, (kind, timeout_ms) in enumerate(zip(kinds, timeouts_ms, strict=True))
     ]
     steady, *others = consumers
@@ -162,7 +162,7 @@ async def simulate_lurkers(seed: int) -> None:
         event = chance.random()
         if event < 0.02:
             # Asks for a member id, and does not come back with it.
-            visitor = world.client("visitor", rebalance_ms=REBALANCE_MS)
+            visitor = simulation.client("visitor", rebalance_ms=REBALANCE_MS)
             pending = await visitor.join_once()
             assert pending.error_code == ErrorCode.MEMBER_ID_REQUIRED
         elif event < 0.06 and consumer not in running:
@@ -175,12 +175,12 @@ async def simulate_lurkers(seed: int) -> None:
             await run_until_idle()
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
-        await world.time.advance(500)
-        group = world.coordinator._manager.find("g")
+        await simulation.time.advance(500)
+        group = simulation.coordinator._manager.find("g")
         if group is not None and group.state is GroupState.PREPARING_REBALANCE:
             assert group.state_since_ms is not None
             begun_ms.add(group.state_since_ms)
-            longest_ms = max(longest_ms, world.time.wall_ms() - group.state_since_ms)
+            longest_ms = max(longest_ms, simulation.time.wall_ms() - group.state_since_ms)
         assert longest_ms <= max(timeouts_ms) + initial_delay_ms, f"{longest_ms} ms in PreparingRebalance"
     assert len(begun_ms) > 2, "nothing was tested"
     for consumer in [steady, *running]:

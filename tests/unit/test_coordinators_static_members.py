@@ -16,17 +16,17 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import LeaveGroupRequest
 
 
-async def static_pair(world: SimulatedGroups, version: int = 9) -> tuple[Client, Client]:
-    one = world.client("c1", instance_id="i1", version=version)
-    two = world.client("c2", instance_id="i2", version=version)
-    await world.rebalance([one, two])
+async def static_pair(simulation: SimulatedGroups, version: int = 9) -> tuple[Client, Client]:
+    one = simulation.client("c1", instance_id="i1", version=version)
+    two = simulation.client("c2", instance_id="i2", version=version)
+    await simulation.rebalance([one, two])
     return one, two
 
 
 @scenario
 async def test_a_restart_keeps_the_assignment_without_a_rebalance() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await static_pair(world)
+    simulation = await SimulatedGroups().started()
+    one, two = await static_pair(simulation)
     back = two.restarted()
     back.took(await finished(back.joining()))
     assert back.member_id != two.member_id
@@ -38,8 +38,8 @@ async def test_a_restart_keeps_the_assignment_without_a_rebalance() -> None:
 
 @scenario
 async def test_the_process_that_was_replaced_is_fenced() -> None:
-    world = await SimulatedGroups().started()
-    _one, two = await static_pair(world)
+    simulation = await SimulatedGroups().started()
+    _one, two = await static_pair(simulation)
     back = two.restarted()
     back.took(await finished(back.joining()))
     assert await two.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
@@ -52,9 +52,9 @@ async def test_the_process_that_was_replaced_is_fenced() -> None:
 
 @scenario
 async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None:
-    world = await SimulatedGroups().started()
-    _one, two = await static_pair(world)
-    world.client("c3").joining()
+    simulation = await SimulatedGroups().started()
+    _one, two = await static_pair(simulation)
+    simulation.client("c3").joining()
     await run_until_idle()
     waiting = two.joining()
     await run_until_idle()
@@ -64,8 +64,8 @@ async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None
 
 @scenario
 async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await static_pair(world)
+    simulation = await SimulatedGroups().started()
+    one, two = await static_pair(simulation)
     back = one.restarted()
     join = await finished(back.joining())
     back.took(join)
@@ -77,8 +77,8 @@ async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> Non
 
 @scenario
 async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader() -> None:
-    world = await SimulatedGroups().started()
-    one, _two = await static_pair(world, version=8)
+    simulation = await SimulatedGroups().started()
+    one, _two = await static_pair(simulation, version=8)
     join = await finished(one.restarted().joining())
     assert join.error_code == ErrorCode.NONE
     assert join.leader == one.member_id != join.member_id
@@ -88,9 +88,9 @@ async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader(
 
 @scenario
 async def test_a_restart_with_another_protocol_rebalances() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1", instance_id="i1", protocols=("range", "sticky"))
-    await world.rebalance([one])
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1", instance_id="i1", protocols=("range", "sticky"))
+    await simulation.rebalance([one])
     back = one.restarted()
     back.protocols = ("sticky",)
     join = await finished(back.joining())
@@ -99,9 +99,9 @@ async def test_a_restart_with_another_protocol_rebalances() -> None:
 
 @scenario
 async def test_a_restart_that_cannot_be_stored_is_undone() -> None:
-    world = await SimulatedGroups().started()
-    _one, two = await static_pair(world)
-    world.log.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    simulation = await SimulatedGroups().started()
+    _one, two = await static_pair(simulation)
+    simulation.log.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     join = await finished(two.restarted().joining())
     assert join.error_code == ErrorCode.NOT_COORDINATOR
     assert await two.heartbeat() == ErrorCode.NONE, "the old process is still the member"
@@ -109,60 +109,60 @@ async def test_a_restart_that_cannot_be_stored_is_undone() -> None:
 
 @scenario
 async def test_a_restart_while_assignments_are_made_rebalances() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1", instance_id="i1")
-    two = world.client("c2", instance_id="i2")
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1", instance_id="i1")
+    two = simulation.client("c2", instance_id="i2")
     joins = [one.joining(), two.joining()]
-    await world.time.advance(0)
+    await simulation.time.advance(0)
     one.took(await finished(joins[0]))
     two.took(await finished(joins[1]))
     waiting = two.syncing()
     await run_until_idle()
     two.restarted().joining()
     assert (await finished(waiting)).error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert await world.state() == "PreparingRebalance"
+    assert await simulation.state() == "PreparingRebalance"
 
 
 @scenario
 async def test_a_static_member_keeps_its_place_in_a_rebalance_until_its_session_ends() -> None:
-    world = await SimulatedGroups().started()
-    one = world.client("c1", instance_id="i1", rebalance_ms=6_000, session_ms=30_000)
-    two = world.client("c2", rebalance_ms=6_000)
-    await world.rebalance([one, two])
-    join = world.client("c3", rebalance_ms=6_000).joining()
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1", instance_id="i1", rebalance_ms=6_000, session_ms=30_000)
+    two = simulation.client("c2", rebalance_ms=6_000)
+    await simulation.rebalance([one, two])
+    join = simulation.client("c3", rebalance_ms=6_000).joining()
     await run_until_idle()
     rejoin = two.joining()
-    await world.time.advance(6_000)
+    await simulation.time.advance(6_000)
     response = await finished(join)
     two.took(await finished(rejoin))
     assert two.is_leader, "of those who came"
-    described = await world.describe()
+    described = await simulation.describe()
     assert len(described.members) == 3
     assert response.generation_id == 2
 
 
 @scenario
 async def test_a_static_member_expires_like_any_other() -> None:
-    world = await SimulatedGroups().started()
-    one, two = await static_pair(world)
-    await world.time.advance(SESSION_MS - 1)
+    simulation = await SimulatedGroups().started()
+    one, two = await static_pair(simulation)
+    await simulation.time.advance(SESSION_MS - 1)
     await one.heartbeat()
-    await world.time.advance(1)
+    await simulation.time.advance(1)
     assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
-    await world.rebalance([one])
-    assert len((await world.describe()).members) == 1
+    await simulation.rebalance([one])
+    assert len((await simulation.describe()).members) == 1
 
 
 @scenario
 async def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
-    world = await SimulatedGroups().started()
-    one, _two = await static_pair(world)
+    simulation = await SimulatedGroups().started()
+    one, _two = await static_pair(simulation)
     request = LeaveGroupRequest(
         group_id="g",
         members=[
             LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=name) for name in ("i2", "i9")
         ],
     )
-    response = await world.coordinator.leave_group(request, 5, CONTEXT)
+    response = await simulation.coordinator.leave_group(request, 5, CONTEXT)
     assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS

@@ -12,7 +12,7 @@ PID, OTHER = 7, 8
 
 
 async def in_transaction(
-    world: SimulatedGroups,
+    simulation: SimulatedGroups,
     offset: int,
     *,
     producer_id: int = PID,
@@ -35,20 +35,20 @@ async def in_transaction(
         member_id=member_id,
         topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
     )
-    response = await world.coordinator.txn_offset_commit(request, version)
+    response = await simulation.coordinator.txn_offset_commit(request, version)
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def marked(world: SimulatedGroups, *, committed: bool, producer_id: int = PID) -> None:
+def marked(simulation: SimulatedGroups, *, committed: bool, producer_id: int = PID) -> None:
     """The marker is in the log, and then the coordinator hears of it."""
     kind = ControlType.COMMIT if committed else ControlType.ABORT
-    world.log.put(
+    simulation.log.put(
         0,
         build_control_batch(
             kind, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=0
         ),
     )
-    world.coordinator.transaction_completed(0, producer_id, committed)
+    simulation.coordinator.transaction_completed(0, producer_id, committed)
 
 
 UNSTABLE = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -56,48 +56,48 @@ UNSTABLE = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 @scenario
 async def test_a_commit_shows_when_the_marker_comes() -> None:
-    world = await SimulatedGroups().started()
-    assert await in_transaction(world, 5) is ErrorCode.NONE
-    assert await world.committed() == (-1, ErrorCode.NONE)
-    assert await world.committed(stable=True) == UNSTABLE
-    marked(world, committed=True)
-    assert await world.committed(stable=True) == (5, ErrorCode.NONE)
-    await in_transaction(world, 9)
-    marked(world, committed=False)
-    assert await world.committed(stable=True) == (5, ErrorCode.NONE)
+    simulation = await SimulatedGroups().started()
+    assert await in_transaction(simulation, 5) is ErrorCode.NONE
+    assert await simulation.committed() == (-1, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == UNSTABLE
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (5, ErrorCode.NONE)
+    await in_transaction(simulation, 9)
+    marked(simulation, committed=False)
+    assert await simulation.committed(stable=True) == (5, ErrorCode.NONE)
 
 
 @scenario
 async def test_its_records_are_of_the_producer_and_its_transaction() -> None:
-    world = await SimulatedGroups().started()
-    await in_transaction(world, 5)
-    header = parse_batch_header(world.log.batches[0][-1])
+    simulation = await SimulatedGroups().started()
+    await in_transaction(simulation, 5)
+    header = parse_batch_header(simulation.log.batches[0][-1])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (PID, 0, 0)
     assert header.is_transactional
 
 
 @scenario
 async def test_of_two_commits_the_later_one_stays() -> None:
-    world = await SimulatedGroups().started()
-    await in_transaction(world, 5)
-    await commit(world, 20)
-    marked(world, committed=True)
-    assert await world.committed() == (20, ErrorCode.NONE), "the plain commit came later"
-    await commit(world, 30)
-    await in_transaction(world, 6)
-    marked(world, committed=True)
-    assert await world.committed() == (6, ErrorCode.NONE)
+    simulation = await SimulatedGroups().started()
+    await in_transaction(simulation, 5)
+    await commit(simulation, 20)
+    marked(simulation, committed=True)
+    assert await simulation.committed() == (20, ErrorCode.NONE), "the plain commit came later"
+    await commit(simulation, 30)
+    await in_transaction(simulation, 6)
+    marked(simulation, committed=True)
+    assert await simulation.committed() == (6, ErrorCode.NONE)
 
 
 @scenario
 async def test_another_coordinator_goes_on() -> None:
     for overtaken in (False, True):
-        world = await SimulatedGroups().started()
-        await commit(world, 1)
-        await in_transaction(world, 5)
+        simulation = await SimulatedGroups().started()
+        await commit(simulation, 1)
+        await in_transaction(simulation, 5)
         if overtaken:
-            await commit(world, 20)
-        heir = await world.elsewhere()
+            await commit(simulation, 20)
+        heir = await simulation.elsewhere()
         assert await heir.committed(stable=True) == UNSTABLE
         marked(heir, committed=True)
         assert await heir.committed(stable=True) == (20 if overtaken else 5, ErrorCode.NONE)
@@ -107,32 +107,32 @@ async def test_another_coordinator_goes_on() -> None:
 
 @scenario
 async def test_markers_are_for_their_producer_alone() -> None:
-    world = await SimulatedGroups().started()
-    await in_transaction(world, 5)
-    await in_transaction(world, 6, producer_id=OTHER, partition=1)
-    marked(world, committed=True)
-    assert await world.committed(stable=True) == (5, ErrorCode.NONE)
-    assert await world.committed(partition=1, stable=True) == UNSTABLE
+    simulation = await SimulatedGroups().started()
+    await in_transaction(simulation, 5)
+    await in_transaction(simulation, 6, producer_id=OTHER, partition=1)
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (5, ErrorCode.NONE)
+    assert await simulation.committed(partition=1, stable=True) == UNSTABLE
 
 
 @scenario
 async def test_what_cannot_be_written_is_not_pending() -> None:
-    world = await SimulatedGroups().started()
-    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
-    assert await in_transaction(world, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    simulation = await SimulatedGroups().started()
+    simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert await in_transaction(simulation, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await run_until_idle()
-    assert await world.committed(stable=True) == (-1, ErrorCode.NONE)
+    assert await simulation.committed(stable=True) == (-1, ErrorCode.NONE)
 
 
 @scenario
 async def test_what_is_refused() -> None:
-    world = await SimulatedGroups().started()
-    assert await in_transaction(world, 5, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await in_transaction(world, 5, metadata="x" * 5000) is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    (member,) = await world.members(1)
-    assert await in_transaction(world, 5) is ErrorCode.NONE, "old producers say nothing of members"
-    assert await in_transaction(world, 5, generation=1, member_id="zz") is ErrorCode.UNKNOWN_MEMBER_ID
-    fenced = await in_transaction(world, 5, generation=member.generation + 1, member_id=member.member_id)
+    simulation = await SimulatedGroups().started()
+    assert await in_transaction(simulation, 5, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await in_transaction(simulation, 5, metadata="x" * 5000) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    (member,) = await simulation.members(1)
+    assert await in_transaction(simulation, 5) is ErrorCode.NONE, "old producers say nothing of members"
+    assert await in_transaction(simulation, 5, generation=1, member_id="zz") is ErrorCode.UNKNOWN_MEMBER_ID
+    fenced = await in_transaction(simulation, 5, generation=member.generation + 1, member_id=member.member_id)
     assert fenced is ErrorCode.ILLEGAL_GENERATION
-    known = await in_transaction(world, 5, generation=member.generation, member_id=member.member_id)
+    known = await in_transaction(simulation, 5, generation=member.generation, member_id=member.member_id)
     assert known is ErrorCode.NONE

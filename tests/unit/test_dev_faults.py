@@ -150,7 +150,7 @@ def test_the_control_socket_is_the_users_own_from_the_moment_it_is_bound(
         modes.append(stat.S_IMODE(path.stat().st_mode))
         return server
 
-    async def story() -> None:
+    async def scenario() -> None:
         control = Control(path, Faults(0), "127.0.0.1:9092")
         await control.start()
         try:
@@ -165,7 +165,7 @@ def test_the_control_socket_is_the_users_own_from_the_moment_it_is_bound(
     monkeypatch.setattr(asyncio, "start_unix_server", start)
     before = os.umask(0)
     try:
-        asyncio.run(story())
+        asyncio.run(scenario())
     finally:
         os.umask(before)
     assert modes == [0o600]

@@ -35,14 +35,14 @@ def entry(who: str, operation: Operation = Operation.READ) -> Entry:
     return Entry(who, "*", operation, Permission.ALLOW)
 
 
-def run(story: Callable[[MemoryStore], Coroutine[Any, Any, None]]) -> None:
-    async def told() -> None:
+def run(scenario: Callable[[MemoryStore], Coroutine[Any, Any, None]]) -> None:
+    async def reported() -> None:
         store = MemoryStore()
         await store.connect()
         async with asyncio.timeout(60):
-            await story(store)
+            await scenario(store)
 
-    asyncio.run(told())
+    asyncio.run(reported())
 
 
 async def follower(store: MemoryStore) -> StoredAcls:
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_what_one_broker_writes_another_hears() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         one, two = await follower(store), await follower(store)
         bindings = [AclBinding(FLIGHTS, entry("User:a")), AclBinding(PREFIX, entry("User:b"))]
         assert await one.create(bindings) == [None, None]
@@ -71,11 +71,11 @@ def test_what_one_broker_writes_another_hears() -> None:
         for each in (one, two, three):
             await each.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_brokers_that_change_the_same_acls_keep_each_others_changes() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         brokers = [await follower(store) for _ in range(3)]
         await asyncio.gather(
             *[
@@ -91,11 +91,11 @@ def test_brokers_that_change_the_same_acls_keep_each_others_changes() -> None:
             )
             await broker.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_deletion_says_what_went_by_which_filter() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         acls = await follower(store)
         kept, read, written = entry("User:a"), entry("User:b"), entry("User:b", Operation.WRITE)
         await acls.create([AclBinding(FLIGHTS, each) for each in (kept, read, written)])
@@ -107,11 +107,11 @@ def test_a_deletion_says_what_went_by_which_filter() -> None:
         assert acls.authorizer.entries(FLIGHTS) == {kept}
         await acls.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_no_node_can_be_named_is_refused_alone() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         acls = await follower(store)
         dots = ResourcePattern(ResourceType.TOPIC, "..")
         nobody = AclBinding(FLIGHTS, Entry("nobody", "*", Operation.READ, Permission.ALLOW))
@@ -122,11 +122,11 @@ def test_what_no_node_can_be_named_is_refused_alone() -> None:
         await acls.delete([AclFilter(PatternFilter(ResourceType.TOPIC, ".."))])
         await acls.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_old_notifications_are_purged() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         now_ms = 0
         acls = StoredAcls(store, AclAuthorizer(), lambda: now_ms)
         await acls.start()
@@ -141,22 +141,22 @@ def test_old_notifications_are_purged() -> None:
             await asyncio.sleep(0.005)
         await acls.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_node_that_cannot_be_read_keeps_a_broker_from_starting() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         await store.create(acl_nodes.path(FLIGHTS), b"{}", make_parents=True)
         given = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
         with pytest.raises(StoreError, match="flights"):
             await start_acls(given, store, lambda: 0)
         assert await start_acls({}, store, lambda: 0) is None, "nobody reads ACLs without an authorizer"
 
-    run(story)
+    run(scenario)
 
 
 def test_a_node_that_can_no_longer_be_read_changes_nothing() -> None:
-    async def story(store: MemoryStore) -> None:
+    async def scenario(store: MemoryStore) -> None:
         acls, other = await follower(store), await follower(store)
         await acls.create([AclBinding(FLIGHTS, entry("User:a"))])
         await store.set(acl_nodes.path(FLIGHTS), b"not JSON")
@@ -169,7 +169,7 @@ def test_a_node_that_can_no_longer_be_read_changes_nothing() -> None:
         for each in (acls, other):
             await each.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("pattern", [FLIGHTS, PREFIX, ResourcePattern(ResourceType.TRANSACTIONAL_ID, "a:b")])

@@ -110,7 +110,7 @@ def test_a_topic_made_anew_under_the_old_name_starts_empty() -> None:
 
 def test_listeners_hear_of_each_update() -> None:
     cache = MetadataCache()
-    heard: list[int | None] = []
-    cache.on_update.append(lambda: heard.append(cache.controller_id))
+    received: list[int | None] = []
+    cache.on_update.append(lambda: received.append(cache.controller_id))
     cache.update(update())
-    assert heard == [1], "after it has taken effect"
+    assert received == [1], "after it has taken effect"

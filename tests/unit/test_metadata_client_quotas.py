@@ -32,7 +32,7 @@ class Broker:
 
     def __init__(self, tree: MemoryTree) -> None:
         self.store = MemoryStore(tree)
-        self.heard: dict[QuotaEntity, Mapping[str, str]] = {}
+        self.by_entity: dict[QuotaEntity, Mapping[str, str]] = {}
         self.addresses: dict[str | None, Mapping[str, str]] = {}
         self._changed = asyncio.Event()
         self.configs = DynamicConfigs(
@@ -47,7 +47,7 @@ class Broker:
         self._changed.set()
 
     def _on_quota(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
-        self.heard[entity] = config
+        self.by_entity[entity] = config
         self._changed.set()
 
     async def __aenter__(self) -> Broker:
@@ -80,12 +80,12 @@ def test_quotas_are_loaded_at_start_and_followed_afterwards() -> None:
                 pair, client = QuotaEntity("a/b", DEFAULT), QuotaEntity(UNNAMED, "<default>")
                 config = {"producer_byte_rate": "10"}
                 # The node of the pair's user, which holds nothing, is told of too.
-                assert reader.heard == {pair: config, client: config, QuotaEntity("a/b", UNNAMED): {}}
+                assert reader.by_entity == {pair: config, client: config, QuotaEntity("a/b", UNNAMED): {}}
                 await writer.quotas.alter({"user": None}, rate, validate_only=False)
-                await reader.until(lambda: reader.heard.get(QuotaEntity(DEFAULT, UNNAMED)) == config)
+                await reader.until(lambda: reader.by_entity.get(QuotaEntity(DEFAULT, UNNAMED)) == config)
                 gone: list[tuple[str, float | None]] = [("producer_byte_rate", None)]
                 await writer.quotas.alter({"client-id": "<default>"}, gone, validate_only=False)
-                await reader.until(lambda: reader.heard[client] == {})
+                await reader.until(lambda: reader.by_entity[client] == {})
                 assert await reader.store.children("/config/clients") == []
 
     run(scenario)
@@ -101,7 +101,7 @@ def test_a_broken_node_is_told_of_and_stops_nobody(caplog: pytest.LogCaptureFixt
             "/config/clients/good", znodes.encode_config({"consumer_byte_rate": "5"}), make_parents=True
         )
         async with Broker(tree) as broker:
-            assert broker.heard == {QuotaEntity(UNNAMED, "good"): {"consumer_byte_rate": "5"}}
+            assert broker.by_entity == {QuotaEntity(UNNAMED, "good"): {"consumer_byte_rate": "5"}}
             with pytest.raises(znodes.InvalidNode):
                 await broker.quotas.describe([], strict=False)
 

@@ -15,7 +15,7 @@ from ottla.metadata.registration import ensure_tree
 WAIT_S = 60.0
 
 
-class Heard:
+class RecordingConfigs:
     """What a broker's callbacks were told."""
 
     def __init__(self, tree: MemoryTree, clock: Callable[[], int] | None = None) -> None:
@@ -52,10 +52,10 @@ def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]], now_ms: int
 
 def test_settings_are_loaded_at_start_and_followed_afterwards() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        writer = Heard(tree)
+        writer = RecordingConfigs(tree)
         await writer.start()
         await writer.configs.alter_topic_config("early", {"retention.ms": "1"})
-        reader = Heard(tree)
+        reader = RecordingConfigs(tree)
         await reader.start()
         assert reader.topics == {"early": {"retention.ms": "1"}}
         await writer.configs.alter_topic_config("late", {"segment.ms": "2"})
@@ -67,36 +67,36 @@ def test_settings_are_loaded_at_start_and_followed_afterwards() -> None:
         change = tree.find("/config/changes/config_change_0000000001")
         assert change is not None
         assert znodes.decode_config_change(change.data) == "topics/late"
-        for heard in (writer, reader):
-            await heard.configs.stop()
+        for recording in (writer, reader):
+            await recording.configs.stop()
 
     run(scenario)
 
 
 def test_broker_settings_and_their_default_are_followed_too() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard = Heard(tree)
-        await heard.start()
-        await heard.configs.alter_broker_config(znodes.DEFAULT_ENTITY, {"log.retention.ms": "1"})
-        await heard.configs.alter_broker_config("3", {"log.retention.ms": "2"})
-        await heard.until(lambda: len(heard.brokers) == 2)
-        assert heard.brokers == {"<default>": {"log.retention.ms": "1"}, "3": {"log.retention.ms": "2"}}
-        assert await heard.configs.broker_config("3") == {"log.retention.ms": "2"}
-        await heard.configs.stop()
+        recording = RecordingConfigs(tree)
+        await recording.start()
+        await recording.configs.alter_broker_config(znodes.DEFAULT_ENTITY, {"log.retention.ms": "1"})
+        await recording.configs.alter_broker_config("3", {"log.retention.ms": "2"})
+        await recording.until(lambda: len(recording.brokers) == 2)
+        assert recording.brokers == {"<default>": {"log.retention.ms": "1"}, "3": {"log.retention.ms": "2"}}
+        assert await recording.configs.broker_config("3") == {"log.retention.ms": "2"}
+        await recording.configs.stop()
 
     run(scenario)
 
 
 def test_changes_made_while_the_session_was_lost_are_found_afterwards() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard, writer = Heard(tree), Heard(tree)
-        await heard.start()
+        recording, writer = RecordingConfigs(tree), RecordingConfigs(tree)
+        await recording.start()
         await writer.start()
         tree._watches.clear()  # nothing is delivered to a session that is gone
         await writer.configs.alter_topic_config("t", {"retention.ms": "9"})
-        heard.store.expire()
-        await heard.until(lambda: heard.topics.get("t") == {"retention.ms": "9"})
-        for each in (heard, writer):
+        recording.store.expire()
+        await recording.until(lambda: recording.topics.get("t") == {"retention.ms": "9"})
+        for each in (recording, writer):
             await each.configs.stop()
 
     run(scenario)
@@ -104,23 +104,23 @@ def test_changes_made_while_the_session_was_lost_are_found_afterwards() -> None:
 
 def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard = Heard(tree)
-        await heard.start()
-        store = heard.store
+        recording = RecordingConfigs(tree)
+        await recording.start()
+        store = recording.store
         await store.create(znodes.topic_config_path("bad"), b"not json")
         for data in (b"not json", znodes.encode_config_change("topics/bad")):
             await store.create(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
-        await heard.configs.alter_topic_config("good", {"retention.ms": "5"})
-        await heard.until(lambda: "good" in heard.topics)
-        assert "bad" not in heard.topics
-        await heard.configs.stop()
+        await recording.configs.alter_topic_config("good", {"retention.ms": "5"})
+        await recording.until(lambda: "good" in recording.topics)
+        assert "bad" not in recording.topics
+        await recording.configs.stop()
 
     run(scenario)
 
 
 def test_nothing_unforeseen_ends_the_following() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard = Heard(tree)
+        recording = RecordingConfigs(tree)
         troubles = ["callback", "store"]
 
         class Trouble(Exception): ...
@@ -128,39 +128,39 @@ def test_nothing_unforeseen_ends_the_following() -> None:
         def on_broker(broker: str, config: dict[str, str]) -> None:
             if troubles:
                 raise Trouble(troubles.pop(0))
-            heard._on_broker(broker, config)
+            recording._on_broker(broker, config)
 
-        heard.configs = DynamicConfigs(heard.store, heard._on_topic, on_broker)
-        await heard.start()
-        await heard.configs.alter_broker_config("1", {"log.retention.ms": "1"})
-        await heard.configs.alter_topic_config("one", {"retention.ms": "5"})
-        await heard.until(lambda: "one" in heard.topics)
+        recording.configs = DynamicConfigs(recording.store, recording._on_topic, on_broker)
+        await recording.start()
+        await recording.configs.alter_broker_config("1", {"log.retention.ms": "1"})
+        await recording.configs.alter_topic_config("one", {"retention.ms": "5"})
+        await recording.until(lambda: "one" in recording.topics)
         assert troubles == ["store"]
-        children = heard.store.children
+        children = recording.store.children
 
         async def fail_once(path: str) -> list[str]:
-            heard.store.children = children  # type: ignore[method-assign]
+            recording.store.children = children  # type: ignore[method-assign]
             raise Trouble(troubles.pop())
 
-        heard.store.children = fail_once  # type: ignore[method-assign]
-        await heard.configs.alter_topic_config("two", {"retention.ms": "6"})
-        await heard.until(lambda: "two" in heard.topics)
+        recording.store.children = fail_once  # type: ignore[method-assign]
+        await recording.configs.alter_topic_config("two", {"retention.ms": "6"})
+        await recording.until(lambda: "two" in recording.topics)
         assert troubles == []
-        await heard.configs.stop()
+        await recording.configs.stop()
 
     run(scenario)
 
 
 def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard = Heard(tree)
+        recording = RecordingConfigs(tree)
         settings = {"retention.ms": "soon", "segment.bytes": "2000", "no.such.setting": "1"}
-        await heard.start()
-        await heard.configs.alter_topic_config("t", settings)
-        await heard.until(lambda: "t" in heard.topics)
-        assert heard.topics["t"] == {"segment.bytes": "2000"}
-        assert await heard.configs.topic_config("t") == settings, "who describes or mends it sees it all"
-        await heard.configs.stop()
+        await recording.start()
+        await recording.configs.alter_topic_config("t", settings)
+        await recording.until(lambda: "t" in recording.topics)
+        assert recording.topics["t"] == {"segment.bytes": "2000"}
+        assert await recording.configs.topic_config("t") == settings, "who describes or mends it sees it all"
+        await recording.configs.stop()
 
     run(scenario)
 
@@ -169,30 +169,30 @@ def test_old_notifications_are_purged_by_whoever_comes_by() -> None:
     async def scenario(tree: MemoryTree) -> None:
         now = [EXPIRATION_MS]
         tree._clock = lambda: now[0]
-        heard = Heard(tree, clock=lambda: now[0])
-        await heard.start()
-        await heard.configs.alter_topic_config("old", {})
+        recording = RecordingConfigs(tree, clock=lambda: now[0])
+        await recording.start()
+        await recording.configs.alter_topic_config("old", {})
         now[0] += EXPIRATION_MS + 1
-        await heard.configs.alter_topic_config("new", {})
-        await heard.until(lambda: "new" in heard.topics)
+        await recording.configs.alter_topic_config("new", {})
+        await recording.until(lambda: "new" in recording.topics)
         purged = asyncio.Event()
-        await heard.store.watch_children(znodes.CONFIG_CHANGES, purged.set)
-        if len(await heard.store.children(znodes.CONFIG_CHANGES)) > 1:
+        await recording.store.watch_children(znodes.CONFIG_CHANGES, purged.set)
+        if len(await recording.store.children(znodes.CONFIG_CHANGES)) > 1:
             await asyncio.wait_for(purged.wait(), WAIT_S)
-        assert await heard.store.children(znodes.CONFIG_CHANGES) == ["config_change_0000000001"]
-        await heard.configs.stop()
+        assert await recording.store.children(znodes.CONFIG_CHANGES) == ["config_change_0000000001"]
+        await recording.configs.stop()
 
     run(scenario)
 
 
 def test_settings_of_named_topics_can_be_loaded_at_any_time() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        heard = Heard(tree)
-        await heard.start()
+        recording = RecordingConfigs(tree)
+        await recording.start()
         data = znodes.encode_config({"retention.ms": "7"})
-        await heard.store.create(znodes.topic_config_path("t"), data)
-        await heard.configs.load_topics(["t", "none"])
-        assert heard.topics == {"t": {"retention.ms": "7"}, "none": {}}
-        await heard.configs.stop()
+        await recording.store.create(znodes.topic_config_path("t"), data)
+        await recording.configs.load_topics(["t", "none"])
+        assert recording.topics == {"t": {"retention.ms": "7"}, "none": {}}
+        await recording.configs.stop()
 
     run(scenario)

@@ -12,13 +12,13 @@ from ottla.metadata.stored_passwords import NoSecret
 def settings_of(**given: str) -> tuple[DynamicBrokerConfig, list[frozenset[str]]]:
     properties = {name.replace("_", "."): value for name, value in given.items()}
     settings = DynamicBrokerConfig(BrokerConfig.from_properties({"broker.id": "3", **properties}))
-    told: list[frozenset[str]] = []
-    settings.on_change.append(told.append)
-    return settings, told
+    reported: list[frozenset[str]] = []
+    settings.on_change.append(reported.append)
+    return settings, reported
 
 
 def test_layers_count_from_the_brokers_own_to_the_default() -> None:
-    settings, told = settings_of(log_segment_bytes="100")
+    settings, reported = settings_of(log_segment_bytes="100")
     config = settings.config
     settings.on_entity_changed("<default>", {"log.segment.bytes": "200"})
     assert config.get_int("log.segment.bytes") == 200
@@ -34,13 +34,13 @@ def test_layers_count_from_the_brokers_own_to_the_default() -> None:
     assert config.get_int("log.segment.bytes") == 300
     settings.on_entity_changed("3", {})
     assert config.get_int("log.segment.bytes") == 100
-    assert told == [frozenset({"log.segment.bytes"})] * 3, "nobody is told of what changes nothing"
+    assert reported == [frozenset({"log.segment.bytes"})] * 3, "nobody is told of what changes nothing"
 
 
 def test_another_brokers_settings_are_not_ours() -> None:
-    settings, told = settings_of()
+    settings, reported = settings_of()
     settings.on_entity_changed("4", {"log.segment.bytes": "200"})
-    assert told == []
+    assert reported == []
     assert settings.config.get_int("log.segment.bytes") == 1 << 30
 
 
@@ -189,11 +189,11 @@ def test_threads_are_halved_or_doubled_at_most_from_what_they_are_now() -> None:
 
 
 def test_names_that_nobody_knows_may_be_stored() -> None:
-    settings, told = settings_of()
+    settings, reported = settings_of()
     settings.check({"some.plugin": "x"}, per_broker=False)
     settings.on_entity_changed("<default>", {"some.plugin": "x"})
     assert settings.config.of_cluster == {"some.plugin": "x"}
-    assert told == []
+    assert reported == []
 
 
 PASSWORD = "listener.name.ssl.ssl.keystore.password"
@@ -244,21 +244,21 @@ def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
 
 
 def test_stored_settings_that_contradict_each_other_change_nothing() -> None:
-    settings, told = settings_of()
+    settings, reported = settings_of()
     settings.on_entity_changed("3", {"log.retention.ms": "0", "log.segment.bytes": "100"})
     assert settings.config.get_int("log.segment.bytes") == 1 << 30
-    assert told == []
+    assert reported == []
 
 
 def test_one_that_cannot_follow_does_not_keep_others_from_it() -> None:
-    settings, told = settings_of()
+    settings, reported = settings_of()
 
     def fail(names: frozenset[str]) -> None:
         raise OSError("no")
 
     settings.on_change.insert(0, fail)
     settings.on_entity_changed("3", {"log.segment.bytes": "100"})
-    assert told == [frozenset({"log.segment.bytes"})]
+    assert reported == [frozenset({"log.segment.bytes"})]
 
 
 def test_every_dynamic_setting_says_so() -> None:

@@ -90,7 +90,7 @@ def test_what_a_controller_sends_can_be_said_in_every_version(name: str) -> None
             await cluster.crash(2)
             await cluster.until(lambda: (s := cluster.state("t")) is not None and s.isr == (1,))
             await cluster.start(2)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             await cluster.crash(1)
             await cluster.until(lambda: cluster.leader("t") == 2, "an unclean election")
             elected = cluster.state("t")

@@ -70,7 +70,7 @@ def test_an_entry_point_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("com.example.Policy", "it is neither module:Class nor an entry point"),
         ("no.such.module:Policy", "ModuleNotFoundError"),
@@ -80,12 +80,12 @@ def test_an_entry_point_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
         (f"{__name__}:Unwilling", "ValueError('my.limit is not set')"),
     ],
 )
-def test_a_policy_that_cannot_be_had_is_an_error_of_its_setting(name: str, told: str) -> None:
+def test_a_policy_that_cannot_be_had_is_an_error_of_its_setting(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_policy(CREATE_TOPIC, {CREATE_TOPIC: name})
     (problem,) = refused.value.problems
     assert problem.startswith(f"Invalid value {name} for {CREATE_TOPIC}: ")
-    assert told in problem
+    assert expected in problem
 
 
 def test_a_deletion_policy_is_one_that_names_segments() -> None:

@@ -32,7 +32,7 @@ def test_a_follower_joins_as_the_registration_that_caught_up(tmp_path: Path) -> 
     cluster.kill(3)
     cluster.broker_epochs[3] = 31
     cluster.start(3)
-    cluster.tell(3)
+    cluster.leader_and_isr(3)
     cluster.fetch(3)
     request = build_request(1, 10, {partition.key: (partition, change)})
     [row] = request.topics[0].partitions
@@ -84,20 +84,20 @@ def test_the_controller_refuses_a_former_registration_and_the_leader_asks_again(
     cluster.replicate()
     [(partition, change)] = cluster.proposals
     cluster.proposals = []
-    world = SimulatedController()
-    world.create({0: (1, 2, 3)})
-    world.alive(1, 2)
-    world.alive(1, 2, 3, bounced=[3])
-    answer = world.ask_isr([1, 2, 3], member_epochs={2: 102, 3: 103})
+    simulation = SimulatedController()
+    simulation.create({0: (1, 2, 3)})
+    simulation.alive(1, 2)
+    simulation.alive(1, 2, 3, bounced=[3])
+    answer = simulation.ask_isr([1, 2, 3], member_epochs={2: 102, 3: 103})
     [row] = answer.topics[0].partitions
     assert row.error_code == ErrorCode.INELIGIBLE_REPLICA
-    assert world.lead(T0).isr == (1, 2)
+    assert simulation.lead(T0).isr == (1, 2)
     partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     cluster.broker_epochs[3] = 1103
     cluster.fetch(3)
     [(_, change)] = cluster.proposals
     assert change.broker_epochs[3] == 1103
-    answer = world.ask_isr([1, 2, 3], member_epochs=dict(change.broker_epochs) | {2: -1})
+    answer = simulation.ask_isr([1, 2, 3], member_epochs=dict(change.broker_epochs) | {2: -1})
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
@@ -125,7 +125,7 @@ def test_followers_name_their_registration_and_leaders_pass_it_on(tmp_path: Path
         brokers = Brokers(tmp_path, 2)
         try:
             brokers[2].manager.broker_epoch = 77
-            brokers.tell(leader=1, epoch=0, isr=[1])
+            brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
             await until(lambda: bool(brokers.alterations), brokers)
             [row] = brokers.alterations[0].topics[0].partitions
             assert [(m.broker_id, m.broker_epoch) for m in row.new_isr_with_epochs] == [(1, -1), (2, 77)]

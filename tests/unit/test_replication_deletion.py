@@ -87,8 +87,8 @@ def test_the_cleanup_policy_has_to_name_delete(cluster: Cluster, policy: str, al
 
 
 def test_followers_that_wait_for_news_are_told(cluster: Cluster) -> None:
-    cluster.heard[1].news.clear()
+    cluster.listeners[1].events.clear()
     delete_records(cluster.leader, 4)
-    assert cluster.heard[1].news == [("changed", 4)]
+    assert cluster.listeners[1].events == [("changed", 4)]
     delete_records(cluster.leader, 4)
-    assert cluster.heard[1].news == [("changed", 4)], "nothing has changed since"
+    assert cluster.listeners[1].events == [("changed", 4)], "nothing has changed since"

@@ -41,7 +41,7 @@ def test_after_a_double_failure_the_follower_takes_the_new_leaders_record(tmp_pa
     cluster.elect(2, isr=[2])
     cluster.produce("m3")
     cluster.start(1, high_watermark=1)
-    cluster.tell(1)
+    cluster.leader_and_isr(1)
     assert cluster.fetch(1) == TruncateTo(1)
     cluster.replicate(1)
     assert values_of(cluster.nodes[1]) == values_of(cluster.nodes[2]) == ["m1", "m3"]
@@ -58,7 +58,7 @@ def test_a_follower_that_rejoins_truncates_to_the_leaders_epoch_end(tmp_path: Pa
     cluster.produce("c")
     cluster.replicate(3)
     cluster.start(1)
-    cluster.tell(1)
+    cluster.leader_and_isr(1)
     assert cluster.fetch(1) == TruncateTo(2)
     cluster.replicate()
     assert [values_of(cluster.nodes[b]) for b in (1, 2, 3)] == [["a", "b", "c"]] * 3
@@ -69,17 +69,17 @@ def test_epochs_that_only_one_side_knows_are_walked_back(tmp_path: Path) -> None
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a")
     cluster.replicate(2)
-    cluster.elect(2, tell={2})  # 1 does not hear of epoch 1
+    cluster.elect(2, informed={2})  # 1 does not hear of epoch 1
     cluster.produce("b1", "b2", acks=1, to=2)
     cluster.kill(2)
-    cluster.elect(1, isr=[1], tell={1})  # epoch 2
+    cluster.elect(1, isr=[1], informed={1})  # epoch 2
     cluster.produce("c1", acks=1, to=1)
     cluster.kill(1)
     cluster.start(2)
-    cluster.elect(2, isr=[2], tell={2})  # epoch 3: knows epochs 0 and 1
+    cluster.elect(2, isr=[2], informed={2})  # epoch 3: knows epochs 0 and 1
     cluster.produce("d", acks=1)
     cluster.start(1)
-    cluster.tell(1)
+    cluster.leader_and_isr(1)
     assert cluster.nodes[1].log.latest_epoch == 2
     assert cluster.fetch(1) == TruncateTo(1), "1 knows no epoch 1: back to the end of epoch 0"
     cluster.replicate(1)
@@ -101,7 +101,7 @@ def test_an_epoch_that_both_know_ends_where_it_ends_first(tmp_path: Path) -> Non
     cluster.elect(1, isr=[1])
     cluster.produce("c")
     cluster.start(2)
-    cluster.tell(2)
+    cluster.leader_and_isr(2)
     assert cluster.fetch(2) == TruncateTo(1), "epoch 0 ends at 3 on the leader, but at 1 here"
     cluster.replicate(2)
     assert values_of(cluster.nodes[2]) == values_of(cluster.nodes[1]) == ["a1", "a2", "a3", "c"]

@@ -211,9 +211,9 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
-def test_leader_and_follower_mean_the_same(story: list[tuple[str, object, int]]) -> None:
+def test_leader_and_follower_mean_the_same(scenario: list[tuple[str, object, int]]) -> None:
     both = Both()
-    for what, subject, number in [*story, ("round", 16, 1), ("round", 16, 1), ("round", 16, 1)]:
+    for what, subject, number in [*scenario, ("round", 16, 1), ("round", 16, 1), ("round", 16, 1)]:
         if what == "round":
             assert isinstance(subject, int)
             both.round(version=subject, lost=number == 0)

@@ -17,13 +17,13 @@ from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 
 
-def play(path: Path, story: Callable[[Brokers], Awaitable[None]]) -> None:
+def run_scenario(path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> None:
     """One broker, with the log directories `a` and `b`."""
 
     async def whole() -> None:
         brokers = Brokers(path, count=1, log_dirs=f"{path / 'a'},{path / 'b'}")
         try:
-            await story(brokers)
+            await scenario(brokers)
         finally:
             await brokers.stop()
 
@@ -43,8 +43,8 @@ def alter(brokers: Brokers, target: Path, partition: int = 0, topic: str = TOPIC
 
 
 def test_a_leader_moves_while_it_is_written_to(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         for n in range(30):
             brokers[1].produce(f"v{n}")
         target = other(brokers, tmp_path)
@@ -64,12 +64,12 @@ def test_a_leader_moves_while_it_is_written_to(tmp_path: Path) -> None:
         assert partition.high_watermark == written + 1
         assert brokers[1].logs.future_logs() == {}
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_move_that_is_throttled_waits_and_can_be_called_off(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         for _ in range(30):
             brokers[1].produce("x" * 100_000)
         manager, logs = brokers[1].manager, brokers[1].logs
@@ -91,38 +91,38 @@ def test_a_move_that_is_throttled_waits_and_can_be_called_off(tmp_path: Path) ->
         quota.limit = None
         await until(lambda: directory_of(brokers) == target.name)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_where_a_replica_cannot_go(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         assert alter(brokers, tmp_path / "nowhere") is ErrorCode.LOG_DIR_NOT_FOUND
         assert alter(brokers, tmp_path / "a", topic="x" * 249) is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert alter(brokers, tmp_path / "a", topic="unknown") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_replica_that_is_to_come_comes_where_it_was_said(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         for target in ("b", "a", "b"):
             for partition in range(2):
                 alter(brokers, tmp_path / target, partition)
-        brokers.tell(leader=1, epoch=0, isr=[1], partitions=2)
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1], partitions=2)
         assert [directory_of(brokers, partition) for partition in range(2)] == ["b", "b"]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         manager, logs = brokers[1].manager, brokers[1].logs
         loop = asyncio.get_running_loop()
         logs.registry.on_dir_failed = lambda path: loop.call_soon_threadsafe(manager.drop_failed_directories)
-        brokers.tell(leader=1, epoch=0, isr=[1], partitions=4)
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1], partitions=4)
         here = [p for p in range(4) if directory_of(brokers, p) == "a"]
         there = [p for p in range(4) if directory_of(brokers, p) == "b"]
         assert len(here) == len(there) == 2
@@ -146,7 +146,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
             brokers[1].produce("kept", partition=partition)
             assert values_of(manager.partition(TOPIC, partition)) == ["kept"]
 
-        [topic] = brokers.tell(leader=1, epoch=1, isr=[1], partitions=4)[1].topics
+        [topic] = brokers.leader_and_isr(leader=1, epoch=1, isr=[1], partitions=4)[1].topics
         errors = {row.partition_index: row.error_code for row in topic.partition_errors}
         assert errors == {
             **dict.fromkeys(here, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -155,35 +155,35 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
         assert alter(brokers, tmp_path / "a", there[0]) is ErrorCode.KAFKA_STORAGE_ERROR
         assert alter(brokers, tmp_path / "b", here[0]) is ErrorCode.KAFKA_STORAGE_ERROR
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_replica_that_is_not_new_is_not_made_anew_while_a_directory_is_away(tmp_path: Path) -> None:
     async def first(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         brokers[1].produce("a")
         assert directory_of(brokers) == "a"
 
     async def second(brokers: Brokers) -> None:
-        answer = brokers.tell(leader=1, epoch=1, isr=[1])[1]
+        answer = brokers.leader_and_isr(leader=1, epoch=1, isr=[1])[1]
         assert error_of(answer) is ErrorCode.KAFKA_STORAGE_ERROR
 
     async def third(brokers: Brokers) -> None:
-        assert error_of(brokers.tell(leader=1, epoch=2, isr=[1])[1]) is ErrorCode.NONE
+        assert error_of(brokers.leader_and_isr(leader=1, epoch=2, isr=[1])[1]) is ErrorCode.NONE
         assert values_of(brokers[1].manager.partition(TOPIC, 0)) == ["a"]
 
-    play(tmp_path, first)
+    run_scenario(tmp_path, first)
     (tmp_path / "a").rename(tmp_path / "away")
     (tmp_path / "a").write_text("no directory")
-    play(tmp_path, second)
+    run_scenario(tmp_path, second)
     (tmp_path / "a").unlink()
     (tmp_path / "away").rename(tmp_path / "a")
-    play(tmp_path, third)
+    run_scenario(tmp_path, third)
 
 
 def test_a_move_that_a_restart_interrupted_goes_on_when_the_controller_speaks(tmp_path: Path) -> None:
     async def first(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         for _ in range(30):
             brokers[1].produce("x" * 100_000)
         brokers[1].manager.moves.quota.limit = 1.0
@@ -194,10 +194,10 @@ def test_a_move_that_a_restart_interrupted_goes_on_when_the_controller_speaks(tm
 
     async def second(brokers: Brokers) -> None:
         assert brokers[1].logs.future_log(TOPIC, 0) is not None
-        brokers.tell(leader=1, epoch=1, isr=[1])
+        brokers.leader_and_isr(leader=1, epoch=1, isr=[1])
         target = other(brokers, tmp_path).name
         await until(lambda: directory_of(brokers) == target)
         assert values_of(brokers[1].manager.partition(TOPIC, 0)) == ["x" * 100_000] * 30
 
-    play(tmp_path, first)
-    play(tmp_path, second)
+    run_scenario(tmp_path, first)
+    run_scenario(tmp_path, second)

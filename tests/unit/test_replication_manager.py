@@ -26,14 +26,14 @@ from ottla.protocol.messages import (
 from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_manager import LogManager
 
-Story = Callable[[Brokers], Awaitable[None]]
+Scenario = Callable[[Brokers], Awaitable[None]]
 
 
-def play(path: Path, story: Story, count: int = 2, **settings: str) -> None:
+def run_scenario(path: Path, scenario: Scenario, count: int = 2, **settings: str) -> None:
     async def run() -> None:
         brokers = Brokers(path, count, **settings)
         try:
-            await story(brokers)
+            await scenario(brokers)
         finally:
             await brokers.stop()
 
@@ -63,22 +63,22 @@ def stop_replica(
 
 
 def test_followers_copy_the_leader_and_the_high_watermark_follows(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0)
         leader, follower = brokers[1].manager.partition(TOPIC, 0), brokers[2].manager.partition(TOPIC, 0)
         brokers[1].produce("a", "b")
         await until(lambda: leader.high_watermark == 2)
         await until(lambda: follower.high_watermark == 2)
         assert values_of(follower) == ["a", "b"]
-        assert brokers[1].heard.news[:2] == [("leader", 0), ("appended", 2)]
-        assert brokers[2].heard.news == [("follower", 0), ("high watermark", 2)]
+        assert brokers[1].recorder.events[:2] == [("leader", 0), ("appended", 2)]
+        assert brokers[2].recorder.events == [("follower", 0), ("high watermark", 2)]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_one_connection_carries_all_partitions_of_a_leader(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, partitions=5)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, partitions=5)
         for partition in range(5):
             brokers[1].produce("x", partition=partition)
         await until(lambda: all(p.high_watermark == 1 for p in brokers[1].manager.partitions()))
@@ -90,14 +90,14 @@ def test_one_connection_carries_all_partitions_of_a_leader(tmp_path: Path) -> No
         assert len(request.topics[0].partitions) == 5
         assert request.max_wait_ms == 500
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_one_partitions_trouble_does_not_hold_up_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, partitions=3)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, partitions=3)
         troubled = brokers[2].manager.partition(TOPIC, 1)
 
         append = Log.append_as_follower
@@ -116,23 +116,23 @@ def test_one_partitions_trouble_does_not_hold_up_the_others(
         monkeypatch.undo()
         await until(lambda: troubled.high_watermark == 1, brokers)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("version", "replica_in_state"), [(12, False), (13, False), (15, True)])
 def test_an_older_leader_is_asked_in_its_version(
     tmp_path: Path, version: int, replica_in_state: bool
 ) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers[1].versions[1] = version
-        brokers.tell(leader=1, epoch=0)
+        brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("x")
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
         request, used = brokers[1].requests[0]
         assert used == version
         assert request.replica_state.replica_id == (2 if replica_in_state else -1)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
@@ -140,7 +140,7 @@ def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
 ) -> None:
     """The leader's session has said it, and would not say it again: that takes a full request."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         leader = brokers[1]
         read = leader.answer
 
@@ -150,26 +150,26 @@ def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
             return response
 
         monkeypatch.setattr(leader, "answer", answer)
-        brokers.tell(leader=1, epoch=0)
+        brokers.leader_and_isr(leader=1, epoch=0)
         await until(lambda: len(leader.requests) == 1)
-        brokers.tell(leader=1, epoch=1)
+        brokers.leader_and_isr(leader=1, epoch=1)
         await until(lambda: len(leader.requests) > 1)
         request, _ = leader.requests[1]
         assert (request.session_id, request.session_epoch) == (9, 0)
         assert len(request.topics) == 1
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_without_topic_ids_topics_go_by_name(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, topic_id=NO_ID)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0, topic_id=NO_ID)
         brokers[1].produce("x")
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
         request, version = brokers[1].requests[0]
         assert (version, request.topics[0].topic) == (12, TOPIC)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def epochs_asked(brokers: Brokers, leader: int) -> int:
@@ -182,10 +182,10 @@ def test_a_former_leader_truncates_to_where_the_new_leaders_log_diverges(
 ) -> None:
     """By the answer to its fetch (Fetch 12 and later), else by OffsetForLeaderEpoch, to the same end."""
 
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         for broker in (1, 2):
             brokers[broker].versions[FetchRequest.api_key] = fetch_version
-        brokers.tell(leader=1, epoch=0)
+        brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("both")
         follower = brokers[2].manager.partition(TOPIC, 0)
         await until(lambda: follower.log.log_end_offset == 1, brokers)
@@ -199,7 +199,7 @@ def test_a_former_leader_truncates_to_where_the_new_leaders_log_diverges(
         first, second = (brokers[broker].manager.partition(TOPIC, 0) for broker in (1, 2))
         assert values_of(first)[1] != values_of(second)[1]
         asked = epochs_asked(brokers, 2)
-        brokers.tell(leader=2, epoch=7, isr=[2])
+        brokers.leader_and_isr(leader=2, epoch=7, isr=[2])
         await until(lambda: first.log.log_end_offset == second.log.log_end_offset, brokers)
         await until(lambda: values_of(first) == values_of(second), brokers)
         assert values_of(second)[:2] == ["both", "2: 0"]
@@ -208,33 +208,33 @@ def test_a_former_leader_truncates_to_where_the_new_leaders_log_diverges(
         await until(lambda: values_of(first)[-1] == "and on", brokers)
         assert (epochs_asked(brokers, 2) > asked) == (fetch_version < 12)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_leader_of_old_that_refuses_is_asked_again(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers[1].versions[FetchRequest.api_key] = 11
-        brokers.tell(leader=1, epoch=0)
+        brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("a")
         follower = brokers[2].manager.partition(TOPIC, 0)
         await until(lambda: follower.log.log_end_offset == 1, brokers)
         # The follower hears of the next epoch first: UNKNOWN_LEADER_EPOCH until the leader does, too.
-        brokers.tell(2, leader=1, epoch=1)
+        brokers.leader_and_isr(2, leader=1, epoch=1)
         await until(lambda: epochs_asked(brokers, 1) > 2, brokers)
-        brokers.tell(1, leader=1, epoch=1)
+        brokers.leader_and_isr(1, leader=1, epoch=1)
         brokers[1].produce("b")
         await until(lambda: values_of(follower) == ["a", "b"], brokers)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_follower_over_its_quota_does_not_ask_for_what_is_throttled(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         quota = brokers[2].manager.follower_quota
         quota.limit = 1000.0
         quota.throttle(TOPIC, frozenset((0,)))
         quota.record(100_000, brokers.now_ms)
-        brokers.tell(leader=1, epoch=0, partitions=2)
+        brokers.leader_and_isr(leader=1, epoch=0, partitions=2)
         for partition in range(2):
             brokers[1].produce("x", partition=partition)
         throttled, free = (brokers[2].manager.partition(TOPIC, p) for p in (0, 1))
@@ -251,17 +251,17 @@ def test_a_follower_over_its_quota_does_not_ask_for_what_is_throttled(tmp_path: 
         brokers[1].produce("z")
         await until(lambda: throttled.high_watermark == 3, brokers)  # in sync: never held back
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_leadership_moves_and_the_old_leader_follows(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("a")
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
         brokers[1].produce("lost, for acks=1", acks=1)
-        brokers.tell(2, leader=2, epoch=1)
-        brokers.tell(1, leader=2, epoch=1)
+        brokers.leader_and_isr(2, leader=2, epoch=1)
+        brokers.leader_and_isr(1, leader=2, epoch=1)
         brokers[2].produce("b")
         await until(lambda: brokers[2].manager.partition(TOPIC, 0).high_watermark >= 2)
         await until(
@@ -272,52 +272,52 @@ def test_leadership_moves_and_the_old_leader_follows(tmp_path: Path) -> None:
         )
         assert values_of(brokers[2].manager.partition(TOPIC, 0))[-1] == "b"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_leader_that_is_down_is_tried_again_until_it_is_up(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers[1].up = False
-        brokers.tell(leader=1, epoch=0)
+        brokers.leader_and_isr(leader=1, epoch=0)
         await until(lambda: brokers.connections >= 3, brokers)
         brokers[1].up = True
         brokers[1].produce("a")
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1, brokers)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_leader_that_has_yet_to_hear_of_its_epoch_is_asked_again(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0)
-        brokers.tell(2, leader=1, epoch=1)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0)
+        brokers.leader_and_isr(2, leader=1, epoch=1)
         await until(lambda: len(brokers[1].requests) >= 2, brokers)
-        brokers.tell(1, leader=1, epoch=1)
+        brokers.leader_and_isr(1, leader=1, epoch=1)
         brokers[1].produce("a")
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1, brokers)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_follower_far_behind_starts_over_at_the_leaders_log_start(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         brokers[1].produce("a")
         brokers[1].produce("b")
         leader = brokers[1].manager.partition(TOPIC, 0)
         leader.log.maybe_increment_log_start_offset(1)
-        brokers.tell(2, leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(2, leader=1, epoch=0, isr=[1])
         follower = brokers[2].manager.partition(TOPIC, 0)
         await until(lambda: follower.log.log_end_offset == 2, brokers)
         assert follower.log.log_start_offset == 1
         assert values_of(follower) == ["b"]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_addresses_that_metadata_lacks_are_taken_from_the_order_itself(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")
         brokers[2].cache.update(UpdateMetadataRequest())
         order = brokers.order(leader=1, epoch=0)
@@ -327,81 +327,81 @@ def test_addresses_that_metadata_lacks_are_taken_from_the_order_itself(tmp_path:
         brokers[2].manager.apply_leader_and_isr(order, 7)
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0)
         await until(lambda: bool(brokers[1].requests))
-        brokers.tell(leader=2, epoch=1)
+        brokers.leader_and_isr(leader=2, epoch=1)
         before = len(brokers[1].requests)
         await until(lambda: len(brokers[2].requests) > 2)
         assert len(brokers[1].requests) == before
         assert list(brokers[2].manager._fetchers) == []
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 # --- obeying ---------------------------------------------------------------------------------------
 
 
 def test_a_replaced_controller_is_not_obeyed(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers.controller_epoch = 5
-        brokers.tell(1, leader=1, epoch=0)
+        brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers.controller_epoch = 4
-        response = brokers.tell(1, leader=2, epoch=1)[1]
+        response = brokers.leader_and_isr(1, leader=2, epoch=1)[1]
         assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         assert brokers[1].manager.partition(TOPIC, 0).is_leader
         stopped = brokers[1].manager.apply_stop_replica(stop_replica(delete=True), 4)
         assert stopped.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         assert brokers[1].logs.get(TOPIC, 0) is not None
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_an_order_that_is_not_newer_changes_nothing(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=3)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=3)
         for epoch in (2, 3):
-            response = brokers.tell(1, leader=2, epoch=epoch)[1]
+            response = brokers.leader_and_isr(1, leader=2, epoch=epoch)[1]
             assert error_of(response) == ErrorCode.STALE_CONTROLLER_EPOCH
         assert brokers[1].manager.partition(TOPIC, 0).is_leader
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_another_topic_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        assert error_of(brokers.tell(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
-        response = brokers.tell(1, leader=1, epoch=1, topic_id=UUID(int=8))[1]
+    async def scenario(brokers: Brokers) -> None:
+        assert error_of(brokers.leader_and_isr(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
+        response = brokers.leader_and_isr(1, leader=1, epoch=1, topic_id=UUID(int=8))[1]
         assert error_of(response) == ErrorCode.INCONSISTENT_TOPIC_ID
         assert brokers[1].manager.partition(TOPIC, 0).topic_id == TOPIC_ID
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_topic_id_may_be_learned_later_in_the_same_epoch(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, topic_id=NO_ID)
-        assert error_of(brokers.tell(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, topic_id=NO_ID)
+        assert error_of(brokers.leader_and_isr(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
         assert brokers[1].manager.partition(TOPIC, 0).topic_id == TOPIC_ID
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_partition_with_no_replica_here_is_not_made(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        response = brokers.tell(1, leader=2, epoch=0, replicas=[2], isr=[2])[1]
+    async def scenario(brokers: Brokers) -> None:
+        response = brokers.leader_and_isr(1, leader=2, epoch=0, replicas=[2], isr=[2])[1]
         assert error_of(response) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert brokers[1].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_answer_to_an_old_version_goes_by_topic_name(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         row = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
             topic_name=TOPIC, partition_index=0, leader=1, leader_epoch=0, isr=[1], replicas=[1]
         )
@@ -410,11 +410,11 @@ def test_the_answer_to_an_old_version_goes_by_topic_name(tmp_path: Path) -> None
         [answer] = response.partition_errors
         assert (answer.topic_name, answer.partition_index, answer.error_code) == (TOPIC, 0, 0)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_looking_up_a_partition_says_why_it_is_not_here(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers[1].cache.update(
             UpdateMetadataRequest(
                 topic_states=[
@@ -434,23 +434,23 @@ def test_looking_up_a_partition_says_why_it_is_not_here(tmp_path: Path) -> None:
         assert elsewhere.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert nowhere.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 # --- stopping --------------------------------------------------------------------------------------
 
 
 def test_a_stopped_replica_stops_fetching_and_keeps_its_log(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=4)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=4)
         await until(lambda: bool(brokers[1].requests))
         response = brokers[2].manager.apply_stop_replica(stop_replica(epoch=4), 4)
         assert [row.error_code for row in response.partition_errors] == [0]
-        assert brokers[2].heard.news[-1] == ("stopped", 4)
+        assert brokers[2].recorder.events[-1] == ("stopped", 4)
         assert list(brokers[2].manager._fetchers) == []
         assert brokers[2].logs.get(TOPIC, 0) is not None
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +464,8 @@ def test_a_stopped_replica_stops_fetching_and_keeps_its_log(tmp_path: Path) -> N
     ],
 )
 def test_deletion_is_fenced_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=4)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=4)
         directory = brokers[1].manager.partition(TOPIC, 0).log.directory
         request = stop_replica(epoch=epoch, delete=True)
         response = brokers[1].manager.apply_stop_replica(request, 4)
@@ -473,14 +473,14 @@ def test_deletion_is_fenced_by_leader_epoch(tmp_path: Path, epoch: int, error: E
         assert directory.exists() == (error != ErrorCode.NONE)
         assert (brokers[1].manager.find(TOPIC, 0) is None) == (error == ErrorCode.NONE)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_deleted_replica_leads_no_more_for_those_who_still_hold_it(tmp_path: Path) -> None:
     """An acks=all produce that waits on it must hear so at once, and not at its time-out."""
 
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0)
         leader = brokers[1].manager.partition(TOPIC, 0)
         brokers[1].produce("waits for its follower")
         assert leader.enough_replicas_for(1) == (False, ErrorCode.NONE)
@@ -490,14 +490,14 @@ def test_a_deleted_replica_leads_no_more_for_those_who_still_hold_it(tmp_path: P
             leader.append_as_leader(batch("late"), required_acks=1, now_ms=brokers.now_ms)
         assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=2, epoch=0, partitions=3)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=2, epoch=0, partitions=3)
         broken = brokers[1].manager.partition(TOPIC, 1)
 
         assign = Log.assign_epoch_start
@@ -508,7 +508,7 @@ def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
             assign(log, epoch, offset)
 
         monkeypatch.setattr(Log, "assign_epoch_start", full)
-        response = brokers.tell(1, leader=1, epoch=1, partitions=3)[1]
+        response = brokers.leader_and_isr(1, leader=1, epoch=1, partitions=3)[1]
         [topic] = response.topics
         errors = {row.partition_index: row.error_code for row in topic.partition_errors}
         assert errors == {0: ErrorCode.NONE, 1: ErrorCode.KAFKA_STORAGE_ERROR, 2: ErrorCode.NONE}
@@ -518,13 +518,13 @@ def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
             brokers[1].manager.partition(TOPIC, 1)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_versions_of_stop_replica_delete_all_or_nothing(tmp_path: Path, version: int) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=4)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=4)
         request = StopReplicaRequest(controller_epoch=1, delete_partitions=True)
         if version == 0:
             request.ungrouped_partitions = [
@@ -536,32 +536,32 @@ def test_old_versions_of_stop_replica_delete_all_or_nothing(tmp_path: Path, vers
         assert [row.error_code for row in response.partition_errors] == [0]
         assert brokers[1].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_topic_deleted_while_the_broker_was_away_is_deleted_when_it_is_told(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers[1].logs.get_or_create(TOPIC, 0, brokers[1].manager.log_config(TOPIC))
         response = brokers[1].manager.apply_stop_replica(stop_replica(epoch=-2, delete=True), 4)
         assert [row.error_code for row in response.partition_errors] == [0]
         assert brokers[1].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_topic_made_again_after_deletion_begins_empty(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("a")
         await until(lambda: brokers[2].manager.partition(TOPIC, 0).high_watermark == 1)
         for broker in (1, 2):
             brokers[broker].manager.apply_stop_replica(stop_replica(epoch=-2, delete=True), 4)
-        brokers.tell(leader=2, epoch=0, topic_id=UUID(int=9))
+        brokers.leader_and_isr(leader=2, epoch=0, topic_id=UUID(int=9))
         partition = brokers[2].manager.partition(TOPIC, 0)
         assert (partition.log.log_end_offset, partition.high_watermark) == (0, 0)
         assert partition.topic_id == UUID(int=9)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 # --- checkpoints and settings ----------------------------------------------------------------------
@@ -574,7 +574,7 @@ def test_high_watermarks_survive_a_restart_even_if_the_controller_was_silent(tmp
         return logs
 
     async def first_run(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         brokers[1].produce("a", "b")
 
     async def silent_run(brokers: Brokers) -> None:
@@ -582,20 +582,20 @@ def test_high_watermarks_survive_a_restart_even_if_the_controller_was_silent(tmp
         brokers[1].manager.tick(brokers.now_ms)
 
     async def third_run(brokers: Brokers) -> None:
-        brokers.tell(1, leader=2, epoch=1)
+        brokers.leader_and_isr(1, leader=2, epoch=1)
         assert brokers[1].manager.partition(TOPIC, 0).high_watermark == 2
 
-    play(tmp_path, first_run, 1)
-    play(tmp_path, silent_run, 1)
+    run_scenario(tmp_path, first_run, 1)
+    run_scenario(tmp_path, silent_run, 1)
     logs = restarted()
     assert logs.read_high_watermarks() == {(TOPIC, 0): 2}
     logs.close(0)
-    play(tmp_path, third_run, 1)
+    run_scenario(tmp_path, third_run, 1)
 
 
 def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         brokers[1].produce("a")
 
         def ticked(after_ms: int) -> bool:
@@ -608,12 +608,12 @@ def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -
         checkpoint = {(TOPIC, 0): 1}
         await until(lambda: ticked(5_000) and brokers[1].logs.read_high_watermarks() == checkpoint)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_high_watermarks_are_checkpointed_only_after_one_has_moved(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         file = tmp_path / "1" / "replication-offset-checkpoint"
 
         def shows(high_watermark: int) -> bool:
@@ -632,7 +632,7 @@ def test_high_watermarks_are_checkpointed_only_after_one_has_moved(tmp_path: Pat
         brokers[1].produce("b")
         await until(lambda: shows(2))
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
@@ -640,15 +640,15 @@ def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
 ) -> None:
     """Its log may be all right after a restart, and consumers are to see no less of it than before."""
 
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         brokers[1].produce("a")
 
         def full(log: Log, epoch: int, offset: int) -> None:
             raise OSError(errno.ENOSPC, "no space left")
 
         monkeypatch.setattr(Log, "assign_epoch_start", full)
-        brokers.tell(1, leader=1, epoch=1, isr=[1])
+        brokers.leader_and_isr(1, leader=1, epoch=1, isr=[1])
         assert brokers[1].manager.find(TOPIC, 0) is None
 
         def is_written() -> bool:
@@ -658,13 +658,13 @@ def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
 
         await until(is_written)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         broker = brokers[1]
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         broker.produce("a")
         assert not broker.manager.apply_stop_replica(stop_replica(delete=True), 4).error_code
         [doomed] = (tmp_path / "1").glob("*-delete")
@@ -681,23 +681,23 @@ def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) 
         assert doomed.exists()
         await until(lambda: ticked(60_000) and not doomed.exists())
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_topic_settings_reach_logs_that_are_and_logs_to_come(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         manager = brokers[1].manager
         assert not manager.knows_config(TOPIC)
         manager.topic_config_changed(TOPIC, {"min.insync.replicas": "2"})
         assert manager.knows_config(TOPIC)
-        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
         with pytest.raises(KafkaError) as caught:
             brokers[1].produce("a")
         assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
         manager.topic_config_changed(TOPIC, {})
         brokers[1].produce("a")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 # --- in-sync replicas, through the controller ------------------------------------------------------
@@ -726,10 +726,10 @@ def grant(request: AlterPartitionRequest) -> AlterPartitionResponse:
 
 
 def test_a_silent_follower_is_taken_out_and_comes_back(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
+    async def scenario(brokers: Brokers) -> None:
         brokers.alter_answer = grant
         brokers[1].manager.broker_epoch = 42
-        brokers.tell(1, leader=1, epoch=0, partitions=3)
+        brokers.leader_and_isr(1, leader=1, epoch=0, partitions=3)
         partitions = list(brokers[1].manager.partitions())
         for partition in partitions:
             brokers[1].produce("a", partition=partition.partition)
@@ -740,16 +740,16 @@ def test_a_silent_follower_is_taken_out_and_comes_back(tmp_path: Path) -> None:
         [request] = brokers.alterations
         assert (request.broker_id, request.broker_epoch) == (1, 42)
         assert len(request.topics[0].partitions) == 3, "one request for all"
-        brokers.tell(2, leader=1, epoch=0, partitions=3)
+        brokers.leader_and_isr(2, leader=1, epoch=0, partitions=3)
         await until(lambda: all(p.isr == {1, 2} for p in partitions))
         assert all(p.partition_epoch == 2 for p in partitions)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_controller_that_cannot_be_reached_is_asked_until_it_answers(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")
         brokers.now_ms += 30_001
         brokers[1].manager.tick(brokers.now_ms)
@@ -761,17 +761,17 @@ def test_a_controller_that_cannot_be_reached_is_asked_until_it_answers(tmp_path:
         brokers.alter_answer = grant
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).isr == {1})
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_proposal_that_an_election_overtook_is_not_asked_again(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        brokers.tell(1, leader=1, epoch=0)
+    async def scenario(brokers: Brokers) -> None:
+        brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")
         brokers.now_ms += 30_001
         brokers[1].manager.tick(brokers.now_ms)
         await until(lambda: len(brokers.alterations) == 1)
-        brokers.tell(1, leader=1, epoch=1, isr=[1, 2])
+        brokers.leader_and_isr(1, leader=1, epoch=1, isr=[1, 2])
         brokers.alter_answer = grant
         brokers.now_ms += 30_001
         brokers[1].manager.tick(brokers.now_ms)
@@ -780,4 +780,4 @@ def test_a_proposal_that_an_election_overtook_is_not_asked_again(tmp_path: Path)
         assert epochs[-1] == 1
         assert set(epochs) == {0, 1}
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

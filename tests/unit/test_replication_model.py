@@ -92,18 +92,18 @@ class Replication(RuleBasedStateMachine):
     def controller_decides(self, answer: bool) -> None:
         self.cluster.decide_proposals(answer=answer)
 
-    @rule(leader=BROKERS, heard_by=st.sets(BROKERS))
-    def elect(self, leader: int, heard_by: set[int]) -> None:
+    @rule(leader=BROKERS, informed=st.sets(BROKERS))
+    def elect(self, leader: int, informed: set[int]) -> None:
         """A clean election: of a live member of the ISR. Some hear of it later."""
         cluster = self.cluster
         if leader in cluster.isr and self.alive(leader):
             isr = [broker for broker in cluster.isr if self.alive(broker)]
-            cluster.elect(leader, isr=isr, tell=heard_by & cluster.alive)
+            cluster.elect(leader, isr=isr, informed=informed & cluster.alive)
 
     @rule(broker=BROKERS)
     def hear(self, broker: int) -> None:
         if self.alive(broker):
-            self.cluster.tell(broker)
+            self.cluster.leader_and_isr(broker)
 
     @rule(broker=BROKERS)
     def crash(self, broker: int) -> None:
@@ -115,7 +115,7 @@ class Replication(RuleBasedStateMachine):
         if not self.alive(broker):
             known = max(0, len(self.committed) - forgotten)
             self.cluster.start(broker, high_watermark=known if broker in self.cluster.isr else 0)
-            self.cluster.tell(broker)
+            self.cluster.leader_and_isr(broker)
 
     @invariant()
     def what_was_committed_stays(self) -> None:

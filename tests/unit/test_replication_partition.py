@@ -123,10 +123,10 @@ def test_nor_does_a_leader_that_nobody_reads_from(tmp_path: Path) -> None:
 
 def test_a_leader_alone_in_its_isr_commits_as_it_appends(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
-    cluster.heard[1].news.clear()
+    cluster.listeners[1].events.clear()
     end = cluster.produce("alone").last_offset + 1
     assert cluster.leader.high_watermark == end
-    assert cluster.heard[1].news == [("appended", end), ("high watermark", end)]
+    assert cluster.listeners[1].events == [("appended", end), ("high watermark", end)]
 
 
 def test_a_single_replica_needs_nobody(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_follower_that_stops_fetching_leaves_the_isr_and_holds_nothing_up(clus
     cluster.decide_proposals()
     assert cluster.leader.isr == {1, 2}
     assert cluster.leader.high_watermark == 1
-    assert cluster.heard[1].news[-1] == ("high watermark", 1)
+    assert cluster.listeners[1].events[-1] == ("high watermark", 1)
 
 
 def test_a_follower_of_a_busy_leader_stays_in_the_isr_without_ever_reaching_its_end(cluster: Cluster) -> None:
@@ -380,7 +380,7 @@ def test_offsets_outside_the_log_are_out_of_range(cluster: Cluster) -> None:
 
 
 def test_a_deposed_leader_answers_its_former_followers_no_more(cluster: Cluster) -> None:
-    cluster.elect(2, tell={2, 3})
+    cluster.elect(2, informed={2, 3})
     fetch, request = cluster.ask(3)
     request_to_old = read_replica(
         cluster.nodes[1],
@@ -395,9 +395,9 @@ def test_a_deposed_leader_answers_its_former_followers_no_more(cluster: Cluster)
 
 
 def test_a_fetch_that_comes_too_early_for_the_new_leader_is_retried(cluster: Cluster) -> None:
-    cluster.elect(2, tell={3})
+    cluster.elect(2, informed={3})
     assert cluster.fetch(3) == Retry(ErrorCode.UNKNOWN_LEADER_EPOCH)
-    cluster.tell(2)
+    cluster.leader_and_isr(2)
     assert isinstance(cluster.fetch(3), Append)
 
 
@@ -477,11 +477,11 @@ def test_a_duplicate_wakes_nobody(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=1)
     records = build_batch([Record(0, 1, None, b"x", [])], producer_id=5, producer_epoch=0, base_sequence=0)
     first = cluster.leader.append_as_leader(records, required_acks=-1, now_ms=1)
-    cluster.heard[1].news.clear()
+    cluster.listeners[1].events.clear()
     again = cluster.leader.append_as_leader(records, required_acks=-1, now_ms=2)
     assert (first.duplicate, again.duplicate) == (False, True)
     assert again.first_offset == first.first_offset
-    assert cluster.heard[1].news == []
+    assert cluster.listeners[1].events == []
 
 
 def test_the_checkpointed_high_watermark_is_held_within_the_log(tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ def test_a_log_start_that_moved_is_news_once(tmp_path: Path) -> None:
     cluster.leader.log.maybe_increment_log_start_offset(1)
     assert cluster.leader.log_start_checked()
     assert not cluster.leader.log_start_checked()
-    assert cluster.heard[1].news.count(("changed", 1)) == 1
+    assert cluster.listeners[1].events.count(("changed", 1)) == 1
 
 
 @pytest.mark.parametrize("by_tick", [False, True])
@@ -557,13 +557,13 @@ def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up(
     partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     assert partition.high_watermark == 0, "3 was caught up, and to join"
     cluster.kill(3)
-    heard = cluster.heard[1].news.count(("high watermark", 1))
+    listeners = cluster.listeners[1].events.count(("high watermark", 1))
     if by_tick:
         partition.maybe_shrink_isr(cluster.now_ms)
     else:
         partition.broker_left(cluster.now_ms)
     assert partition.high_watermark == 1
-    assert cluster.heard[1].news.count(("high watermark", 1)) == heard + 1
+    assert cluster.listeners[1].events.count(("high watermark", 1)) == listeners + 1
 
 
 def test_one_that_left_while_it_was_proposed_holds_nothing_up_once_that_is_refused(

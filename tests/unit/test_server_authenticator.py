@@ -75,7 +75,7 @@ class Client:
 def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "SETUP_S", 0.01)
 
-    async def story() -> None:
+    async def scenario() -> None:
         silent, known = Client(), Client()
         for client in (silent, known):
             client.authenticator.start_deadline(client.connection)  # type: ignore[arg-type]
@@ -84,11 +84,11 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
             await silent.connection.gone.wait()
         assert not known.connection.closed
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_requests_pass_once_the_client_is_known() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = Client()
         client.log_in()
         assert client.connection.principal == Principal(USER, "anna")
@@ -96,11 +96,11 @@ def test_requests_pass_once_the_client_is_known() -> None:
         client.send(MetadataRequest(topics=[]), 5)
         assert len(client.passed) == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_who_fails_is_answered_and_gone_and_nothing_of_his_passes() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = Client()
         client.log_in("falsch")
         client.send(MetadataRequest(topics=[]), 5)
@@ -115,25 +115,25 @@ def test_who_fails_is_answered_and_gone_and_nothing_of_his_passes() -> None:
         assert found.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert found.error_message == "Authentication failed: Invalid username or password"
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
     "frame", [b"", b"\0", b"\0\x11\0\x01", b"\0\x11\0\x09\0\0\0\1\xff\xff", b"\xff" * 40]
 )
 def test_what_is_no_request_ends_it(frame: bytes) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = Client()
         client.authenticator.on_frame(client.connection, memoryview(frame))  # type: ignore[arg-type]
         async with asyncio.timeout(60):
             await client.connection.gone.wait()
         assert not client.passed
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_session_that_is_over_may_be_begun_anew() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         client = Client(session_max_ms=1)
         client.log_in()
         await asyncio.sleep(0.01)
@@ -144,4 +144,4 @@ def test_a_session_that_is_over_may_be_begun_anew() -> None:
         assert client.connection.closed
         assert not client.passed
 
-    asyncio.run(story())
+    asyncio.run(scenario())

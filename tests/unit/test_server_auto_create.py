@@ -46,14 +46,14 @@ def test_partitions_that_come_of_a_name_are_paid_for_once_and_come_whatever_is_l
             both.set()
         return CreateTopicsResponse()
 
-    async def story() -> None:
+    async def scenario() -> None:
         creator = TopicCreator(config, create, ClientThrottle(quotas, lambda: NOW_MS))
         asker = cast(Request, cast(Any, Asker()))
         for name in ("a", "a", "b"):
             assert creator.request(name, 1, asker) is ErrorCode.LEADER_NOT_AVAILABLE
         await asyncio.wait_for(both.wait(), 60)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert created == ["a", "b"]
     bucket = quotas.mutations.sensor("ANONYMOUS", "asker", NOW_MS)
     assert bucket.tokens(NOW_MS) == 11 - 200
@@ -69,7 +69,7 @@ def test_one_client_has_no_more_topics_created_at_a_time_than_the_limit() -> Non
         await release.wait()
         return CreateTopicsResponse()
 
-    async def story() -> None:
+    async def scenario() -> None:
         creator = TopicCreator(config, create)
         attacker = cast(Request, cast(Any, Asker()))
         for number in range(10_000):
@@ -89,4 +89,4 @@ def test_one_client_has_no_more_topics_created_at_a_time_than_the_limit() -> Non
         await asyncio.sleep(0)
         assert created[-1] == "t5000"
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -38,7 +38,7 @@ class Silence:
 def test_it_waits_no_longer_once_the_metadata_store_is_gone_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlled_shutdown, "WITHOUT_STORE_S", 0.02)
 
-    async def story() -> None:
+    async def scenario() -> None:
         tree = MemoryTree()
         store = MemoryStore(tree)
         await store.connect()
@@ -71,4 +71,4 @@ def test_it_waits_no_longer_once_the_metadata_store_is_gone_too(monkeypatch: pyt
         async with asyncio.timeout(90):
             await leaving
 
-    asyncio.run(story())
+    asyncio.run(scenario())

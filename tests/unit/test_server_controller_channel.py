@@ -37,7 +37,7 @@ class Connection:
 
 
 def test_a_connection_on_which_nobody_answers_is_not_asked_again() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         connections: list[Connection] = []
 
         async def connect(host: str, port: int) -> Any:
@@ -62,4 +62,4 @@ def test_a_connection_on_which_nobody_answers_is_not_asked_again() -> None:
         await channel.controlled_shutdown(ControlledShutdownRequest(broker_id=0))
         assert len(connections) == 2
 
-    asyncio.run(story())
+    asyncio.run(scenario())

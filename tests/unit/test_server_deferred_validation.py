@@ -25,7 +25,7 @@ def run() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-async def settled(
+async def validate(
     appends: DeferredValidation, data: bytes, config: LogConfig | None = None
 ) -> ValidationResult:
     verdict: asyncio.Future[ValidationResult] = asyncio.get_running_loop().create_future()
@@ -42,58 +42,58 @@ def is_there(pid: int) -> bool:
 
 
 def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         appends = DeferredValidation(asyncio.get_running_loop())
         assert not appends.pids, "a process nobody needs yet"
-        found = await settled(appends, wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v")))
+        found = await validate(appends, wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v")))
         assert isinstance(found, tuple)
         assert parse_batch_header(found[0]).magic == 2
         keyless = build_batch([Record(0, NOW_MS, None, b"v")])
-        refused = await settled(appends, keyless, LogConfig(cleanup_policy="compact"))
+        refused = await validate(appends, keyless, LogConfig(cleanup_policy="compact"))
         assert isinstance(refused, InvalidRecords)
         assert [each.batch_index for each in refused.record_errors] == [0]
-        nothing = await settled(appends, message(0, 0, b"k", b"v")[:-1])
+        nothing = await validate(appends, message(0, 0, b"k", b"v")[:-1])
         assert nothing == (b"", -1)
         pids = appends.pids
         assert pids
         await appends.close()
         assert not any(map(is_there, pids))
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         appends = DeferredValidation(asyncio.get_running_loop())
-        await settled(appends, batch("a"))
+        await validate(appends, batch("a"))
         for pid in appends.pids:
             os.kill(pid, signal.SIGKILL)
-        verdicts = [await settled(appends, batch("a")) for _ in range(8)]
+        verdicts = [await validate(appends, batch("a")) for _ in range(8)]
         assert isinstance(verdicts[-1], tuple)
         for verdict in verdicts:
             if isinstance(verdict, KafkaError):
                 assert verdict.code is ErrorCode.UNKNOWN_SERVER_ERROR
         await appends.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         appends = DeferredValidation(asyncio.get_running_loop())
         asked = [batch(str(n)) for n in range(50)]
-        found = await asyncio.gather(*[settled(appends, data) for data in asked])
+        found = await asyncio.gather(*[validate(appends, data) for data in asked])
         assert [bytes(each[0]) for each in found if isinstance(each, tuple)] == asked
         await appends.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_who_comes_after_the_end_is_refused(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         appends = DeferredValidation(asyncio.get_running_loop())
         await appends.close()
-        refused = await settled(appends, batch("a"))
+        refused = await validate(appends, batch("a"))
         assert isinstance(refused, KafkaError)
 
-    run.run(story())
+    run.run(scenario())

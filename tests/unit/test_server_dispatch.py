@@ -71,14 +71,14 @@ def heartbeat_error(
 def dispatch(route: Route, frame: memoryview) -> FakeConnection:
     connection = FakeConnection()
 
-    async def story() -> None:
+    async def scenario() -> None:
         dispatcher = Dispatcher(asyncio.get_running_loop())
         dispatcher.register([route])
         dispatcher.on_frame(connection, frame)
         for _ in range(5):
             await asyncio.sleep(0)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     return connection
 
 
@@ -162,7 +162,7 @@ def test_a_malformed_header_an_unknown_api_and_an_unsupported_version_close_it()
 
 
 def test_answers_for_a_client_that_left_are_dropped() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         connection = FakeConnection()
         gone = asyncio.Event()
 
@@ -180,7 +180,7 @@ def test_answers_for_a_client_that_left_are_dropped() -> None:
             await asyncio.sleep(0)
         assert connection.answers == []
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 # --- ApiVersions -----------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ def api_versions(frame: memoryview) -> FakeConnection:
 
     def handle(request: Request) -> None: ...
 
-    async def story() -> None:
+    async def scenario() -> None:
         dispatcher = Dispatcher(asyncio.get_running_loop())
         dispatcher.register([Route(HeartbeatRequest, handle, heartbeat_error, versions=(0, 3))])
         dispatcher.register(ApiVersionsHandler(dispatcher).routes())
         dispatcher.on_frame(connection, frame)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     return connection
 
 

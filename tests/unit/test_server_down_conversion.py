@@ -60,7 +60,7 @@ def answer(
     """The partitions of the answer; `meanwhile` happens before the thread can hand its work back."""
     connection = FakeConnection()
 
-    async def talk() -> None:
+    async def recorder() -> None:
         request = request_of(connection, version, replica_id)
         DownConverter().respond(request, [("t", ZERO_UUID, list(partitions))], lambda *_: config)
         meanwhile(connection)
@@ -68,7 +68,7 @@ def answer(
             while not connection.answers and not connection.closed:  # noqa: ASYNC110 (a thread answers)
                 await asyncio.sleep(0.01)
 
-    asyncio.run(talk())
+    asyncio.run(recorder())
     if connection.closed:
         assert not connection.answers
         return []

@@ -38,17 +38,17 @@ class Running:
                 await asyncio.sleep(0.005)
 
 
-Story = Callable[[Running], Coroutine[Any, Any, None]]
+Scenario = Callable[[Running], Coroutine[Any, Any, None]]
 
 
-def run(path: Path, story: Story, tree: MemoryTree | None = None) -> None:
+def run(path: Path, scenario: Scenario, tree: MemoryTree | None = None) -> None:
     async def whole() -> None:
         config = BrokerConfig.from_properties({**SETTINGS, "log.dirs": str(path)})
         broker = Broker(config, store=MemoryStore(tree or MemoryTree()))
         await broker.start()
         admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
         try:
-            await story(Running(broker, admin))
+            await scenario(Running(broker, admin))
         finally:
             await admin.close()
             await broker.stop()
@@ -70,7 +70,7 @@ def stored(tree: MemoryTree, entity_type: str, entity: str, settings: dict[str, 
 
 
 def test_a_default_reaches_the_topics_that_have_no_value_of_their_own(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         await it.admin.create_topic("plain", partitions=1, replication_factor=1)
         own = {"retention.ms": "5", "segment.bytes": "4000"}
         await it.admin.create_topic("own", partitions=1, replication_factor=1, config=own)
@@ -88,11 +88,11 @@ def test_a_default_reaches_the_topics_that_have_no_value_of_their_own(tmp_path: 
         await it.admin.alter_broker_config(None, delete=["log.retention.ms"])
         await it.until(lambda: it.log_config("plain").retention_ms == 3_600_000)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_brokers_own_dynamic_setting_is_stronger_than_all_brokers(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         config = it.broker.config
         await it.admin.alter_broker_config(0, set_values={"message.max.bytes": "3000"})
         await it.until(lambda: config.get_int("message.max.bytes") == 3000)
@@ -102,17 +102,17 @@ def test_a_brokers_own_dynamic_setting_is_stronger_than_all_brokers(tmp_path: Pa
         await it.admin.alter_broker_config(0, delete=["message.max.bytes"])
         await it.until(lambda: config.get_int("message.max.bytes") == 2000)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_is_refused_is_not_stored(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         for name, value in (("num.partitions", "2"), ("log.segment.bytes", "1"), ("ssl.key.password", "x")):
             with pytest.raises(KafkaError):
                 await it.admin.alter_broker_config(0, set_values={"log.retention.ms": "1", name: value})
         assert await it.broker.dynamic_configs.broker_config("0") == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_stored_settings_win_over_the_file_at_the_start(tmp_path: Path) -> None:
@@ -121,20 +121,20 @@ def test_stored_settings_win_over_the_file_at_the_start(tmp_path: Path) -> None:
     stored(tree, "brokers", "0", {"log.segment.bytes": "6000", "leader.replication.throttled.rate": "9"})
     stored(tree, "brokers", "1", {"log.segment.bytes": "7000"})
 
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         await it.admin.create_topic("t", partitions=1, replication_factor=1)
         assert it.log_config("t").retention_ms == 1000
         assert it.log_config("t").segment_bytes == 6000
         assert it.broker.replication.quotas.leader.limit == 9
 
-    run(tmp_path, story, tree)
+    run(tmp_path, scenario, tree)
 
 
 def test_settings_that_a_hand_wrote_do_not_stop_the_start(tmp_path: Path) -> None:
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         await it.admin.create_topic("t", partitions=1, replication_factor=1)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
     assert (tmp_path / "t-0").is_dir()
     tree = MemoryTree()
     stored(tree, "topics", "t", {"retention.ms": "soon", "segment.bytes": "3000", "no.such": "x"})
@@ -162,7 +162,7 @@ def test_an_unclean_election_may_be_allowed_while_the_controller_runs(tmp_path: 
     state = znodes.PartitionState(9, 3, (9,), 1)
     asyncio.run(put(tree, znodes.state_path("t", 0), znodes.encode_partition_state(state)))
 
-    async def story(it: Running) -> None:
+    async def scenario(it: Running) -> None:
         def leader() -> int:
             partition = it.broker.replication.cache.partition("t", 0)
             return -1 if partition is None else partition.leader
@@ -172,4 +172,4 @@ def test_an_unclean_election_may_be_allowed_while_the_controller_runs(tmp_path: 
         await it.admin.alter_broker_config(None, set_values={"unclean.leader.election.enable": "true"})
         await it.until(lambda: leader() == 0)
 
-    run(tmp_path, story, tree)
+    run(tmp_path, scenario, tree)

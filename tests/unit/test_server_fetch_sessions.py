@@ -33,10 +33,10 @@ class Log:
 
     topic: str = "a"
     partition: int = 0
-    heard: list[tuple[int, int]] = field(default_factory=list)
+    notified: list[tuple[int, int]] = field(default_factory=list)
 
     def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
-        self.heard.append((broker_id, at_ms))
+        self.notified.append((broker_id, at_ms))
 
 
 class Poll:
@@ -246,7 +246,7 @@ def test_a_leader_hears_late_of_the_polls_of_an_idle_follower() -> None:
     broker.now_ms += 400
     broker.cache.mark_dirty(log, consumers=False, wake_followers=True)
     broker.cache.mark_dirty(log, consumers=False, wake_followers=True)
-    assert log.heard == [(7, broker.now_ms - 400)], "once, and the time of its last poll"
+    assert log.notified == [(7, broker.now_ms - 400)], "once, and the time of its last poll"
 
 
 def test_appends_wake_followers_and_high_watermarks_wake_consumers() -> None:
@@ -283,7 +283,7 @@ def test_a_leader_hears_of_an_idle_follower_when_its_session_ends(end: str) -> N
             broker.open(session, 0, A1, replica_id=7)
         case "forgotten":
             broker.open(session, 4, forget=(A0,), replica_id=7)
-    assert log.heard == [(7, polled_ms)]
+    assert log.notified == [(7, polled_ms)]
 
 
 def test_a_leader_is_told_nothing_of_followers_with_news_to_come() -> None:
@@ -295,7 +295,7 @@ def test_a_leader_is_told_nothing_of_followers_with_news_to_come() -> None:
     consumers, _ = broker.fetch(0, 0, A1)
     broker.open(session, 0, A0, replica_id=7)
     broker.open(consumers, 0, A1)
-    assert log.heard == []
+    assert log.notified == []
 
 
 # --- eviction ----------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ async def get(port: HttpServer, path: str) -> tuple[int, bytes]:
 
 
 def test_a_broker_is_alive_before_it_is_ready(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = Broker()
         async with serving(broker) as port:
             assert await get(port, "/healthz") == (200, b"ok\n")
@@ -62,7 +62,7 @@ def test_a_broker_is_alive_before_it_is_ready(run: asyncio.Runner) -> None:
             broker.phase = "stopping"
             assert await get(port, "/readyz") == (503, b"stopping\n")
 
-    run.run(story())
+    run.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_broker_is_alive_before_it_is_ready(run: asyncio.Runner) -> None:
     ],
 )
 def test_what_is_no_request_is_refused(run: asyncio.Runner, request_: bytes, status: int | None) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with serving(Broker()) as port:
             try:
                 answer = await ask(port, request_)
@@ -86,17 +86,17 @@ def test_what_is_no_request_is_refused(run: asyncio.Runner, request_: bytes, sta
             assert answer[9:12] == (b"" if status is None else str(status).encode())
             assert (await get(port, "/healthz"))[0] == 200
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_head_has_no_body(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with serving(Broker()) as port:
             answer = await ask(port, b"HEAD /healthz HTTP/1.0\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200")
             assert answer.endswith(b"\r\n\r\n")
 
-    run.run(story())
+    run.run(scenario())
 
 
 async def until_closed(reader: asyncio.StreamReader) -> None:
@@ -117,18 +117,18 @@ async def connect(
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea"])
 def test_silent_connections_keep_nobody_out(run: asyncio.Runner, sent: bytes) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with serving(Broker()) as port, asyncio.timeout(60):
             silent = await connect(port, 2 * CONNECTIONS_MAX, sent)
             assert await get(port, "/healthz") == (200, b"ok\n")
             for reader, _ in silent[:CONNECTIONS_MAX]:
                 await until_closed(reader)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_request_outlives_silent_connections(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         asked, go_on = asyncio.Event(), asyncio.Event()
 
         async def metrics() -> bytes:
@@ -146,11 +146,11 @@ def test_a_request_outlives_silent_connections(run: asyncio.Runner) -> None:
             go_on.set()
             assert await scrape == (200, b"m 1\n")
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_requests_that_are_never_finished_keep_nobody_out(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async def metrics() -> bytes:
             await asyncio.Event().wait()
             return b""
@@ -161,11 +161,11 @@ def test_requests_that_are_never_finished_keep_nobody_out(run: asyncio.Runner) -
             assert await get(port, "/healthz") == (200, b"ok\n")
             await until_closed(stuck[0][0])
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_many_who_scrape_at_once_cost_one_text(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         written = 0
         all_have_come = asyncio.Event()
 
@@ -188,30 +188,30 @@ def test_many_who_scrape_at_once_cost_one_text(run: asyncio.Runner) -> None:
             assert answers == [(200, b"m 1\n")] * 5
             assert written == 1
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_no_port_is_opened_unless_it_is_asked_for(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         port = HttpServer("", -1, lambda: "ready")
         await port.start()
         assert port.port == -1
         await port.stop()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with serving(Broker()) as port:
             with pytest.raises(OSError, match=r"ottla\.http\.port"):
                 await HttpServer("127.0.0.1", port.port, lambda: "ready").start()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_many_samples_are_written_in_slices_with_one_head(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns = 0
 
         async def others() -> None:
@@ -233,7 +233,7 @@ def test_many_samples_are_written_in_slices_with_one_head(run: asyncio.Runner) -
         assert "c_total 3.0" in lines
         assert "g 1.0" in lines
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_the_sum_of_all_topics_never_falls() -> None:

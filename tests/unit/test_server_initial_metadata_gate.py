@@ -170,18 +170,18 @@ def test_the_store_says_what_the_controller_says() -> None:
         async with Cluster(3) as cluster:
             for name in ("a", "b", "going"):
                 await cluster.create(name, partitions=2, replication_factor=2)
-            await cluster.settled()
-            told = cluster.nodes[0].fake.cache
+            await cluster.wait_until_quiet()
+            reported = cluster.nodes[0].fake.cache
             tool = MemoryStore(cluster.tree)
             await tool.connect()
             read = MetadataCache()
             read.load_initial(await read_cluster(tool))
-            assert read.controller_id == told.controller_id
-            assert read.brokers() == told.brokers()
-            assert sorted(read.topics()) == sorted(told.topics()) == ["a", "b", "going"]
-            for name in told.topics():
-                assert read.topic_id(name) == told.topic_id(name)
-                assert read.partitions(name) == told.partitions(name)
+            assert read.controller_id == reported.controller_id
+            assert read.brokers() == reported.brokers()
+            assert sorted(read.topics()) == sorted(reported.topics()) == ["a", "b", "going"]
+            for name in reported.topics():
+                assert read.topic_id(name) == reported.topic_id(name)
+                assert read.partitions(name) == reported.partitions(name)
             await tool.create("/admin/delete_topics/going")
             read.load_initial(await read_cluster(tool))
             assert sorted(read.topics()) == ["a", "b"]

@@ -354,7 +354,7 @@ def work(steps: int, done: list[str], name: str) -> Generator[None, None, str]:
 
 
 def test_short_work_overtakes_long_work() -> None:
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
         done: list[str] = []
 
@@ -365,11 +365,11 @@ def test_short_work_overtakes_long_work() -> None:
         await asyncio.gather(one(100, "long"), one(3, "short"), one(10, "middle"))
         return done
 
-    assert asyncio.run(story()) == ["short", "middle", "long"]
+    assert asyncio.run(scenario()) == ["short", "middle", "long"]
 
 
 def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
         order: list[str] = []
         inside: list[str] = []
@@ -385,7 +385,7 @@ def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
         await asyncio.gather(*(one(client) for client in ("a", "a", "a", "b", "c")))
         return order
 
-    order = asyncio.run(story())
+    order = asyncio.run(scenario())
     assert order[:2] == ["a", "b"]
     assert sorted(order) == ["a", "a", "a", "b", "c"]
 
@@ -394,7 +394,7 @@ def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> No
     """More than may be in progress: the last one to join completes the group."""
     members = sliced_work.SMALL_BYTES_MAX // 20_000 + 10
 
-    async def story() -> int:
+    async def scenario() -> int:
         loop = asyncio.get_running_loop()
         everybody = asyncio.Event()
         joined = 0
@@ -418,11 +418,11 @@ def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> No
         await asyncio.wait_for(dispatcher.idle(), 60)
         return sum(len(connection.answers) for connection in connections)
 
-    assert asyncio.run(story()) == members
+    assert asyncio.run(scenario()) == members
 
 
 def test_work_that_nobody_waits_for_stops() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
         gone = False
         async with sliced.task(1, "a", lambda: gone) as task:
@@ -432,19 +432,19 @@ def test_work_that_nobody_waits_for_stops() -> None:
             with pytest.raises(Abandoned):
                 await running
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_full_collections_wait_for_the_end_of_the_work() -> None:
     before = gc.get_threshold()
 
-    async def story() -> None:
+    async def scenario() -> None:
         sliced = SlicedWork(asyncio.get_running_loop())
         async with sliced.task(1, "a", lambda: False):
             assert gc.get_threshold()[2] > 1_000_000
         assert gc.get_threshold() == before
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 # --- cutting ----------------------------------------------------------------------------------------

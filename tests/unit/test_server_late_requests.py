@@ -51,13 +51,13 @@ class Arrived:
         return self._message
 
 
-class Scene:
+class LateRequestHarness:
     """Brokers with the handler of the controller's requests, and the store that they verify them with."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
         self.store = MemoryStore()
-        self.groups_told: list[set[str]] = []
+        self.group_deletions: list[set[str]] = []
         self.handlers: dict[int, InterBrokerRequestsHandler] = {}
         self.lost_logs: dict[int, LostLogDetector] = {}
         self.silent: set[int] = set()
@@ -84,7 +84,7 @@ class Scene:
                 load_topic_configs=no_settings,
                 read_topics=partial(read_topics, self.store),
                 lost_logs=lost_logs,
-                on_topics_deleted=self.groups_told.append,
+                on_topics_deleted=self.group_deletions.append,
             )
 
     async def close(self) -> None:
@@ -127,11 +127,11 @@ class Scene:
 
     # --- requests -----------------------------------------------------------------------------------
 
-    async def tell(self, *told: int, **order: Any) -> dict[int, ErrorCode]:
+    async def send_leader_and_isr(self, *receivers: int, **order: Any) -> dict[int, ErrorCode]:
         request = self.brokers.order(**order)
         answers: dict[int, LeaderAndIsrResponse] = {
             b: await self.handlers[b].leader_and_isr(Arrived(request))  # type: ignore[arg-type]
-            for b in told or self.brokers.all
+            for b in receivers or self.brokers.all
         }
         return {broker: error_of(answer) for broker, answer in answers.items()}
 
@@ -162,8 +162,8 @@ class Scene:
 
     async def create_and_fill(self, topic_id: UUID, *values: str, leader: int = 1) -> None:
         await self.create(topic_id)
-        told = await self.tell(leader=leader, epoch=0, topic_id=topic_id, is_new=True)
-        assert set(told.values()) == {ErrorCode.NONE}
+        codes = await self.send_leader_and_isr(leader=leader, epoch=0, topic_id=topic_id, is_new=True)
+        assert set(codes.values()) == {ErrorCode.NONE}
         await self.fill(leader, *values)
 
     async def fill(self, leader: int, *values: str) -> None:
@@ -180,15 +180,17 @@ class Scene:
         return self.brokers[broker].manager.partition(TOPIC, 0).topic_id
 
 
-def play(path: Path, scenario: Callable[[Scene], Awaitable[None]], count: int = 3) -> None:
+def run_scenario(
+    path: Path, scenario: Callable[[LateRequestHarness], Awaitable[None]], count: int = 3
+) -> None:
     async def run() -> None:
         brokers = Brokers(path, count)
-        scene = Scene(brokers)
-        await scene.open()
+        harness = LateRequestHarness(brokers)
+        await harness.open()
         try:
-            await scenario(scene)
+            await scenario(harness)
         finally:
-            await scene.close()
+            await harness.close()
             await brokers.stop()
 
     asyncio.run(run())
@@ -198,113 +200,115 @@ def play(path: Path, scenario: Callable[[Scene], Awaitable[None]], count: int = 
 
 
 def test_a_leader_and_isr_of_a_deleted_topic_does_not_bring_its_replica_back(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.delete_topic()
-        assert await scene.tell(1, leader=1, epoch=0, topic_id=OLD) == {
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.delete_topic()
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=0, topic_id=OLD) == {
             1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        assert scene.brokers[1].manager.find(TOPIC, 0) is None
-        assert scene.brokers[1].logs.get(TOPIC, 0) is None
+        assert harness.brokers[1].manager.find(TOPIC, 0) is None
+        assert harness.brokers[1].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_nor_while_the_topic_is_being_deleted_elsewhere(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.request_deletion()
-        assert await scene.stop(1) == ErrorCode.NONE
-        assert await scene.tell(1, leader=1, epoch=0, topic_id=OLD) == {
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.request_deletion()
+        assert await harness.stop(1) == ErrorCode.NONE
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=0, topic_id=OLD) == {
             1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        assert scene.brokers[1].logs.get(TOPIC, 0) is None
+        assert harness.brokers[1].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("epoch", [0, 5])
 def test_a_leader_and_isr_of_a_topic_created_again_since_changes_nothing(tmp_path: Path, epoch: int) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.delete_topic()
-        await scene.create_and_fill(NEW, "b", leader=2)
-        assert await scene.tell(leader=1, epoch=epoch, topic_id=OLD) == dict.fromkeys(
-            scene.brokers.all, ErrorCode.INCONSISTENT_TOPIC_ID
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.delete_topic()
+        await harness.create_and_fill(NEW, "b", leader=2)
+        assert await harness.send_leader_and_isr(leader=1, epoch=epoch, topic_id=OLD) == dict.fromkeys(
+            harness.brokers.all, ErrorCode.INCONSISTENT_TOPIC_ID
         )
-        await scene.fill(2, "c")
-        assert scene.values(1) == scene.values(2) == ["b", "c"]
+        await harness.fill(2, "c")
+        assert harness.values(1) == harness.values(2) == ["b", "c"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_nor_before_the_broker_has_heard_of_the_new_topic(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.delete_topic()
-        await scene.create(NEW)
-        assert await scene.tell(1, leader=1, epoch=3, topic_id=OLD) == {1: ErrorCode.INCONSISTENT_TOPIC_ID}
-        assert scene.brokers[1].logs.get(TOPIC, 0) is None
-        await scene.create_and_fill(NEW, "b")
-        assert scene.topic_id(1) == NEW
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.delete_topic()
+        await harness.create(NEW)
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=3, topic_id=OLD) == {
+            1: ErrorCode.INCONSISTENT_TOPIC_ID
+        }
+        assert harness.brokers[1].logs.get(TOPIC, 0) is None
+        await harness.create_and_fill(NEW, "b")
+        assert harness.topic_id(1) == NEW
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_replica_that_was_moved_away_does_not_come_back(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        await scene.create(NEW, replicas=(1, 2))
-        assert await scene.stop(3, epoch=1) == ErrorCode.NONE
-        assert await scene.tell(3, leader=1, epoch=0, topic_id=NEW) == {
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        await harness.create(NEW, replicas=(1, 2))
+        assert await harness.stop(3, epoch=1) == ErrorCode.NONE
+        assert await harness.send_leader_and_isr(3, leader=1, epoch=0, topic_id=NEW) == {
             3: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        assert scene.brokers[3].logs.get(TOPIC, 0) is None
+        assert harness.brokers[3].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_stray_replica_of_a_deleted_topic_makes_room_for_the_present_one(tmp_path: Path) -> None:
     """However it came: acks=all must not stand still for it."""
 
-    async def scenario(scene: Scene) -> None:
-        brokers = scene.brokers
-        brokers.tell(2, leader=2, epoch=7, topic_id=OLD)  # believed, without a look at the store
+    async def scenario(harness: LateRequestHarness) -> None:
+        brokers = harness.brokers
+        brokers.leader_and_isr(2, leader=2, epoch=7, topic_id=OLD)  # believed, without a look at the store
         brokers[2].manager.partition(TOPIC, 0).append_as_leader(
             batch("stray"), required_acks=1, now_ms=brokers.now_ms
         )
-        await scene.create_and_fill(NEW, "b")
-        assert scene.values(2) == ["b"]
-        assert scene.topic_id(2) == NEW
-        assert ("deleted", 7) in brokers[2].heard.news
+        await harness.create_and_fill(NEW, "b")
+        assert harness.values(2) == ["b"]
+        assert harness.topic_id(2) == NEW
+        assert ("deleted", 7) in brokers[2].recorder.events
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_stray_log_that_no_controller_spoke_of_makes_room_too(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        stray = scene.brokers[2]
+    async def scenario(harness: LateRequestHarness) -> None:
+        stray = harness.brokers[2]
         log = stray.logs.get_or_create(TOPIC, 0, stray.manager.log_config(TOPIC))
         log.topic_id = OLD
-        await scene.create_and_fill(NEW, "b")
-        assert scene.values(2) == ["b"]
+        await harness.create_and_fill(NEW, "b")
+        assert harness.values(2) == ["b"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.server.handlers.cluster.inter_broker_requests.STORE_RETRY_S", 0.001)
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create(NEW)
-        scene.store.tree.available = False
-        telling = asyncio.create_task(scene.tell(1, leader=1, epoch=0, topic_id=NEW))
-        done, _ = await asyncio.wait([telling], timeout=0.05)
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(NEW)
+        harness.store.tree.available = False
+        sending = asyncio.create_task(harness.send_leader_and_isr(1, leader=1, epoch=0, topic_id=NEW))
+        done, _ = await asyncio.wait([sending], timeout=0.05)
         assert not done
-        scene.store.tree.available = True
-        assert await telling == {1: ErrorCode.NONE}
+        harness.store.tree.available = True
+        assert await sending == {1: ErrorCode.NONE}
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 # --- StopReplica -----------------------------------------------------------------------------------
@@ -314,168 +318,182 @@ def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch:
 def test_a_stop_replica_of_the_former_topic_does_not_delete_the_log(tmp_path: Path, version: int) -> None:
     """And so an orderly restart of another broker, which gives the leader a new epoch, loses nothing."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.delete_topic()
-        await scene.create_and_fill(NEW, *(f"v{n}" for n in range(100)))
-        assert await scene.stop(1, version=version) == ErrorCode.FENCED_LEADER_EPOCH
-        await scene.tell(leader=1, epoch=1, isr=[1, 2], topic_id=NEW)
-        await scene.fill(1, "last")
-        for broker in scene.brokers.all:
-            assert scene.values(broker) == [*(f"v{n}" for n in range(100)), "last"]
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.delete_topic()
+        await harness.create_and_fill(NEW, *(f"v{n}" for n in range(100)))
+        assert await harness.stop(1, version=version) == ErrorCode.FENCED_LEADER_EPOCH
+        await harness.send_leader_and_isr(leader=1, epoch=1, isr=[1, 2], topic_id=NEW)
+        await harness.fill(1, "last")
+        for broker in harness.brokers.all:
+            assert harness.values(broker) == [*(f"v{n}" for n in range(100)), "last"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_stop_replica_of_the_former_topic_does_not_stop_a_follower(tmp_path: Path) -> None:
     """Kafka's controller stops replicas before it deletes them."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(OLD, "a")
-        await scene.delete_topic()
-        await scene.create_and_fill(NEW, "b")
-        assert await scene.stop(2, delete=False) == ErrorCode.FENCED_LEADER_EPOCH
-        await scene.fill(1, "c")
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(OLD, "a")
+        await harness.delete_topic()
+        await harness.create_and_fill(NEW, "b")
+        assert await harness.stop(2, delete=False) == ErrorCode.FENCED_LEADER_EPOCH
+        await harness.fill(1, "c")
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_move_of_the_former_topic_does_not_delete_the_log(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "b")
-        assert await scene.stop(2, epoch=9) == ErrorCode.FENCED_LEADER_EPOCH
-        assert scene.values(2) == ["b"]
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "b")
+        assert await harness.stop(2, epoch=9) == ErrorCode.FENCED_LEADER_EPOCH
+        assert harness.values(2) == ["b"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("removing", [(), (3,)])
 def test_a_replica_that_is_moved_away_is_deleted(tmp_path: Path, removing: tuple[int, ...]) -> None:
     """Kafka's controller writes that it is gone after it has been deleted (`removing_replicas`)."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        await scene.create(NEW, replicas=(1, 2, *removing), removing=removing)
-        assert await scene.stop(3, epoch=1) == ErrorCode.NONE
-        assert scene.brokers[3].logs.get(TOPIC, 0) is None
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        await harness.create(NEW, replicas=(1, 2, *removing), removing=removing)
+        assert await harness.stop(3, epoch=1) == ErrorCode.NONE
+        assert harness.brokers[3].logs.get(TOPIC, 0) is None
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("topic_id", [OLD, None])
 def test_a_topic_that_is_to_be_deleted_is(tmp_path: Path, topic_id: UUID | None) -> None:
     """Also one from before KIP-516, which has no id."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create(topic_id)
-        await scene.tell(leader=1, epoch=0, topic_id=topic_id or UUID(int=0))
-        await scene.delete_topic()
-        assert all(broker.logs.get(TOPIC, 0) is None for broker in scene.brokers.all.values())
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(topic_id)
+        await harness.send_leader_and_isr(leader=1, epoch=0, topic_id=topic_id or UUID(int=0))
+        await harness.delete_topic()
+        assert all(broker.logs.get(TOPIC, 0) is None for broker in harness.brokers.all.values())
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_log_whose_topic_cannot_be_read_is_kept(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        await scene.store.set(znodes.topic_path(TOPIC), b"not JSON")
-        assert await scene.stop(1) == ErrorCode.FENCED_LEADER_EPOCH
-        assert scene.values(1) == ["a"]
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        await harness.store.set(znodes.topic_path(TOPIC), b"not JSON")
+        assert await harness.stop(1) == ErrorCode.FENCED_LEADER_EPOCH
+        assert harness.values(1) == ["a"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_nothing_is_looked_up_for_a_stop_that_deletes_nothing(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.store.tree.available = False
-        assert await scene.stop(1) == ErrorCode.NONE
+    async def scenario(harness: LateRequestHarness) -> None:
+        harness.store.tree.available = False
+        assert await harness.stop(1) == ErrorCode.NONE
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 # --- lost logs -------------------------------------------------------------------------------------
 
 
-def lose_log(scene: Scene, broker: int) -> None:
+def lose_log(harness: LateRequestHarness, broker: int) -> None:
     """As if the broker had started on another disk."""
     request = StopReplicaRequest(controller_id=1, controller_epoch=1, delete_partitions=True)
     request.topics = [StopReplicaRequest.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])]
-    scene.brokers[broker].manager.apply_stop_replica(request, 1)  # without a look at the store
-    assert scene.brokers[broker].logs.get(TOPIC, 0) is None
+    harness.brokers[broker].manager.apply_stop_replica(request, 1)  # without a look at the store
+    assert harness.brokers[broker].logs.get(TOPIC, 0) is None
 
 
 def test_a_leader_that_has_lost_its_log_is_refused_and_no_follower_truncates(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(harness: LateRequestHarness) -> None:
         values = [f"v{n}" for n in range(1000)]
-        await scene.create_and_fill(NEW, *values)
-        lose_log(scene, 1)
-        told = await scene.tell(leader=1, epoch=1, topic_id=NEW)
-        assert told == {1: ErrorCode.KAFKA_STORAGE_ERROR, 2: ErrorCode.NONE, 3: ErrorCode.NONE}
+        await harness.create_and_fill(NEW, *values)
+        lose_log(harness, 1)
+        codes = await harness.send_leader_and_isr(leader=1, epoch=1, topic_id=NEW)
+        assert codes == {1: ErrorCode.KAFKA_STORAGE_ERROR, 2: ErrorCode.NONE, 3: ErrorCode.NONE}
         # What the controller makes of that answer; the replica starts again outside the ISR.
-        assert set((await scene.tell(2, 3, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)).values()) == {0}
-        assert await scene.tell(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW) == {1: ErrorCode.NONE}
-        await scene.fill(2, "last")
-        for broker in scene.brokers.all:
-            assert scene.values(broker) == [*values, "last"]
+        assert set(
+            (await harness.send_leader_and_isr(2, 3, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)).values()
+        ) == {0}
+        assert await harness.send_leader_and_isr(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW) == {
+            1: ErrorCode.NONE
+        }
+        await harness.fill(2, "last")
+        for broker in harness.brokers.all:
+            assert harness.values(broker) == [*values, "last"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_follower_that_has_lost_its_log_does_not_stay_in_the_isr(tmp_path: Path) -> None:
     """Else it might be elected before the leader notices."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        lose_log(scene, 3)
-        assert await scene.tell(3, leader=1, epoch=1, topic_id=NEW) == {3: ErrorCode.KAFKA_STORAGE_ERROR}
-        assert scene.brokers[3].logs.get(TOPIC, 0) is None
-        assert await scene.tell(3, leader=1, epoch=2, isr=[1, 2], topic_id=NEW) == {3: ErrorCode.NONE}
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        lose_log(harness, 3)
+        assert await harness.send_leader_and_isr(3, leader=1, epoch=1, topic_id=NEW) == {
+            3: ErrorCode.KAFKA_STORAGE_ERROR
+        }
+        assert harness.brokers[3].logs.get(TOPIC, 0) is None
+        assert await harness.send_leader_and_isr(3, leader=1, epoch=2, isr=[1, 2], topic_id=NEW) == {
+            3: ErrorCode.NONE
+        }
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_partition_that_nobody_was_told_of_begins_empty(tmp_path: Path) -> None:
     """Its controller crashed before the first LeaderAndIsr; its successor does not know that it is new."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create(NEW)
-        told = await scene.tell(leader=2, epoch=1, isr=[2, 3], topic_id=NEW)
-        assert set(told.values()) == {ErrorCode.NONE}
-        await scene.fill(2, "a")
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(NEW)
+        codes = await harness.send_leader_and_isr(leader=2, epoch=1, isr=[2, 3], topic_id=NEW)
+        assert set(codes.values()) == {ErrorCode.NONE}
+        await harness.fill(2, "a")
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_log_is_lost_while_others_do_not_say_that_they_are_empty(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create(NEW)
-        scene.silent.add(3)
-        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.KAFKA_STORAGE_ERROR}
-        scene.silent.clear()
-        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.NONE}
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(NEW)
+        harness.silent.add(3)
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=1, topic_id=NEW) == {
+            1: ErrorCode.KAFKA_STORAGE_ERROR
+        }
+        harness.silent.clear()
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.NONE}
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_stray_log_is_no_substitute_for_a_lost_one(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        lose_log(scene, 1)
-        broker = scene.brokers[1]
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        lose_log(harness, 1)
+        broker = harness.brokers[1]
         broker.logs.get_or_create(TOPIC, 0, broker.manager.log_config(TOPIC)).topic_id = OLD
-        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.KAFKA_STORAGE_ERROR}
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=1, topic_id=NEW) == {
+            1: ErrorCode.KAFKA_STORAGE_ERROR
+        }
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_only_replica_in_sync_starts_with_an_empty_log_as_in_kafka(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        lose_log(scene, 1)
-        assert await scene.tell(1, leader=1, epoch=1, isr=[1], topic_id=NEW) == {1: ErrorCode.NONE}
-        assert scene.values(1) == []
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        lose_log(harness, 1)
+        assert await harness.send_leader_and_isr(1, leader=1, epoch=1, isr=[1], topic_id=NEW) == {
+            1: ErrorCode.NONE
+        }
+        assert harness.values(1) == []
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_controller_is_notified_until_a_lost_replica_has_started(
@@ -483,29 +501,29 @@ def test_the_controller_is_notified_until_a_lost_replica_has_started(
 ) -> None:
     monkeypatch.setattr("ottla.server.logs.lost_logs.RETRY_S_MIN", 0.001)
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create_and_fill(NEW, "a")
-        await _metadata(scene, NEW, 1)
-        lose_log(scene, 1)
-        await scene.tell(1, leader=1, epoch=1, topic_id=NEW)
-        await until(lambda: len(scene.notifications) >= 2)
-        await scene.tell(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)
-        retrying = scene.lost_logs[1]._retrying
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create_and_fill(NEW, "a")
+        await _metadata(harness, NEW, 1)
+        lose_log(harness, 1)
+        await harness.send_leader_and_isr(1, leader=1, epoch=1, topic_id=NEW)
+        await until(lambda: len(harness.notifications) >= 2)
+        await harness.send_leader_and_isr(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)
+        retrying = harness.lost_logs[1]._retrying
         assert retrying is not None
         await asyncio.wait_for(retrying, 60)
-        assert set(scene.notifications) == {1}
+        assert set(harness.notifications) == {1}
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 # --- UpdateMetadata --------------------------------------------------------------------------------
 
 
-async def _metadata(scene: Scene, topic_id: UUID, leader: int) -> None:
+async def _metadata(harness: LateRequestHarness, topic_id: UUID, leader: int) -> None:
     state = UpdateMetadataRequest.UpdateMetadataPartitionState(
         partition_index=0, leader=leader, isr=[1, 2, 3], replicas=[1, 2, 3]
     )
-    request = scene.brokers.metadata()
+    request = harness.brokers.metadata()
     request.controller_epoch = 1
     request.topic_states = [
         UpdateMetadataRequest.UpdateMetadataTopicState(
@@ -513,7 +531,7 @@ async def _metadata(scene: Scene, topic_id: UUID, leader: int) -> None:
         )
     ]
     arrived: Any = Arrived(request)
-    answer = await scene.handlers[1].update_metadata(arrived)
+    answer = await harness.handlers[1].update_metadata(arrived)
     assert answer.error_code == ErrorCode.NONE
 
 
@@ -521,27 +539,27 @@ async def _metadata(scene: Scene, topic_id: UUID, leader: int) -> None:
 def test_metadata_of_the_former_topic_is_left_out(tmp_path: Path, leader: int) -> None:
     """The coordinator would delete the groups' offsets of the topic that was created again."""
 
-    async def scenario(scene: Scene) -> None:
-        await scene.create(NEW)
-        await _metadata(scene, NEW, 1)
-        await _metadata(scene, OLD, leader)
-        cache = scene.brokers[1].cache
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(NEW)
+        await _metadata(harness, NEW, 1)
+        await _metadata(harness, OLD, leader)
+        cache = harness.brokers[1].cache
         assert cache.topic_id(TOPIC) == NEW
         known = cache.partition(TOPIC, 0)
         assert known is not None
         assert known.leader == 1
-        assert scene.groups_told == []
+        assert harness.group_deletions == []
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_metadata_of_a_topic_that_was_created_again_is_taken(tmp_path: Path) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.create(OLD)
-        await _metadata(scene, OLD, 1)
-        await scene.forget()
-        await scene.create(NEW)
-        await _metadata(scene, NEW, 2)
-        assert scene.brokers[1].cache.topic_id(TOPIC) == NEW
+    async def scenario(harness: LateRequestHarness) -> None:
+        await harness.create(OLD)
+        await _metadata(harness, OLD, 1)
+        await harness.forget()
+        await harness.create(NEW)
+        await _metadata(harness, NEW, 2)
+        assert harness.brokers[1].cache.topic_id(TOPIC) == NEW
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)

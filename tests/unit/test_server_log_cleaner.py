@@ -51,7 +51,7 @@ class Running:
         """Committed records; what the log holds now."""
         log = self.log(name)
         for number in range(count):
-            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker._clock())
+            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker.ports.clock.wall_ms())
         self.broker.replication.replicas.partition(name, 0).high_watermark = log.log_end_offset
         return records(log)
 
@@ -65,10 +65,10 @@ class Running:
         await self.until(lambda: not log.has_dirty_sealed_segments)
 
 
-Story = Callable[[Running], Coroutine[Any, Any, None]]
+Scenario = Callable[[Running], Coroutine[Any, Any, None]]
 
 
-def run(path: Path, story: Story, tree: MemoryTree | None = None, **settings: str) -> None:
+def run(path: Path, scenario: Scenario, tree: MemoryTree | None = None, **settings: str) -> None:
     async def whole() -> None:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         config = BrokerConfig.from_properties({**SETTINGS, "log.dirs": str(path), **given})
@@ -76,7 +76,7 @@ def run(path: Path, story: Story, tree: MemoryTree | None = None, **settings: st
         await broker.start()
         admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
         try:
-            await story(Running(broker, admin))
+            await scenario(Running(broker, admin))
         finally:
             await admin.close()
             await broker.stop()
@@ -118,7 +118,7 @@ def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) 
 
 
 def test_nothing_is_cleaned_that_is_not_committed(place: Path) -> None:
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         await running.topic("held")
         await running.topic("free")
         written = running.fill("held")
@@ -131,11 +131,11 @@ def test_nothing_is_cleaned_that_is_not_committed(place: Path) -> None:
         assert held.first_dirty_offset == held.segments[1].base_offset
         assert records(held) == survivors(written, held.first_dirty_offset)
 
-    run(place, story)
+    run(place, scenario)
 
 
 def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: Path) -> None:
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         await running.topic("broken")
         log = running.log("broken")
         written = running.fill("broken", 10)
@@ -163,21 +163,27 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: 
         await running.cleaned("broken")
         assert not running.broker.replication.cleaner.uncleanable
 
-    run(place, story)
+    run(place, scenario)
 
 
 def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
     """As Kafka's LogCleaner: at each of its turns, and not by log.retention.check.interval.ms."""
 
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         both = {"cleanup.policy": "compact,delete"}
         small = await running.topic("small", **both, **{"retention.bytes": "3000", "retention.ms": "-1"})
         old = await running.topic("old", **both, **{"retention.ms": "1000"})
         cut = await running.topic("cut", **{"min.cleanable.dirty.ratio": "1"})
         for log in (small, old, cut):
             for number in range(300):  # each key once: compaction lets none go
-                put(log, (f"key-{number}", f"{number}"), now_ms=running.broker._clock(), timestamp=1)
-        put(old, ("young", "x"), now_ms=running.broker._clock(), timestamp=running.broker._clock() + 10**9)
+                put(
+                    log,
+                    (f"key-{number}", f"{number}"),
+                    now_ms=running.broker.ports.clock.wall_ms(),
+                    timestamp=1,
+                )
+        now_ms = running.broker.ports.clock.wall_ms()
+        put(old, ("young", "x"), now_ms=now_ms, timestamp=now_ms + 10**9)
         cut.maybe_increment_log_start_offset(150)
         partitions = [
             running.broker.replication.replicas.partition(name, 0) for name in ("small", "old", "cut")
@@ -196,11 +202,11 @@ def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
             lambda: all(each._notified_log_start == each.log.log_start_offset for each in partitions)
         )
 
-    run(place, story)
+    run(place, scenario)
 
 
 def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         await running.topic("gone")
         running.fill("gone", 2000)
         cleaner = running.broker.replication.cleaner
@@ -216,7 +222,7 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
         assert not cleaner.uncleanable
 
     # So slow that it is under way when the topic goes.
-    run(place, story, log_cleaner_io_max_bytes_per_second="100000")
+    run(place, scenario, log_cleaner_io_max_bytes_per_second="100000")
 
 
 def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
@@ -248,7 +254,7 @@ def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
 
 
 def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         await running.topic("unlucky")
         running.fill("unlucky", 3000)
         cleaner = running.broker.replication.cleaner
@@ -273,11 +279,11 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
         assert not cleaner.uncleanable
         assert cleaner.metrics()["DeadThreadCount"] == 0
 
-    run(place, story, log_cleaner_io_max_bytes_per_second="1000")
+    run(place, scenario, log_cleaner_io_max_bytes_per_second="1000")
 
 
 def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
-    async def story(running: Running) -> None:
+    async def scenario(running: Running) -> None:
         await running.topic("kept")
         written = running.fill("kept")
         assert running.log("kept").has_dirty_sealed_segments
@@ -286,6 +292,6 @@ def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
         # Nor has what lies below the start: that would be the cleaner's as well.
         running.log("kept").maybe_increment_log_start_offset(200)
         logs = running.broker.replication.cleaner._logs
-        assert logs.cleanup(running.broker._clock(), {("kept", 0): 300}) == 0
+        assert logs.cleanup(running.broker.ports.clock.wall_ms(), {("kept", 0): 300}) == 0
 
-    run(place, story, log_cleaner_enable="false")
+    run(place, scenario, log_cleaner_enable="false")

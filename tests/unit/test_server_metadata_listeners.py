@@ -28,7 +28,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], M
     """(listener, version) -> Metadata of a topic that is led by broker 9, which has no OUTSIDE."""
     path: Path = tmp_path_factory.mktemp("broker")
 
-    async def story() -> dict[tuple[str, int], MetadataResponse]:
+    async def scenario() -> dict[tuple[str, int], MetadataResponse]:
         tree = MemoryTree()
         other = MemoryStore(tree)
         await other.connect()
@@ -63,7 +63,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], M
             connection.close()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(asyncio.wait_for(story(), 120))
+        return runner.run(asyncio.wait_for(scenario(), 120))
 
 
 @pytest.mark.parametrize(

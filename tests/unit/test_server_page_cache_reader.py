@@ -72,7 +72,7 @@ def segment(tmp_path: Path, size: int) -> tuple[SegmentFile, bytes]:
 
 
 def test_others_are_served_while_a_cold_range_is_read(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         h = Harness(disk=disk)
         file, content = segment(tmp_path, 100_000)
@@ -95,13 +95,13 @@ def test_others_are_served_while_a_cold_range_is_read(run: asyncio.Runner, tmp_p
         assert await h.receive(len(expected)) == expected
         other.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_range_is_looked_for_piece_by_piece_and_what_was_read_is_sent(
     run: asyncio.Runner, tmp_path: Path
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         h = Harness(disk=disk)
         file, content = segment(tmp_path, 2 * MIB + 5000)
@@ -115,11 +115,11 @@ def test_a_range_is_looked_for_piece_by_piece_and_what_was_read_is_sent(
         assert disk.loads[0] == range(MIB, 2 * MIB)
         assert disk.warm.count(range(MIB, 2 * MIB)) == 0, "it was sent although it may be gone again"
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         disk.give(1)
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
@@ -143,11 +143,11 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
         ]
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
@@ -158,11 +158,11 @@ def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runne
         assert cold.loads == 0
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
@@ -173,11 +173,11 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
         h.connection.respond((FileSlice(file, 0, 100_000),))
         assert await h.closed_by_server()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_connection_that_is_closed_meanwhile_is_left_alone(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         h = Harness(disk=disk)
         file, _ = segment(tmp_path, 100_000)
@@ -191,7 +191,7 @@ def test_a_connection_that_is_closed_meanwhile_is_left_alone(run: asyncio.Runner
         await h.turns()
         assert await h.closed_by_server()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def unexpected(problem: BaseException) -> None:
@@ -202,7 +202,7 @@ def unexpected(problem: BaseException) -> None:
 
 
 def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
@@ -221,13 +221,13 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
         assert disk.loads == [range(4), range(4, 8)]
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
     run: asyncio.Runner, tmp_path: Path
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         disk.give(100)
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
@@ -245,13 +245,13 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
         assert tries == [False] * ATTEMPTS_MAX + [True]
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Path) -> None:
     """It may bring on the next request of its connection, which was promised nothing."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
@@ -272,11 +272,11 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
         assert may_wait == [True, True]
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
@@ -291,22 +291,22 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         await until(lambda: problems == [disk.problem])
         cold.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk = SlowDisk()
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
-        told: list[OSError | None] = []
-        cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], told.append)
+        reported: list[OSError | None] = []
+        cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], reported.append)
         await until(lambda: len(disk.loads) == 3)
         disk.give(2)
         await asyncio.sleep(0)
-        assert told == []
+        assert reported == []
         disk.give(1)
-        await until(lambda: told == [None])
+        await until(lambda: reported == [None])
         cold.close()
 
-    run.run(story())
+    run.run(scenario())

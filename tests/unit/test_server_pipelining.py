@@ -143,7 +143,7 @@ class Pipelining(RuleBasedStateMachine):
             server.client.close()
             self.runner.close()
 
-    def settle(self) -> None:
+    def run_until_blocked(self) -> None:
         """All do what they can do now."""
         self.runner.run(self.server.turns(12))
         while self.reads and self.receive(1 << 20):
@@ -179,7 +179,7 @@ class Pipelining(RuleBasedStateMachine):
             except BlockingIOError:
                 return
             del self.unsent[:count]
-            self.settle()
+            self.run_until_blocked()
 
     @rule(most=st.sampled_from((0, 0, 0, 3, 100_000)))
     def read(self, most: int) -> None:
@@ -187,7 +187,7 @@ class Pipelining(RuleBasedStateMachine):
         self.reads = not most
         if most:
             self.receive(most)
-        self.settle()
+        self.run_until_blocked()
 
     # -- the broker ----------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Pipelining(RuleBasedStateMachine):
             server.answer_nothing()
         else:
             server.answer(size)
-        self.settle()
+        self.run_until_blocked()
 
     @precondition(lambda self: self.server.responses)
     @rule(
@@ -218,8 +218,8 @@ class Pipelining(RuleBasedStateMachine):
                 waiting = list(self.server.responses)
                 self.server.answer_pending(waiting[choice % len(waiting)], size)
                 if not together:
-                    self.settle()
-        self.settle()
+                    self.run_until_blocked()
+        self.run_until_blocked()
 
     @rule(duration_ms=st.sampled_from((0, 1, 100)))
     def mute(self, duration_ms: int) -> None:
@@ -233,7 +233,7 @@ class Pipelining(RuleBasedStateMachine):
         loop = self.server.loop
         assert isinstance(loop, StoppedClock)
         loop.now += duration_ms / 1000
-        self.settle()
+        self.run_until_blocked()
 
     # -- what has to be ------------------------------------------------------------------------------
 

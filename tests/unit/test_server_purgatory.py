@@ -91,11 +91,11 @@ class FakeFetch:
         self.follower = follower
         self.done = False
         self.bucket = 0
-        self.heard: list[PartitionKey] = []
+        self.notified: list[PartitionKey] = []
         self.expired = 0
 
     def try_complete(self, key: PartitionKey) -> None:
-        self.heard.append(key)
+        self.notified.append(key)
 
     def expire(self) -> None:
         self.expired += 1
@@ -204,10 +204,10 @@ def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
     purgatory.watch_fetch(consumer, 500)
     purgatory.log_appended(p)
     loop.turn()
-    assert (follower.heard, consumer.heard) == ([KEY], [])
+    assert (follower.notified, consumer.notified) == ([KEY], [])
     purgatory.high_watermark_advanced(p)
     loop.turn()
-    assert (follower.heard, consumer.heard) == ([KEY], [KEY])
+    assert (follower.notified, consumer.notified) == ([KEY], [KEY])
 
 
 def test_a_poll_in_a_session_hears_of_its_partitions_without_watching_them() -> None:
@@ -223,15 +223,15 @@ def test_a_poll_in_a_session_hears_of_its_partitions_without_watching_them() -> 
     p = FakePartition()
     purgatory.log_appended(p)
     loop.turn()
-    assert (polls[7].heard, polls[-1].heard) == ([KEY], [])
+    assert (polls[7].notified, polls[-1].notified) == ([KEY], [])
     purgatory.high_watermark_advanced(p)
     loop.turn()
-    assert (polls[7].heard, polls[-1].heard) == ([KEY], [KEY])
+    assert (polls[7].notified, polls[-1].notified) == ([KEY], [KEY])
     for poll in polls.values():
         poll.done = True
     purgatory.changed(p)
     loop.turn()
-    assert (polls[7].heard, polls[-1].heard) == ([KEY], [KEY]), "nobody waits any more"
+    assert (polls[7].notified, polls[-1].notified) == ([KEY], [KEY]), "nobody waits any more"
 
 
 class Round:
@@ -261,51 +261,51 @@ class Round:
 
     @property
     def woken(self) -> int:
-        return len(self.poll.heard)
+        return len(self.poll.notified)
 
 
 def test_a_round_has_as_many_requests_as_the_one_before() -> None:
-    world = Round()
-    world.produce(1)
-    assert world.woken == 1
-    world.replicate()
-    world.produce(3)
-    assert world.woken == 2, "one in the round before"
-    world.replicate()
+    simulation = Round()
+    simulation.produce(1)
+    assert simulation.woken == 1
+    simulation.replicate()
+    simulation.produce(3)
+    assert simulation.woken == 2, "one in the round before"
+    simulation.replicate()
     for number in range(1, 4):
-        assert world.woken == 2
-        world.produce(1)
-        assert world.woken == (3 if number == 3 else 2)
-    assert world.loop.armed() == 1, "for the producers' deadline, and no other"
+        assert simulation.woken == 2
+        simulation.produce(1)
+        assert simulation.woken == (3 if number == 3 else 2)
+    assert simulation.loop.armed() == 1, "for the producers' deadline, and no other"
 
 
 def test_who_sends_less_than_before_waits_a_millisecond_once() -> None:
-    world = Round()
-    world.produce(5)
-    world.replicate()
-    world.produce(2)
-    assert world.woken == 1
-    world.loop.advance(1)
-    world.loop.turn()
-    assert world.woken == 2
-    world.replicate()
-    world.produce(2)
-    assert world.woken == 3, "two in the round before"
-    world.replicate()
-    world.produce(1)
-    world.loop.advance(1)
-    world.replicate()
-    world.produce(1)
-    assert world.woken == 5
+    simulation = Round()
+    simulation.produce(5)
+    simulation.replicate()
+    simulation.produce(2)
+    assert simulation.woken == 1
+    simulation.loop.advance(1)
+    simulation.loop.turn()
+    assert simulation.woken == 2
+    simulation.replicate()
+    simulation.produce(2)
+    assert simulation.woken == 3, "two in the round before"
+    simulation.replicate()
+    simulation.produce(1)
+    simulation.loop.advance(1)
+    simulation.replicate()
+    simulation.produce(1)
+    assert simulation.woken == 5
 
 
 def test_records_that_nobody_waits_for_gather_nothing() -> None:
-    world = Round()
-    world.produce(5)
-    world.replicate()
-    world.purgatory.log_appended(world.p)
-    world.loop.turn()
-    assert world.woken == 2
+    simulation = Round()
+    simulation.produce(5)
+    simulation.replicate()
+    simulation.purgatory.log_appended(simulation.p)
+    simulation.loop.turn()
+    assert simulation.woken == 2
 
 
 def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> None:
@@ -315,25 +315,25 @@ def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> No
     purgatory.high_watermark_advanced(FakePartition("t", 2))
     purgatory.high_watermark_advanced(FakePartition("t", 1))
     loop.turn()
-    assert fetch.heard == [("t", 1)]
+    assert fetch.notified == [("t", 1)]
     purgatory.unwatch_fetch(fetch)
     purgatory.high_watermark_advanced(FakePartition("t", 1))
     loop.turn()
     loop.advance(1000)
-    assert fetch.heard == [("t", 1)]
+    assert fetch.notified == [("t", 1)]
     assert fetch.expired == 0
     assert purgatory.waiting() == 0
 
 
 def test_leadership_hooks_hear_at_once() -> None:
     _, purgatory = make()
-    heard: list[tuple[str, str, int]] = []
-    purgatory.on_leader.append(lambda topic, partition: heard.append(("leader", topic, partition)))
-    purgatory.on_not_leader.append(lambda topic, partition: heard.append(("not", topic, partition)))
+    notified: list[tuple[str, str, int]] = []
+    purgatory.on_leader.append(lambda topic, partition: notified.append(("leader", topic, partition)))
+    purgatory.on_not_leader.append(lambda topic, partition: notified.append(("not", topic, partition)))
     purgatory.became_leader(FakePartition("__consumer_offsets", 3))
     purgatory.became_follower(FakePartition("__consumer_offsets", 3))
     purgatory.stopped(FakePartition("__consumer_offsets", 4), deleted=True)
-    assert heard == [
+    assert notified == [
         ("leader", "__consumer_offsets", 3),
         ("not", "__consumer_offsets", 3),
         ("not", "__consumer_offsets", 4),
@@ -341,7 +341,7 @@ def test_leadership_hooks_hear_at_once() -> None:
 
 
 def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
-    async def story() -> float:
+    async def scenario() -> float:
         loop = asyncio.get_running_loop()
         purgatory = Purgatory(loop)
         settled: asyncio.Future[ErrorCode] = loop.create_future()
@@ -350,7 +350,7 @@ def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
         assert await asyncio.wait_for(settled, 60) == ErrorCode.REQUEST_TIMED_OUT
         return loop.time() - began
 
-    assert 0.05 <= asyncio.run(story()) < 20
+    assert 0.05 <= asyncio.run(scenario()) < 20
 
 
 def test_one_that_fails_takes_nobody_along() -> None:
@@ -378,7 +378,7 @@ def test_one_that_fails_takes_nobody_along() -> None:
     purgatory.high_watermark_advanced(p)
     loop.turn()
     assert outcomes == [ErrorCode.NONE]
-    assert fetch.heard == [KEY]
+    assert fetch.notified == [KEY]
     purgatory.await_replication(KEY, 2, 100, outcomes.append)
     later = FakeFetch([KEY])
     purgatory.watch_fetch(later, 200)

@@ -20,7 +20,7 @@ from ottla.server.dispatch.dispatcher import Route
 def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
     directory = tmp_path_factory.mktemp("broker")
 
-    async def story() -> list[Route]:
+    async def scenario() -> list[Route]:
         config = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
         broker = Broker(BrokerConfig.from_properties(config), store=MemoryStore())
         await broker.start()
@@ -28,7 +28,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
         return broker.requests.dispatcher.routes()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(story())
+        return runner.run(scenario())
 
 
 def test_what_is_advertised(routes: list[Route]) -> None:

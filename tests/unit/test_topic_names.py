@@ -83,7 +83,7 @@ def test_leader_and_isr_makes_no_log_outside_the_log_directories(
 
 def test_stop_replica_deletes_nothing_but_this_brokers_logs(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
-        brokers.tell(leader=1, epoch=0, isr=[1])
+        brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         (tmp_path / "victim-0").mkdir()
         before = everything_under(tmp_path)
         state = StopReplicaRequest.StopReplicaPartitionState(
@@ -177,16 +177,16 @@ def test_settings_of_such_topics_are_not_read(caplog: pytest.LogCaptureFixture) 
         setting = znodes.encode_config({"retention.ms": "1"})
         await store.create(znodes.topic_config_path("a b"), setting)
         await store.create(znodes.topic_config_path("good"), setting)
-        heard: dict[str, dict[str, str]] = {}
-        configs = DynamicConfigs(store, heard.__setitem__)
+        by_topic: dict[str, dict[str, str]] = {}
+        configs = DynamicConfigs(store, by_topic.__setitem__)
         with caplog.at_level(logging.WARNING):
             await configs.start()
-            assert heard == {"good": {"retention.ms": "1"}}
+            assert by_topic == {"good": {"retention.ms": "1"}}
             assert "'a b'" in caplog.text
             caplog.clear()
-            heard.clear()
+            by_topic.clear()
             await configs.load_topics(["../brokers", "a\nb", "good"])
-        assert list(heard) == ["good"]
+        assert list(by_topic) == ["good"]
         assert "../brokers" in caplog.text
         await configs.stop()
 
@@ -214,7 +214,7 @@ def test_the_controller_leads_no_topic_of_such_a_node(caplog: pytest.LogCaptureF
             assert cluster.state("a b") is None
             assert "'a b'" in caplog.text
             await cluster.crash(cluster.active.id)
-            await cluster.settled()
+            await cluster.wait_until_quiet()
             assert not (await cluster.create("later", partitions=1, replication_factor=1)).error_code
             assert cluster.state("a b") is None
             await tool.close()

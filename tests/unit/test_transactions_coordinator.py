@@ -14,18 +14,20 @@ from ottla.protocol.messages import ListTransactionsRequest
 
 @scenario
 async def test_a_commit_from_beginning_to_end() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
     assert producer == (1000, 0)
-    assert await world.add(producer) is ErrorCode.NONE
-    assert world.state() == "Ongoing"
-    assert await world.end(producer, commit=True) is ErrorCode.NONE
+    assert await simulation.add(producer) is ErrorCode.NONE
+    assert simulation.state() == "Ongoing"
+    assert await simulation.end(producer, commit=True) is ErrorCode.NONE
     await run_until_idle()
-    assert world.state() == "CompleteCommit"
-    assert world.log.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
-    assert world.partitions.outcomes() == {key: [True] for key in PARTITIONS}
-    assert {marker.coordinator_epoch for each in world.partitions.markers.values() for marker in each} == {5}
-    assert await world.end(producer, commit=True) is ErrorCode.NONE, "a repetition"
+    assert simulation.state() == "CompleteCommit"
+    assert simulation.log.states() == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    assert simulation.partitions.outcomes() == {key: [True] for key in PARTITIONS}
+    assert {
+        marker.coordinator_epoch for each in simulation.partitions.markers.values() for marker in each
+    } == {5}
+    assert await simulation.end(producer, commit=True) is ErrorCode.NONE, "a repetition"
 
 
 @scenario
@@ -38,25 +40,25 @@ async def test_whoever_takes_over_after_any_record_ends_it_as_was_decided() -> N
 
 
 async def take_over(commit: bool, known: int, sent: int) -> None:
-    world = await SimulatedTransactions().started()
-    world.partitions.hold = True
-    producer = await world.producer()
-    await world.add(producer)
-    await world.end(producer, commit=commit)
-    assert len(world.log.batches[0]) == 3
+    simulation = await SimulatedTransactions().started()
+    simulation.partitions.hold = True
+    producer = await simulation.producer()
+    await simulation.add(producer)
+    await simulation.end(producer, commit=commit)
+    assert len(simulation.log.batches[0]) == 3
     decided = known >= 3
     for _ in range(sent if decided else 0):
-        world.partitions.let_one()
+        simulation.partitions.let_one()
     await run_until_idle()
-    if known > len(world.log.batches[0]):
+    if known > len(simulation.log.batches[0]):
         return  # Not all markers were sent: there is no fourth record.
-    heir = await world.taken_over(known)
+    heir = await simulation.taken_over(known)
     heir.partitions.hold = False
-    for arrive in world.partitions.held:
+    for arrive in simulation.partitions.held:
         arrive()  # Too late: nobody listens to the old coordinator.
     await run_until_idle()
     if not decided:
-        assert world.partitions.outcomes() == {}, "what is not decided is not told"
+        assert simulation.partitions.outcomes() == {}, "what is not decided is not told"
         if known == 2:
             assert await heir.end(producer, commit=commit) is ErrorCode.NONE
         else:
@@ -72,120 +74,120 @@ async def take_over(commit: bool, known: int, sent: int) -> None:
 
 @scenario
 async def test_while_markers_are_on_their_way_others_wait() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    await world.add(producer)
-    world.partitions.hold = True
-    assert await world.end(producer, commit=False) is ErrorCode.NONE
-    assert (await world.init()).error is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert await world.add(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert world.coordinator.verify("tid", *producer, [("t", 0)]) == {
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    await simulation.add(producer)
+    simulation.partitions.hold = True
+    assert await simulation.end(producer, commit=False) is ErrorCode.NONE
+    assert (await simulation.init()).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert await simulation.add(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert simulation.coordinator.verify("tid", *producer, [("t", 0)]) == {
         ("t", 0): ErrorCode.CONCURRENT_TRANSACTIONS
     }
-    world.partitions.let_one()
-    left = world.coordinator.describe("tid")
+    simulation.partitions.let_one()
+    left = simulation.coordinator.describe("tid")
     assert (left.transaction_state, sum(len(topic.partitions) for topic in left.topics)) == (
         "PrepareAbort",
         2,
     )
-    while world.partitions.held:
-        world.partitions.let_one()
+    while simulation.partitions.held:
+        simulation.partitions.let_one()
     await run_until_idle()
-    assert await world.add(producer) is ErrorCode.NONE
+    assert await simulation.add(producer) is ErrorCode.NONE
 
 
 @scenario
 async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    await world.add(producer)
-    await world.time.advance(TIMEOUT_MS)
-    assert world.state() == "Ongoing"
-    await world.time.advance(10_001)
-    assert world.state() == "CompleteAbort"
-    assert world.partitions.outcomes() == {key: [False] for key in PARTITIONS}
-    assert await world.end(producer, commit=True) is ErrorCode.PRODUCER_FENCED
-    assert await world.producer() == (producer[0], producer[1] + 2)
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    await simulation.add(producer)
+    await simulation.time.advance(TIMEOUT_MS)
+    assert simulation.state() == "Ongoing"
+    await simulation.time.advance(10_001)
+    assert simulation.state() == "CompleteAbort"
+    assert simulation.partitions.outcomes() == {key: [False] for key in PARTITIONS}
+    assert await simulation.end(producer, commit=True) is ErrorCode.PRODUCER_FENCED
+    assert await simulation.producer() == (producer[0], producer[1] + 2)
 
 
 @scenario
 async def test_ids_that_nobody_uses_leave_a_tombstone() -> None:
-    world = await SimulatedTransactions(transactional_id_expiration_ms=1000).started()
-    await world.producer()
-    await world.time.advance(3_600_000)
-    assert world.log.states() == ["Empty", "gone"]
-    assert world.coordinator.describe("tid").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    heir = await world.taken_over()
+    simulation = await SimulatedTransactions(transactional_id_expiration_ms=1000).started()
+    await simulation.producer()
+    await simulation.time.advance(3_600_000)
+    assert simulation.log.states() == ["Empty", "gone"]
+    assert simulation.coordinator.describe("tid").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    heir = await simulation.taken_over()
     assert heir.coordinator.describe("tid").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 @scenario
 async def test_a_log_that_does_not_answer_is_the_producers_to_try_again() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    for told, error in (
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    for reported, error in (
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ):
-        world.log.answers = [told]
-        assert await world.add(producer) is error
-    assert await world.add(producer) is ErrorCode.NONE
+        simulation.log.answers = [reported]
+        assert await simulation.add(producer) is error
+    assert await simulation.add(producer) is ErrorCode.NONE
 
 
 @scenario
 async def test_the_last_record_is_written_as_often_as_it_takes() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    await world.add(producer)
-    world.log.answers = [ErrorCode.NONE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 3]
-    assert await world.end(producer, commit=True) is ErrorCode.NONE
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    await simulation.add(producer)
+    simulation.log.answers = [ErrorCode.NONE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 3]
+    assert await simulation.end(producer, commit=True) is ErrorCode.NONE
     await run_until_idle()
-    assert world.state() == "PrepareCommit"
-    await world.time.advance(1000)
-    assert world.state() == "CompleteCommit"
+    assert simulation.state() == "PrepareCommit"
+    await simulation.time.advance(1000)
+    assert simulation.state() == "CompleteCommit"
 
 
 @scenario
 async def test_what_comes_too_late_for_a_coordinator_is_for_the_next() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    world.log.hold = True
-    adding = asyncio.ensure_future(world.add(producer))
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    simulation.log.hold = True
+    adding = asyncio.ensure_future(simulation.add(producer))
     await run_until_idle()
-    heir = await world.taken_over()
-    world.log.release()
+    heir = await simulation.taken_over()
+    simulation.log.release()
     assert await adding is ErrorCode.NOT_COORDINATOR
-    assert await world.add(producer) is ErrorCode.NOT_COORDINATOR
+    assert await simulation.add(producer) is ErrorCode.NOT_COORDINATOR
     assert heir.state() == "Ongoing", "its record was in the log"
 
 
 @scenario
 async def test_who_may_not_begin() -> None:
-    world = await SimulatedTransactions().started()
-    assert (await world.coordinator.init_producer_id("", 1, None)).error is ErrorCode.INVALID_REQUEST
+    simulation = await SimulatedTransactions().started()
+    assert (await simulation.coordinator.init_producer_id("", 1, None)).error is ErrorCode.INVALID_REQUEST
     for timeout_ms in (0, -1, 900_001):
-        assert (await world.init(timeout_ms=timeout_ms)).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    world.has_producer_ids = False
-    assert (await world.init()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert await world.add((1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    world.coordinator.unload(0)
-    assert (await world.init()).error is ErrorCode.NOT_COORDINATOR
-    await world.coordinator.stop()
-    assert (await world.init()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await simulation.init(timeout_ms=timeout_ms)).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    simulation.has_producer_ids = False
+    assert (await simulation.init()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert await simulation.add((1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    simulation.coordinator.unload(0)
+    assert (await simulation.init()).error is ErrorCode.NOT_COORDINATOR
+    await simulation.coordinator.stop()
+    assert (await simulation.init()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @scenario
 async def test_the_list_goes_through_filters() -> None:
-    world = await SimulatedTransactions().started()
-    producer = await world.producer()
-    await world.add(producer)
-    await world.coordinator.init_producer_id("idle", 5000, None)
-    await world.time.advance(100)
+    simulation = await SimulatedTransactions().started()
+    producer = await simulation.producer()
+    await simulation.add(producer)
+    await simulation.coordinator.init_producer_id("idle", 5000, None)
+    await simulation.time.advance(100)
 
     def listed(**filters: object) -> set[str]:
-        answer = world.coordinator.list_transactions(ListTransactionsRequest(**filters))  # type: ignore[arg-type]
+        answer = simulation.coordinator.list_transactions(ListTransactionsRequest(**filters))  # type: ignore[arg-type]
         return {each.transactional_id for each in answer.transaction_states}
 
     assert listed() == {"tid", "idle"}
@@ -195,4 +197,4 @@ async def test_the_list_goes_through_filters() -> None:
     assert "tid" in listed(duration_filter=99)
     assert "tid" not in listed(duration_filter=100)
     request = ListTransactionsRequest(state_filters=["Nonsense"])
-    assert world.coordinator.list_transactions(request).unknown_state_filters == ["Nonsense"]
+    assert simulation.coordinator.list_transactions(request).unknown_state_filters == ["Nonsense"]

@@ -13,8 +13,7 @@ from ottla.cli.group_resets import Reset, new_offsets, parse_reset, parse_topic,
 from ottla.cli.output import as_json, by_topic, done, show, table
 from ottla.cli.session import Refused, Session, Unreachable, cluster_command
 from ottla.client.admin import AdminClient, Results
-from ottla.client.admin_member_types import GroupDescription
-from ottla.client.admin_types import TopicPartition
+from ottla.client.admin_types import GroupDescription, TopicPartition
 
 _ZOOKEEPER = click.option(
     "--zookeeper",

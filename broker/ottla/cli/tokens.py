@@ -12,7 +12,7 @@ import click
 from ottla.cli.acls import parsed_principals
 from ottla.cli.output import as_json, done, show
 from ottla.cli.session import Session, cluster_command
-from ottla.client.admin_member_types import DelegationToken
+from ottla.client.admin_types import DelegationToken
 
 _UNSET = -1
 

@@ -15,8 +15,7 @@ import click
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, cluster_command
 from ottla.client.admin import AdminClient
-from ottla.client.admin_member_types import ProducerState, TransactionDescription
-from ottla.client.admin_types import Results, TopicPartition
+from ottla.client.admin_types import ProducerState, Results, TopicPartition, TransactionDescription
 from ottla.client.errors import TransactionalIdNotFoundError
 
 _TIMEOUT_MIN: Final = 15

@@ -54,7 +54,7 @@ class OsClock:
 
 
 def random_uuid(source: random.Random) -> UUID:
-    """A random UUID (version 4)."""
+    """A random UUID (version 4): never 0 or 1, which Kafka's protocol reserves."""
     return UUID(int=source.getrandbits(128), version=4)
 
 

@@ -14,15 +14,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from ottla.client import consumer as asynchronous
-from ottla.client.consumer_offsets import Committed, Offsets
-from ottla.client.consumer_parts import Records
+from ottla.client.consumer import RebalanceCallback
+from ottla.client.consumer_runtime import Records
 from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.positions import OffsetAndTimestamp
 from ottla.client.core.types import ConsumerRecord, GroupMetadata, TopicPartition
 from ottla.client.errors import IllegalStateError
 from ottla.client.loop_thread import LoopThread
 from ottla.client.metrics import Metric
-from ottla.client.rebalance_listener import Told
+from ottla.client.offset_committer import Offsets, OnCommit
 from ottla.wire.futures import resolve
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Consumer:
 
         return self._run(call())
 
-    def _here(self, told: Told | None) -> Told | None:
+    def _here(self, told: RebalanceCallback | None) -> RebalanceCallback | None:
         """A listener that is called by the thread that waits in `_run`."""
         if told is None:
             return None
@@ -132,9 +132,9 @@ class Consumer:
         topics: Iterable[str] = (),
         *,
         pattern: str | re.Pattern[str] | None = None,
-        on_assigned: Told | None = None,
-        on_revoked: Told | None = None,
-        on_lost: Told | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Take part in the group for these topics, or for those of a pattern; listeners are called by the
         thread that polls."""
@@ -238,7 +238,7 @@ class Consumer:
         """Store how far was read, or what is given. Raises KafkaError."""
         self._run(self._consumer.commit(offsets))
 
-    def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
+    def commit_nowait(self, offsets: Offsets | None = None, on_done: OnCommit | None = None) -> None:
         """`on_done` is called in the loop's thread."""
         self._soon(lambda: self._consumer.commit_nowait(offsets, on_done))
 

@@ -30,8 +30,7 @@ from ottla.client.core.types import (
     RecordMetadata,
     TopicPartition,
 )
-from ottla.client.deliveries import Callback, OnDelivery, complain
-from ottla.client.delivery_futures import DeliveryFuture
+from ottla.client.deliveries import Callback, DeliveryFuture, OnDelivery, complain
 from ottla.client.errors import BufferExhaustedError, IllegalStateError
 from ottla.client.loop_thread import LoopThread
 from ottla.client.metrics import Metric

@@ -13,8 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.plugins import made
-from ottla.client.core.settings import ConfigError
+from ottla.client.core.settings import ConfigError, made
 
 log = logging.getLogger("ottla.client")
 

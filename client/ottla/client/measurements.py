@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.consumer_stats import FetchStats, PollStats
-from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.stats import Figures, happened, timed
+from ottla.client.core.stats import Figures, RequestStats, happened, timed
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, of_group, of_requests
 from ottla.client.network import Network

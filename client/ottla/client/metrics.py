@@ -17,8 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.stats import Figures
+from ottla.client.core.stats import Figures, RequestStats
 
 log = logging.getLogger("ottla.client")
 

@@ -18,15 +18,15 @@ from typing import Any, Final
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ClientConfig
-from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.types import ANY_NODE, Node, Outgoing
+from ottla.client.core.stats import RequestStats
+from ottla.client.core.types import ANY_NODE, Node, UnsentRequest
 from ottla.client.errors import UnsupportedVersionError
 from ottla.client.node_connections import (
     BOOTSTRAP_ID,
-    Answered,
     Bootstrap,
     Buffers,
     NodeConnection,
+    OnResponse,
     connect_socket,
     name_of,
 )
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _IDLE_CHECK_S_MAX: Final = 30.0
 
 
-class NotSent(ConnectionLost):
+class RequestNotSent(ConnectionLost):
     """No broker has received the request."""
 
 
@@ -105,54 +105,58 @@ class Network:
         """How many are open."""
         return sum(conn.open for conn in list(self._node_connections.values()))
 
-    def send(self, outgoing: Outgoing, answered: Answered) -> None:
-        """Send a request, once there is a connection; `answered` gets what comes of it."""
+    def send(self, unsent: UnsentRequest, on_response: OnResponse) -> None:
+        """Send a request, once there is a connection; `on_response` gets what comes of it."""
         now = self._loop.time()
-        conn = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
+        conn = self._choose(now) if unsent.node_id == ANY_NODE else self._of(unsent)
         if conn is None:
-            where = "any broker" if outgoing.node_id == ANY_NODE else f"broker {outgoing.node_id}"
-            self._later(answered, NotSent(f"no address of {where} that may be tried now"))
+            where = "any broker" if unsent.node_id == ANY_NODE else f"broker {unsent.node_id}"
+            self._later(on_response, RequestNotSent(f"no address of {where} that may be tried now"))
         elif conn.open:
-            self._send(conn, outgoing, answered, outgoing.timeout_s)
+            self._send(conn, unsent, on_response, unsent.timeout_s)
         elif self._connect(conn):
-            conn.waiting.append((outgoing, answered, now + outgoing.timeout_s))
+            conn.waiting.append((unsent, on_response, now + unsent.timeout_s))
         else:
-            self._later(answered, conn.refused or NotSent(f"{name_of(conn.node)} cannot be reached"))
+            self._later(
+                on_response, conn.refused or RequestNotSent(f"{name_of(conn.node)} cannot be reached")
+            )
 
-    def _of(self, outgoing: Outgoing) -> NodeConnection | None:
-        return self._node_connection(outgoing.node_id, outgoing.channel)
+    def _of(self, unsent: UnsentRequest) -> NodeConnection | None:
+        return self._node_connection(unsent.node_id, unsent.channel)
 
-    def _later(self, answered: Answered, problem: Exception) -> None:
-        self._loop.call_soon(answered, problem)
+    def _later(self, on_response: OnResponse, problem: Exception) -> None:
+        self._loop.call_soon(on_response, problem)
 
-    def _send(self, conn: NodeConnection, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
+    def _send(
+        self, conn: NodeConnection, unsent: UnsentRequest, on_response: OnResponse, timeout_s: float
+    ) -> None:
         connection = conn.connection
         assert connection is not None
-        message = outgoing.message
+        message = unsent.message
         conn.used_at = self._loop.time()
         try:
-            version = _version(connection, outgoing)
+            version = _version(connection, unsent)
         except (UnsupportedApi, UnsupportedVersionError) as problem:
-            self._later(answered, problem)
+            self._later(on_response, problem)
             return
         try:
             self.stats.sent(conn.node.id, conn.used_at)
-            if not outgoing.answers:
+            if not unsent.expects_response:
                 connection.send_without_response(message, version)
-                self._loop.call_soon(answered, None)
+                self._loop.call_soon(on_response, None)
                 return
             conn.in_flight += 1
             connection.send(
                 message,
                 version,
                 timeout_s,
-                partial(self._arrived, conn, connection, message.api_key, conn.used_at, answered),
-                keeps=outgoing.keeps,
+                partial(self._arrived, conn, connection, message.api_key, conn.used_at, on_response),
+                keeps=unsent.keeps,
             )
         except Exception as problem:
-            if outgoing.answers:
+            if unsent.expects_response:
                 conn.in_flight -= 1
-            self._later(answered, problem)
+            self._later(on_response, problem)
 
     def _arrived(
         self,
@@ -160,7 +164,7 @@ class Network:
         connection: BrokerConnection,
         api_key: int,
         sent_at: float,
-        answered: Answered,
+        on_response: OnResponse,
         response: Any,
     ) -> None:
         conn.in_flight -= 1
@@ -175,8 +179,8 @@ class Network:
             now = self._loop.time()
             if throttle_ms > 0:
                 conn.throttled_until = now + throttle_ms / 1000
-            self.stats.answered(conn.node.id, api_key, now - sent_at, throttle_ms, now)
-        answered(response)
+            self.stats.record_response(conn.node.id, api_key, now - sent_at, throttle_ms, now)
+        on_response(response)
 
     def _lost(self, conn: NodeConnection, connection: BrokerConnection) -> None:
         log.info("lost the connection to %s", name_of(conn.node))
@@ -287,12 +291,12 @@ class Network:
             self.stats.opened.record(1, conn.used_at)
             self._watch_idle()
             waiting, conn.waiting = conn.waiting, []
-            for outgoing, answered, deadline in waiting:
+            for unsent, on_response, deadline in waiting:
                 left_s = deadline - self._loop.time()
                 if left_s > 0 and conn.open:
-                    self._send(conn, outgoing, answered, left_s)
+                    self._send(conn, unsent, on_response, left_s)
                 else:
-                    answered(TimeoutError(f"no connection to {name_of(node)} in time"))
+                    on_response(TimeoutError(f"no connection to {name_of(node)} in time"))
         else:
             self._not_opened(conn, problem)
         self._changed()
@@ -304,8 +308,10 @@ class Network:
         conn.refused = problem if isinstance(problem, KafkaError) else None
         self._cluster.invalidate()
         waiting, conn.waiting = conn.waiting, []
-        for _, answered, _ in waiting:
-            answered(conn.refused or NotSent(f"{name_of(conn.node)}: {problem or type(problem).__name__}"))
+        for _, on_response, _ in waiting:
+            on_response(
+                conn.refused or RequestNotSent(f"{name_of(conn.node)}: {problem or type(problem).__name__}")
+            )
 
     def _reconnect_backoff_s(self, conn: NodeConnection) -> float:
         config = self._config
@@ -341,8 +347,8 @@ class Network:
         if conn.connection is not None:
             conn.connection.close()
         waiting, conn.waiting = conn.waiting, []
-        for _, answered, _ in waiting:
-            self._later(answered, problem)
+        for _, on_response, _ in waiting:
+            self._later(on_response, problem)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         for conn in self._node_connections.values():
@@ -360,19 +366,19 @@ class Network:
         await asyncio.gather(*opening, return_exceptions=True)
 
 
-def _version(connection: BrokerConnection, outgoing: Outgoing) -> int:
+def _version(connection: BrokerConnection, unsent: UnsentRequest) -> int:
     """In which a request goes out. Raises UnsupportedApi, UnsupportedVersionError."""
-    message = outgoing.message
-    if outgoing.version is not None:
-        connection.check_version(message.api_key, outgoing.version)
-        return outgoing.version
+    message = unsent.message
+    if unsent.version is not None:
+        connection.check_version(message.api_key, unsent.version)
+        return unsent.version
     version = connection.version_of(message.api_key)
-    if outgoing.version_max is not None:
-        version = min(version, outgoing.version_max)
-    if version < outgoing.version_min:
+    if unsent.version_max is not None:
+        version = min(version, unsent.version_max)
+    if version < unsent.version_min:
         name = type(message).__name__.removesuffix("Request")
         raise UnsupportedVersionError(
             f"{connection.host}:{connection.port} serves {name} up to version {version}; "
-            f"version {outgoing.version_min} is needed"
+            f"version {unsent.version_min} is needed"
         )
     return version

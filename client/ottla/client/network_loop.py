@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ottla.client.core.cluster import Cluster
-from ottla.client.core.types import ANY_NODE, Core, Outgoing
+from ottla.client.core.types import ANY_NODE, RequestManager, UnsentRequest
 from ottla.client.network import Network
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import MetadataRequest
@@ -32,7 +32,7 @@ class NetworkLoop:
         self._network = network
         self._request_timeout_s = request_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._cores: Sequence[Core] = ()
+        self._cores: Sequence[RequestManager] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Handle | None = None
         self._running = False
@@ -41,7 +41,7 @@ class NetworkLoop:
         self.turned_at = -math.inf
         """When the cores were last asked what there is to send."""
 
-    def start(self, cores: Sequence[Core]) -> None:
+    def start(self, cores: Sequence[RequestManager]) -> None:
         self._cores = cores
         self._running = True
         self.wake()
@@ -73,8 +73,8 @@ class NetworkLoop:
         self.turned_at = now = self._loop.time()
         self._ask_metadata(now)
         for core in self._cores:
-            for outgoing in core.poll(now):
-                self._network.send(outgoing, partial(self._answered, core, outgoing.tag))
+            for unsent in core.poll(now):
+                self._network.send(unsent, partial(self._on_response, core, unsent.tag))
         if self._heard:
             # Not before the cores have taken it in: who waited for it would be told to wait again.
             self._heard = False
@@ -98,9 +98,9 @@ class NetworkLoop:
         self._timer = None
         self.wake()
 
-    def _answered(self, core: Core, tag: Any, response: Any) -> None:
+    def _on_response(self, core: RequestManager, tag: Any, response: Any) -> None:
         if self._running:
-            core.answered(tag, response, self._loop.time())
+            core.on_response(tag, response, self._loop.time())
             self.wake()
 
     def _ask_metadata(self, now: float) -> None:
@@ -108,7 +108,7 @@ class NetworkLoop:
             return
         request = self._cluster.request(now)
         if request is not None:
-            asked = Outgoing(ANY_NODE, request, MetadataRequest, self._request_timeout_s, keeps=True)
+            asked = UnsentRequest(ANY_NODE, request, MetadataRequest, self._request_timeout_s, keeps=True)
             self._network.send(asked, self._take_metadata)
 
     def _take_metadata(self, response: Any) -> None:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ottla.client.core.types import Node, Outgoing
+from ottla.client.core.types import Node, UnsentRequest
 from ottla.protocol.errors import KafkaError
 from ottla.wire.connection import BrokerConnection
 
@@ -68,7 +68,7 @@ async def canonical_names(host: str, port: int) -> list[str]:
     return list(names)
 
 
-Answered: TypeAlias = Callable[[Any], None]
+OnResponse: TypeAlias = Callable[[Any], None]
 
 BOOTSTRAP_ID: Final = -2
 """Of the first bootstrap server; further ones count down."""
@@ -95,7 +95,7 @@ class NodeConnection:
         self.node = node
         self.connection: BrokerConnection | None = None
         self.opening: asyncio.Task[None] | None = None
-        self.waiting: list[tuple[Outgoing, Answered, float]] = []
+        self.waiting: list[tuple[UnsentRequest, OnResponse, float]] = []
         """Requests that came while the connection is made, with their deadlines."""
         self.in_flight = 0
         self.failures = 0

@@ -15,7 +15,6 @@ once, and has one outcome; the client reads no error codes of responses, except 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,10 +23,11 @@ from ottla.client import errors
 from ottla.client.admin.fan_out import COORDINATOR, client_error
 from ottla.client.core.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.core.config import ClientConfig
-from ottla.client.core.types import ANY_NODE, Node, Outgoing, TopicPartition
+from ottla.client.core.types import ANY_NODE, Node, TopicPartition, UnsentRequest
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
-from ottla.client.network import Network, NotSent
+from ottla.client.network import Network, RequestNotSent
 from ottla.client.network_loop import NetworkLoop
+from ottla.environment import environment
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -52,7 +52,7 @@ class RequestClient:
         self.config = ClientConfig.of(settings, **keywords)
         self._timeout_s = self.config.request_timeout_ms / 1000
         self._api_timeout_s = self.config.default_api_timeout_ms / 1000
-        self._uniform = random.Random().uniform
+        self._uniform = environment.get().random.uniform
         self._parts: tuple[Cluster, Network, NetworkLoop] | None = None
         self._reporting = Reporting(
             self.config.client_id,
@@ -141,12 +141,14 @@ class RequestClient:
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
         answers = not (isinstance(message, m.ProduceRequest) and message.acks == 0)
         return self._send(
-            Outgoing(broker_id, message, None, timeout_s, keeps=True, answers=answers, version=version)
+            UnsentRequest(
+                broker_id, message, None, timeout_s, keeps=True, expects_response=answers, version=version
+            )
         )
 
-    def _send(self, outgoing: Outgoing) -> asyncio.Future[Any]:
+    def _send(self, unsent: UnsentRequest) -> asyncio.Future[Any]:
         cluster, network, _ = self._running()
-        broker_id = outgoing.node_id
+        broker_id = unsent.node_id
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if broker_id != ANY_BROKER and broker_id not in cluster.nodes:
             cluster.invalidate()
@@ -155,18 +157,18 @@ class RequestClient:
             missing = f"broker {broker_id} is not in the cluster, whose brokers are {known}"
             resolve(future, errors.BrokerNotAvailableError(missing))
             return future
-        where = type(outgoing.message).__name__
+        where = type(unsent.message).__name__
         others = len(cluster.nodes) - 1 if broker_id == ANY_BROKER else 0
 
-        def answered(outcome: Any) -> None:
+        def on_response(outcome: Any) -> None:
             nonlocal others
-            if isinstance(outcome, NotSent) and others > 0:
+            if isinstance(outcome, RequestNotSent) and others > 0:
                 others -= 1
-                network.send(outgoing, answered)
+                network.send(unsent, on_response)
             else:
                 resolve(future, _error(outcome, where) if isinstance(outcome, Exception) else outcome)
 
-        network.send(outgoing, answered)
+        network.send(unsent, on_response)
         return future
 
     async def request(
@@ -262,7 +264,7 @@ class RequestClient:
         cluster, _, _ = self._running()
         key_type = TRANSACTION if transactional else GROUP
         request = m.FindCoordinatorRequest(key=key, key_type=key_type)
-        asked = Outgoing(ANY_NODE, request, None, self._timeout_s, _COORDINATOR_VERSION_MAX, keeps=True)
+        asked = UnsentRequest(ANY_NODE, request, None, self._timeout_s, _COORDINATOR_VERSION_MAX, keeps=True)
         last: errors.ClientError | None = None
         try:
             async with asyncio.timeout(self._api_timeout_s):

@@ -6,12 +6,12 @@ itself."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from ottla.environment import environment
 from ottla.security import jaas
 from ottla.security.mechanisms import plain_token
 from ottla.security.oauth import first_message, unsecured_token
@@ -71,7 +71,7 @@ def _bearer(options: Mapping[str, str], token_url: str | None) -> Callable[[], E
     lifetime_s = int(options.get("unsecuredLoginLifetimeSeconds", "3600"))
 
     def begin() -> Exchange:
-        now_s = time.time()
+        now_s = environment.get().wall_ms() / 1000
         return _present(unsecured_token({**claims, "iat": now_s, "exp": now_s + lifetime_s}))
 
     return begin

@@ -26,13 +26,13 @@ from typing import Any, Final
 
 from ottla.client import blocking
 from ottla.client.consumer import Consumer
-from ottla.client.consumer_offsets import Committed, Offsets
-from ottla.client.consumer_parts import Records
+from ottla.client.consumer_runtime import Records
 from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.settings import ConfigError
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.offset_committer import OffsetCommitter, Offsets, OnCommit
 from ottla.client.producer import Producer
 from ottla_pipeline.auditing.ottla_client import reports_producer
 from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, now_ms
@@ -62,6 +62,7 @@ class AuditedConsumer(Consumer):
         self._receipts = self._audit_options.consumer_counter(application)
         self._commits = self.config.group_id is not None and not self.config.group_ephemeral
         self._interceptors = ConsumerInterceptors((_DeliveryInterceptor(self), *self.config.interceptors))
+        self._committer = _ReportingCommitter(self)
         self._audit_producer: Producer = reports_producer(settings, keywords)
         self._audit_lock = asyncio.Lock()
         self._waits_for_reports = True
@@ -88,7 +89,7 @@ class AuditedConsumer(Consumer):
             if self._deferred:
                 await asyncio.wait(self._deferred, timeout=timeout_s)
             if not self._commits:
-                self._done_before(self._consumed(finished=commit))
+                self._done_before(self._committer.consumed(finished=commit))
             await super().stop(commit=commit, timeout_s=timeout_s)
         finally:
             periodic.cancel()
@@ -99,7 +100,7 @@ class AuditedConsumer(Consumer):
 
     async def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> Records:
         if not self._commits:
-            self._done_before(self._consumed())
+            self._done_before(self._committer.consumed())
         return await super().poll(timeout_s, max_records)
 
     # --- what was processed ---
@@ -108,7 +109,7 @@ class AuditedConsumer(Consumer):
         """Counts the records before these next offsets, or all consumed records, as processed and
         publishes the counts, without a commit."""
         if offsets is None:
-            self._done_before(self._consumed())
+            self._done_before(self._committer.consumed())
         else:
             self._receipts.processed(
                 {(tp[0], tp[1]): at if isinstance(at, int) else at.offset for tp, at in offsets.items()}
@@ -119,27 +120,6 @@ class AuditedConsumer(Consumer):
         """Counts a record as rejected: the application received it and found it invalid. To be called
         before its offset is committed. Raises ValueError for a record that is not pending."""
         self._receipts.reject(record.topic, record.partition, record.offset)
-
-    def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
-        wanted = self._to_commit(offsets)
-        self._done_before(wanted)
-        if not self._receipts.waiting and not self._deferred:
-            super().commit_nowait(wanted, on_done)
-            return
-        task = asyncio.create_task(self._commit_when_reported(wanted, on_done), name="ottla-audit-commit")
-        self._deferred.add(task)
-        task.add_done_callback(self._deferred.discard)
-
-    async def _commit_when_reported(
-        self, wanted: dict[TopicPartition, OffsetAndMetadata], on_done: Committed | None
-    ) -> None:
-        await self._report_before_commit()
-        super().commit_nowait(wanted, on_done)
-
-    async def _committing(self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        self._done_before(wanted)
-        await self._report_before_commit()
-        await super()._committing(wanted, timeout_s)
 
     def _done_before(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._receipts.processed({tp: entry.offset for tp, entry in offsets.items()})
@@ -190,6 +170,37 @@ class AuditedConsumer(Consumer):
             await self.report()
 
 
+class _ReportingCommitter(OffsetCommitter):
+    """Publishes the counts of the records that a commit covers before it sends the commit."""
+
+    def __init__(self, consumer: AuditedConsumer) -> None:
+        super().__init__(consumer._runtime, consumer._prefetched, consumer._interceptors)
+        self._consumer = consumer
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        self._consumer._done_before(offsets)
+        await self._consumer._report_before_commit()
+        await super().commit(offsets, timeout_s)
+
+    def commit_nowait(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], on_done: OnCommit | None = None
+    ) -> None:
+        consumer = self._consumer
+        consumer._done_before(offsets)
+        if not consumer._receipts.waiting and not consumer._deferred:
+            super().commit_nowait(offsets, on_done)
+            return
+        task = asyncio.create_task(self._commit_when_reported(offsets, on_done), name="ottla-audit-commit")
+        consumer._deferred.add(task)
+        task.add_done_callback(consumer._deferred.discard)
+
+    async def _commit_when_reported(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], on_done: OnCommit | None
+    ) -> None:
+        await self._consumer._report_before_commit()
+        super().commit_nowait(offsets, on_done)
+
+
 class _DeliveryInterceptor:
     """Runs before the application's interceptors, so that records count as consumed whatever those return."""
 
@@ -205,7 +216,7 @@ class _DeliveryInterceptor:
         return records
 
     def on_commit(self, offsets: Mapping[Any, Any]) -> None:
-        """Committed records have been counted before."""
+        """Committed records have been counted before the commit."""
 
     def close(self) -> None: ...
 

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from ottla.metadata.store import MetadataStore
 from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
+from ottla.server.assembly.components import Coordinators, Replication
+from ottla.server.assembly.request_processing import RequestProcessing
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
 from ottla.server.metrics.groups import GroupMetrics
-
-if TYPE_CHECKING:
-    from ottla.server.assembly.broker import Broker
+from ottla.server.metrics.loop_usage import LoopUsage
+from ottla.storage.log_manager import LogManager
 
 ZOOKEEPER_GROUPS_MAX = 1000
 """Groups with offsets in ZooKeeper that /metrics reports."""
 
 
-def broker_metrics(owner: Broker) -> Callable[[], Awaitable[bytes]]:
+def broker_metrics(
+    *,
+    phase: Callable[[], str],
+    usage: LoopUsage,
+    store: MetadataStore,
+    logs: LogManager,
+    replication: Replication,
+    coordinators: Coordinators,
+    requests: RequestProcessing,
+) -> Callable[[], Awaitable[bytes]]:
     """A function that collects and writes the text, called once a scrape."""
-    replication, requests = owner.replication, owner.requests
     controller, cache, replicas = replication.controller, replication.cache, replication.replicas
-    store = owner.store
 
     async def zookeeper_groups() -> list[ZooKeeperGroup]:
         """Only the controller reports them, so that each is reported once. Raises StoreError."""
@@ -34,17 +42,17 @@ def broker_metrics(owner: Broker) -> Callable[[], Awaitable[bytes]]:
         return await read_groups(store, names[:ZOOKEEPER_GROUPS_MAX])
 
     sources = broker.Sources(
-        phase=lambda: owner.phase,
+        phase=phase,
         replicas=replicas,
-        logs=owner.logs,
+        logs=logs,
         server=requests.server,
         dispatcher=requests.dispatcher,
         purgatory=replication.purgatory,
         cleaner=replication.cleaner,
-        usage=owner.usage,
+        usage=usage,
         topics=requests.counters,
     )
-    groups = GroupMetrics(owner.coordinators.groups, replicas, cache, replication.connect, zookeeper_groups)
+    groups = GroupMetrics(coordinators.groups, replicas, cache, replication.connect, zookeeper_groups)
     process = CollectorRegistry()
     ProcessCollector(registry=process)
 

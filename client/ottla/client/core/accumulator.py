@@ -31,8 +31,8 @@ from ottla.client.core.batches import (
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
-from ottla.client.core.plugins import made
 from ottla.client.core.sequences import Sequence as ProducerSequence
+from ottla.client.core.settings import made
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
     ClientError,

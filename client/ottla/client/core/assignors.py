@@ -19,8 +19,7 @@ from ottla.client.core.assignment import (
     Subscription,
     worth_aligning,
 )
-from ottla.client.core.plugins import made
-from ottla.client.core.settings import ConfigError, Settings
+from ottla.client.core.settings import ConfigError, Settings, made
 from ottla.client.core.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.client.core.types import GroupMetadata, TopicPartition
 

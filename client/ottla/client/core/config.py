@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.partitioners import BY_JAVA_CLASS
-from ottla.client.core.plugins import plugin, plugins
 from ottla.client.core.settings import (
     INT64_MAX,
     Settings,
@@ -25,6 +24,8 @@ from ottla.client.core.settings import (
     items,
     one_of,
     optional_text,
+    plugin,
+    plugins,
     setting,
     text,
 )

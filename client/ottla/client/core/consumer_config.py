@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ottla.client.core.assignors import BY_NAME
 from ottla.client.core.config import ClientConfig
-from ottla.client.core.plugins import plugin, plugins
 from ottla.client.core.settings import (
     ConfigError,
     anything,
@@ -21,6 +20,8 @@ from ottla.client.core.settings import (
     items,
     one_of,
     optional_text,
+    plugin,
+    plugins,
     setting,
     text,
 )

@@ -7,6 +7,8 @@ rebalances); read by `Consumer.metrics` and `measurements`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ottla.client.core.stats import Figures, Stat, Window, summed, timed
 
@@ -25,7 +27,7 @@ class FetchStats:
             stats = self._topics[topic] = Stat(self._window), Stat(self._window)
         return stats
 
-    def answered(self, node_id: int, size: int, now: float) -> None:
+    def record_response(self, node_id: int, size: int, now: float) -> None:
         """A broker's answer, with so many bytes of records."""
         self._sizes.record(size, now)
         stat = self._nodes.get(node_id)
@@ -33,11 +35,11 @@ class FetchStats:
             stat = self._nodes[node_id] = Stat(self._window)
         stat.record(size, now)
 
-    def came(self, topic: str, size: int, now: float) -> None:
+    def record_fetched(self, topic: str, size: int, now: float) -> None:
         """So many bytes of a topic's records, as brokers have them."""
         self._of(topic)[1].record(size, now)
 
-    def given_out(self, topic: str, records: int, now: float) -> None:
+    def record_consumed(self, topic: str, records: int, now: float) -> None:
         self._of(topic)[0].record(records, now)
 
     def figures(self, now: float) -> Figures:
@@ -80,7 +82,16 @@ class PollStats:
         self._ended = -math.inf
         self._rebalance_began = math.inf
         self.waited_s = {"commit-sync": 0.0, "committed": 0.0}
-        """What callers spend in these calls."""
+        """The time that callers have waited in these calls."""
+
+    @contextmanager
+    def waiting(self, call: str, clock: Callable[[], float]) -> Iterator[None]:
+        """Count the time of a call in `waited_s`."""
+        began = clock()
+        try:
+            yield
+        finally:
+            self.waited_s[call] += clock() - began
 
     def poll_begins(self, now: float) -> None:
         if self._began > -math.inf:

@@ -14,7 +14,7 @@ from ottla.client import errors
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import GROUP, Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.types import ANY_NODE, Node, Outgoing
+from ottla.client.core.types import ANY_NODE, Node, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -50,19 +50,19 @@ class Coordinator:
             self._cluster.forget_coordinator(GROUP, self._group)
             self._not_before = max(self._not_before, now + self._config.retry_pause_s(0, self._uniform))
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         if not self._wanted or self._asked or now < self._not_before or self.node() is not None:
             return []
         self._asked = True
         request = m.FindCoordinatorRequest(key=self._group, key_type=GROUP)
         timeout_s = self._config.request_timeout_ms / 1000
         # Versions up to 3 ask for one.
-        return [Outgoing(ANY_NODE, request, "find", timeout_s, version_max=3, keeps=True)]
+        return [UnsentRequest(ANY_NODE, request, "find", timeout_s, version_max=3, keeps=True)]
 
     def next_time(self, now: float) -> float:
         return self._not_before if self._wanted and not self._asked else math.inf
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         self._asked = False
         code = ErrorCode.NONE
         if not isinstance(response, BaseException):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
-from ottla.client.core.types import Outgoing
+from ottla.client.core.types import UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -61,7 +61,7 @@ class EphemeralGroup:
     def vanishing(self) -> bool:
         return self._step is not _Step.NOTHING
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         if self._step is _Step.NOTHING or self._asked is not None or now < self._not_before:
             return []
         if self._is_leaving():
@@ -74,14 +74,14 @@ class EphemeralGroup:
         if self._step is _Step.LOOK:
             look = m.OffsetFetchRequest(group_id=self._group, topics=None)
             # One group a request: version 7 is the last to say so.
-            return [Outgoing(node_id, look, "", timeout_s, version_max=7, channel=CHANNEL, keeps=True)]
+            return [UnsentRequest(node_id, look, "", timeout_s, version_max=7, channel=CHANNEL, keeps=True)]
         delete = m.DeleteGroupsRequest(groups_names=[self._group])
-        return [Outgoing(node_id, delete, "", timeout_s, channel=CHANNEL, keeps=True)]
+        return [UnsentRequest(node_id, delete, "", timeout_s, channel=CHANNEL, keeps=True)]
 
     def next_time(self, now: float) -> float:
         return self._not_before if self.vanishing and self._asked is None else math.inf
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         node_id, self._asked = self._asked, None
         if isinstance(response, BaseException):
             self._coordinator.lost(node_id, now)

@@ -74,7 +74,7 @@ class FetchSession:
         """No answer came, or it makes no sense: begin a new session, instead of the old one if that lives."""
         self._epoch = _INITIAL_EPOCH
 
-    def answered(self, response: m.FetchResponse) -> bool:
+    def handle_response(self, response: m.FetchResponse) -> bool:
         """Whether there is anything to take from it."""
         if response.error_code:
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:

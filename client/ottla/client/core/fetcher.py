@@ -31,7 +31,7 @@ from ottla.client.core.decoding import PartitionData, last_batch
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetch_sessions import FetchSession, Wanted
 from ottla.client.core.positions import Positions
-from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition
+from ottla.client.core.types import Leader, Node, TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import ZERO_UUID
@@ -88,7 +88,7 @@ class Fetcher:
 
     # --- the network loop's side ---
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)
         buffered_bytes: defaultdict[int, int] = defaultdict(int)
         busy: set[int] = set()  # with partitions of which there is enough here for now
@@ -136,7 +136,7 @@ class Fetcher:
             return leader.node_id
         return state.preferred
 
-    def _fetch(self, node_id: int, states: list[AssignedPartition], bytes_max: int) -> Outgoing:
+    def _fetch(self, node_id: int, states: list[AssignedPartition], bytes_max: int) -> UnsentRequest:
         config = self._config
         states.sort(key=_BY_TURN)
         wanted = {}
@@ -160,14 +160,14 @@ class Fetcher:
         version_max = self._sessions[node_id].build(wanted, request)
         self._on_its_way[node_id] = {state.tp: (state, state.era, state.fetch_offset) for state in states}
         timeout_s = config.request_timeout_ms / 1000
-        return Outgoing(node_id, request, node_id, timeout_s, version_max=version_max, keeps=True)
+        return UnsentRequest(node_id, request, node_id, timeout_s, version_max=version_max, keeps=True)
 
     def next_time(self, now: float) -> float:
         times = [state.retry_at for state in self._assigned if state.retry_at > now and state.fetchable]
         times += [at for at in self._not_before.values() if at > now]
         return min(times, default=math.inf)
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
         all_asked = self._on_its_way.pop(tag)
         self._buffer.drop_obsolete()
@@ -182,7 +182,7 @@ class Fetcher:
                     state.preferred = -1
             log.debug("fetching from broker %d: %s", tag, response)
             return
-        if not session.answered(response):
+        if not session.handle_response(response):
             if response.error_code not in (0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
                 log.info("broker %d does not fetch: %s", tag, ErrorCode.of(response.error_code).name)
                 self._cluster.invalidate()
@@ -200,7 +200,7 @@ class Fetcher:
                     self._take_answer(*asked, row, nodes, tag, now)
                 size += len(row.records or b"")
         if size:
-            self._stats.answered(tag, size, now)
+            self._stats.record_response(tag, size, now)
 
     def _take_answer(
         self,
@@ -239,7 +239,7 @@ class Fetcher:
         aborted = (row.aborted_transactions or ()) if self._config.isolation else None
         found = PartitionData(tp, view, offset, check_crcs=self._config.check_crcs, aborted=aborted)
         self._buffer.add(state, found, len(view))
-        self._stats.came(tp.topic, len(view), now)
+        self._stats.record_fetched(tp.topic, len(view), now)
         state.fetch_offset = last.next_offset
 
     def _failed(
@@ -281,13 +281,13 @@ class Fetcher:
             log.info("%s: going to its %s", text, self._config.auto_offset_reset)
             self._positions.reset((state,))
 
-    def close(self) -> list[Outgoing]:
+    def close(self) -> list[UnsentRequest]:
         """Requests that end the sessions; nobody need wait for their answers."""
         out = []
         for node_id, session in self._sessions.items():
             request = m.FetchRequest(replica_id=_CONSUMER, max_wait_ms=0, min_bytes=0, topics=[])
             if node_id in self._cluster.nodes and session.close(request):
-                out.append(Outgoing(node_id, request, node_id, 1.0, keeps=True))
+                out.append(UnsentRequest(node_id, request, node_id, 1.0, keeps=True))
         return out
 
     def _pause_s(self, failures: int = 0) -> float:

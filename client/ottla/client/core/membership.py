@@ -32,7 +32,7 @@ from ottla.client.core.backoff import Uniform
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
 from ottla.client.core.offsets import Membership
-from ottla.client.core.types import Outgoing, TopicPartition
+from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.wire.connection_state import UnsupportedApi
@@ -227,14 +227,14 @@ class GroupMember:
         self._failures += 1
         return pause_s
 
-    def poll(self, now: float) -> list[Outgoing]:
-        out: list[Outgoing] = []
+    def poll(self, now: float) -> list[UnsentRequest]:
+        out: list[UnsentRequest] = []
         self._look_at_the_clock(now)
         if self._leave is not None:
             request, self._leave = self._leave, None
             node_id = self._coordinator.node()
             if node_id is not None:
-                out.append(self._outgoing("leave", node_id, request, self._config.request_timeout_ms / 1000))
+                out.append(self._unsent("leave", node_id, request, self._config.request_timeout_ms / 1000))
         if not self.active:
             return out
         if self._coordinator.fatal is not None and self.state is not State.UNJOINED:
@@ -253,23 +253,23 @@ class GroupMember:
             if "join" not in self._awaited:
                 most_s = config.max_poll_interval_ms / 1000 + _JOIN_GRACE_S
                 join = requests.join(config, member, self._subscriptions, self.reason)
-                asked = self._outgoing("join", node_id, join, max(timeout_s, most_s))
+                asked = self._unsent("join", node_id, join, max(timeout_s, most_s))
                 out.append(asked._replace(version_min=0 if self._instance is None else _JOIN_STATIC))
             return out
         if self.state is State.SYNCING and "sync" not in self._awaited:
             sync = self._sync_request()
             if sync is not None:
-                out.append(self._outgoing("sync", node_id, sync, timeout_s))
+                out.append(self._unsent("sync", node_id, sync, timeout_s))
         if "beat" not in self._awaited and now >= self._next_beat():
             self._beaten_at = now
-            out.append(self._outgoing("beat", node_id, requests.heartbeat(config, member), timeout_s))
+            out.append(self._unsent("beat", node_id, requests.heartbeat(config, member), timeout_s))
         return out
 
-    def _outgoing(self, what: str, node_id: int, request: Any, timeout_s: float) -> Outgoing:
+    def _unsent(self, what: str, node_id: int, request: Any, timeout_s: float) -> UnsentRequest:
         self._number += 1
         self._asked[self._number] = (what, node_id, self.membership)
         self._awaited[what] = self._number
-        return Outgoing(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
+        return UnsentRequest(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
 
     def _look_at_the_clock(self, now: float) -> None:
         config = self._config
@@ -310,7 +310,7 @@ class GroupMember:
             times.append(self._next_beat())
         return max(min(times), self._not_before)
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
         what, node_id, sent = self._asked.pop(tag)
         counts = self._awaited.get(what) == tag
@@ -331,9 +331,9 @@ class GroupMember:
         if what == "beat":
             self._beat(code, sent, now)
         elif counts and what == "join":
-            self._join_answered(code, response, now)
+            self._join_responded(code, response, now)
         elif counts and what == "sync":
-            self._sync_answered(code, response, now)
+            self._sync_responded(code, response, now)
 
     def _too_old(self, problem: Exception) -> None:
         """The coordinator does not serve what this member needs. The next poll raises it, and so does each
@@ -346,7 +346,7 @@ class GroupMember:
 
     # --- join ---
 
-    def _join_answered(self, code: ErrorCode, answer: m.JoinGroupResponse, now: float) -> None:
+    def _join_responded(self, code: ErrorCode, answer: m.JoinGroupResponse, now: float) -> None:
         if code is ErrorCode.NONE:
             self._failures = 0
             self.state = State.SYNCING
@@ -399,7 +399,7 @@ class GroupMember:
             request.assignments = requests.assignments(shares)
         return request
 
-    def _sync_answered(self, code: ErrorCode, answer: m.SyncGroupResponse, now: float) -> None:
+    def _sync_responded(self, code: ErrorCode, answer: m.SyncGroupResponse, now: float) -> None:
         if code is ErrorCode.NONE:
             try:
                 assignment = decode_assignment(answer.assignment)

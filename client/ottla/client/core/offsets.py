@@ -17,7 +17,7 @@ from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
-from ottla.client.core.types import Outgoing, TopicPartition
+from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -125,7 +125,7 @@ class OffsetManager:
 
     # --- the network loop's side ---
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         if not self._queue:
             return []
         fatal = self._coordinator.fatal
@@ -158,7 +158,9 @@ class OffsetManager:
             # One group a request: version 7 of OffsetFetch is the last to say so.
             version_max = 7 if call.offsets is None else None
             out.append(
-                Outgoing(node_id, request, self._number, timeout_s, version_max, channel=CHANNEL, keeps=True)
+                UnsentRequest(
+                    node_id, request, self._number, timeout_s, version_max, channel=CHANNEL, keeps=True
+                )
             )
         return out
 
@@ -203,7 +205,7 @@ class OffsetManager:
     def next_time(self, now: float) -> float:
         return min((min(max(c.retry_at, now + 0.001), c.deadline) for c in self._queue), default=math.inf)
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
         call = self._on_their_way.pop(tag)
         if isinstance(response, BaseException):

@@ -22,7 +22,7 @@ from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL
-from ottla.client.core.types import Leader, Outgoing, TopicPartition
+from ottla.client.core.types import Leader, TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
@@ -96,7 +96,7 @@ class Positions:
 
     # --- the network loop's side ---
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         self._baseline.look()
         self._hear_of_leaders()
         by_leader: defaultdict[tuple[int, int], list[_LookUp]] = defaultdict(list)
@@ -148,7 +148,7 @@ class Positions:
                 due.append(wanted)
         return due
 
-    def _list_offsets(self, node_id: int, asked: list[_LookUp]) -> Outgoing:
+    def _list_offsets(self, node_id: int, asked: list[_LookUp]) -> UnsentRequest:
         message = m.ListOffsetsRequest
         topics: defaultdict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
         for wanted in asked:
@@ -165,9 +165,9 @@ class Positions:
             isolation_level=self._config.isolation,
             topics=[message.ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
         )
-        return self._outgoing(node_id, request, asked)
+        return self._unsent(node_id, request, asked)
 
-    def _validations(self, now: float) -> list[Outgoing]:
+    def _validations(self, now: float) -> list[UnsentRequest]:
         by_leader: defaultdict[int, list[tuple[AssignedPartition, Leader]]] = defaultdict(list)
         for state in self._assigned:
             if state.phase is not Phase.VALIDATION or state.tp in self._busy or state.retry_at > now:
@@ -180,7 +180,7 @@ class Positions:
                 by_leader[leader.node_id].append((state, leader))
         return [self._ask_epochs(node_id, rows) for node_id, rows in by_leader.items()]
 
-    def _ask_epochs(self, node_id: int, rows: list[tuple[AssignedPartition, Leader]]) -> Outgoing:
+    def _ask_epochs(self, node_id: int, rows: list[tuple[AssignedPartition, Leader]]) -> UnsentRequest:
         message = m.OffsetForLeaderEpochRequest
         topics: defaultdict[str, list[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition]] = defaultdict(
             list
@@ -200,13 +200,13 @@ class Positions:
             replica_id=_CONSUMER,
             topics=[message.OffsetForLeaderTopic(topic=name, partitions=p) for name, p in topics.items()],
         )
-        return self._outgoing(node_id, request, asked)
+        return self._unsent(node_id, request, asked)
 
-    def _outgoing(self, node_id: int, request: Any, asked: Any) -> Outgoing:
+    def _unsent(self, node_id: int, request: Any, asked: Any) -> UnsentRequest:
         self._number += 1
         self._asked[self._number] = asked
         timeout_s = self._config.request_timeout_ms / 1000
-        return Outgoing(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
+        return UnsentRequest(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
 
     def next_time(self, now: float) -> float:
         times = [each.retry_at for each in self._look_ups]
@@ -217,7 +217,7 @@ class Positions:
         ]
         return min(times, default=math.inf)
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
         asked = self._asked.pop(tag)
         if isinstance(asked, list):

@@ -29,7 +29,7 @@ from ottla.protocol.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 
-class Change(NamedTuple):
+class AssignmentChange(NamedTuple):
     """What becomes of the partitions, to be told to the listener before `done` is called."""
 
     revoked: tuple[TopicPartition, ...] = ()
@@ -75,16 +75,16 @@ class Rebalancing:
         self._baseline.begin(self.topics if pattern is None else None, before)
         self._cluster_version = -1
         self._want()
-        self.look_at_metadata()
+        self.on_metadata_update()
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        self.forget()
+        self.unsubscribe()
         self.manual = True
         self._assigned.assign(partitions)
         self.topics = frozenset()
         self._cluster.want({tp.topic for tp in partitions})
 
-    def forget(self) -> None:
+    def unsubscribe(self) -> None:
         """No subscription, no assignment."""
         self.manual = False
         self.topics = self._joined_topics = self._group_topics = frozenset()
@@ -102,7 +102,7 @@ class Rebalancing:
 
     # --- what the cluster has ---
 
-    def look_at_metadata(self) -> None:
+    def on_metadata_update(self) -> None:
         """Find topics for the pattern; a change that concerns the group makes it rebalance."""
         if self._cluster.version == self._cluster_version or not self.subscribed:
             return
@@ -142,18 +142,18 @@ class Rebalancing:
 
     # --- a rebalance ---
 
-    def before(self) -> Change:
+    def before_join(self) -> AssignmentChange:
         """What has to be given up before the group can be joined."""
         assert self.member is not None
         owned = self._assigned.partitions
         if self.member.lost:
-            return Change(lost=owned)
+            return AssignmentChange(lost=owned)
         if not self._cooperative:
-            return Change(revoked=owned)
+            return AssignmentChange(revoked=owned)
         revoked = tuple(tp for tp in owned if tp.topic not in self.topics)
-        return Change(revoked=revoked, kept=tuple(tp for tp in owned if tp.topic in self.topics))
+        return AssignmentChange(revoked=revoked, kept=tuple(tp for tp in owned if tp.topic in self.topics))
 
-    def given_up(self, change: Change) -> None:
+    def remove(self, change: AssignmentChange) -> None:
         """The listener has been told; the assignment is what is kept."""
         if change.revoked or change.lost:
             self._assigned.assign(change.kept)
@@ -174,7 +174,9 @@ class Rebalancing:
             ]
         )
 
-    def decide(self, protocol: str, members: Mapping[str, Subscription]) -> dict[str, Assignment] | None:
+    def perform_assignment(
+        self, protocol: str, members: Mapping[str, Subscription]
+    ) -> dict[str, Assignment] | None:
         """The leader's part; None until everybody's topics are known. Raises ClientError, and what a user's
         assignor raises."""
         assignor = self._assignors.get(protocol)
@@ -195,7 +197,7 @@ class Rebalancing:
         log.info("group %s: assigned by %s: %s", self._config.group_id, protocol, shares)
         return shares
 
-    def after(self, joined: Joined) -> Change | None:
+    def after_join(self, joined: Joined) -> AssignmentChange | None:
         """What the rebalance brings; None for an assignment that does not fit the subscription any more."""
         assert self.member is not None
         if not self.member.is_leader:
@@ -205,13 +207,13 @@ class Rebalancing:
             return None
         owned = self._assigned.partitions
         mine = set(joined.partitions)
-        return Change(
+        return AssignmentChange(
             revoked=tuple(tp for tp in owned if tp not in mine) if self._cooperative else (),
             added=tuple(sorted(tp for tp in mine if tp not in self._assigned)),
             kept=tuple(tp for tp in owned if tp in mine),
         )
 
-    def settled(self, joined: Joined, change: Change) -> None:
+    def take_assignment(self, joined: Joined, change: AssignmentChange) -> None:
         """What is revoked was given up: the new assignment holds."""
         assert self.member is not None
         if change.revoked:

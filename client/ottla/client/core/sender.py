@@ -26,7 +26,7 @@ from ottla.client.core.config import ProducerConfig
 from ottla.client.core.producer_stats import ProducerStats
 from ottla.client.core.sequences import Sequence
 from ottla.client.core.transactions import Transactions
-from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition
+from ottla.client.core.types import Leader, Node, TopicPartition, UnsentRequest
 from ottla.client.errors import ClientError, for_code
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
@@ -105,11 +105,11 @@ class Sender:
 
     # --- what goes out ---
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         self._now = now
         self._accumulator.refresh(now)
         self._expire(now)
-        out: list[Outgoing] = []
+        out: list[UnsentRequest] = []
         transactions = self._transactions
         if transactions is not None:
             self._resolve(transactions)
@@ -165,7 +165,9 @@ class Sender:
             sequence.begin(transactions.producer_id, transactions.epoch)
         return sequence.admits(first)
 
-    def _send_to(self, node_id: int, queues: list[PartitionQueue], now: float, out: list[Outgoing]) -> None:
+    def _send_to(
+        self, node_id: int, queues: list[PartitionQueue], now: float, out: list[UnsentRequest]
+    ) -> None:
         if self._in_flight[node_id] >= self._in_flight_max:
             return
         if not self._ready(node_id):
@@ -204,7 +206,7 @@ class Sender:
             batches.append(batch)
         return batches
 
-    def _request(self, node_id: int, batches: list[Batch], now: float) -> Outgoing:
+    def _request(self, node_id: int, batches: list[Batch], now: float) -> UnsentRequest:
         self._in_flight[node_id] += 1
         topics: dict[str, list[ProduceRequest.PartitionProduceData]] = {}
         for batch in batches:
@@ -225,16 +227,21 @@ class Sender:
             ],
         )
         sent = _Sent(node_id, {batch.tp: batch for batch in batches})
-        return Outgoing(
-            node_id, request, sent, self._request_timeout_ms / 1000, keeps=True, answers=self._acks != 0
+        return UnsentRequest(
+            node_id,
+            request,
+            sent,
+            self._request_timeout_ms / 1000,
+            keeps=True,
+            expects_response=self._acks != 0,
         )
 
     # --- what came of it ---
 
-    def answered(self, tag: Any, response: Any, now: float) -> None:
+    def on_response(self, tag: Any, response: Any, now: float) -> None:
         if not isinstance(tag, _Sent):
             assert self._transactions is not None
-            self._transactions.answered(tag, response, now)
+            self._transactions.on_response(tag, response, now)
             return
         self._in_flight[tag.node_id] -= 1
         for tp in tag.batches:

@@ -24,7 +24,14 @@ from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sequences import Sequence
-from ottla.client.core.types import ANY_NODE, GroupMetadata, Node, OffsetToCommit, Outgoing, TopicPartition
+from ottla.client.core.types import (
+    ANY_NODE,
+    GroupMetadata,
+    Node,
+    OffsetToCommit,
+    TopicPartition,
+    UnsentRequest,
+)
 from ottla.client.errors import (
     ClientError,
     CommitFailedError,
@@ -283,18 +290,18 @@ class Transactions:
             return math.inf  # an answer, or a change of what is wanted, wakes
         return self._not_before
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         if self._asked is not None or now < self._not_before or self.state is State.FATAL_ERROR:
             return []
         if not self.transactional and self.state is State.UNINITIALIZED and self._incomplete():
             self.state = State.INITIALIZING
-        outgoing = self._next_request()
-        if outgoing is None:
+        unsent = self._next_request()
+        if unsent is None:
             return []
-        self._asked = outgoing.message
-        return [outgoing]
+        self._asked = unsent.message
+        return [unsent]
 
-    def _next_request(self) -> Outgoing | None:
+    def _next_request(self) -> UnsentRequest | None:
         """The next step towards what is wanted."""
         if self.state is State.INITIALIZING:
             return self._initialize()
@@ -313,16 +320,16 @@ class Transactions:
             self._ended()
         return None
 
-    def _initialize(self) -> Outgoing:
+    def _initialize(self) -> UnsentRequest:
         request = m.InitProducerIdRequest(
             transactional_id=self._id if self.transactional else None,
             transaction_timeout_ms=self._timeout_ms if self.transactional else 2**31 - 1,
             producer_id=self.producer_id if self._bump else NO_PRODUCER_ID,
             producer_epoch=self.epoch if self._bump else NO_PRODUCER_EPOCH,
         )
-        return self._to_coordinator(request) if self.transactional else self._outgoing(ANY_NODE, request)
+        return self._to_coordinator(request) if self.transactional else self._unsent(ANY_NODE, request)
 
-    def _send_offsets(self, offsets: PendingOffsets) -> Outgoing:
+    def _send_offsets(self, offsets: PendingOffsets) -> UnsentRequest:
         if not offsets.added:
             return self._to_coordinator(requests.add_offsets(self._identity, offsets.group))
         group = offsets.group
@@ -335,20 +342,20 @@ class Transactions:
 
     def _to_coordinator(
         self, request: Message, kind: int = TRANSACTION, key: str = "", version_max: int | None = None
-    ) -> Outgoing:
+    ) -> UnsentRequest:
         key = key or self._id
         node = self._cluster.coordinator(kind, key)
         if node is None or node not in self._cluster.nodes:
             find = m.FindCoordinatorRequest(key=key, key_type=kind)
-            return self._outgoing(ANY_NODE, find, requests.FIND_ONE)
-        return self._outgoing(node, request, version_max)
+            return self._unsent(ANY_NODE, find, requests.FIND_ONE)
+        return self._unsent(node, request, version_max)
 
-    def _outgoing(self, node: int, request: Message, version_max: int | None = None) -> Outgoing:
-        return Outgoing(node, request, request, self._request_timeout_s, version_max, keeps=True)
+    def _unsent(self, node: int, request: Message, version_max: int | None = None) -> UnsentRequest:
+        return UnsentRequest(node, request, request, self._request_timeout_s, version_max, keeps=True)
 
     # --- answers ---
 
-    def answered(self, request: Message, response: Any, now: float) -> None:
+    def on_response(self, request: Message, response: Any, now: float) -> None:
         assert request is self._asked, "one request is on its way"
         self._asked = None
         if isinstance(response, OSError | TimeoutError):  # also what stands for a lost connection

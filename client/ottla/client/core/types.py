@@ -91,7 +91,7 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int = -1
 
 
-class Outgoing(NamedTuple):
+class UnsentRequest(NamedTuple):
     """A request that a core wants sent; the answer comes back under its `tag`."""
 
     node_id: int
@@ -105,7 +105,7 @@ class Outgoing(NamedTuple):
     """Requests of different channels have connections of their own: what must not wait behind a long poll."""
     keeps: bool = False
     """Whether the response outlives `answered`; else views in it are valid during the call only."""
-    answers: bool = True
+    expects_response: bool = True
     """False for Produce with acks=0, which no response follows: `answered` gets None once it is sent."""
     version_min: int = 0
     """No version below this, where an earlier one cannot say it: the answer is UnsupportedVersionError."""
@@ -113,13 +113,13 @@ class Outgoing(NamedTuple):
     """This version and no other."""
 
 
-class Core(Protocol):
+class RequestManager(Protocol):
     """What the shell drives (`ottla.client.network_loop`)."""
 
-    def poll(self, now: float) -> list[Outgoing]:
+    def poll(self, now: float) -> list[UnsentRequest]:
         """The requests to send now."""
 
-    def answered(self, tag: Any, response: Any, now: float) -> None:
+    def on_response(self, tag: Any, response: Any, now: float) -> None:
         """The response to a request, or the exception in its place; once for each that `poll` gave."""
 
     def next_time(self, now: float) -> float:

@@ -12,7 +12,7 @@ import org.apache.avro.SchemaCompatibility;
  * "READER\tWRITER" gives "ok", or each incompatibility as TYPE@LOCATION, sorted, apart by spaces; one schema
  * alone gives its text. What is not a schema gives "refused".
  */
-public class AvroJudge {
+public class AvroCompatibility {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

@@ -32,7 +32,7 @@ from ottla.security.acls import (
     ResourceType,
 )
 
-HOME, ABROAD = "127.0.0.1", "127.0.0.2"
+ADMIN_HOST, CLIENT_HOST = "127.0.0.1", "127.0.0.2"
 SECRET, ABSENT = "secret", "absent"
 CLOSED = "the connection was closed"
 EVERYTHING = (
@@ -47,9 +47,9 @@ _DENIALS = (29, 30, 31, 53, 65)
 _DUMPED = re.compile(r"^Request .* is not authorized\.$", re.DOTALL)
 
 
-def at_home(pattern: ResourcePattern) -> Entry:
+def allow_from_admin_host(pattern: ResourcePattern) -> Entry:
     """Everything is allowed from 127.0.0.1."""
-    return Entry(ANYBODY, HOME, Operation.ALL, Permission.ALLOW)
+    return Entry(ANYBODY, ADMIN_HOST, Operation.ALL, Permission.ALLOW)
 
 
 def allow(
@@ -61,14 +61,16 @@ def allow(
 ) -> list[AclBinding]:
     """For the stranger."""
     return [
-        AclBinding(ResourcePattern(kind, name, pattern), Entry("User:ANONYMOUS", ABROAD, each, permission))
+        AclBinding(
+            ResourcePattern(kind, name, pattern), Entry("User:ANONYMOUS", CLIENT_HOST, each, permission)
+        )
         for each in operations
     ]
 
 
 def write_acls(connect: str, bindings: Iterable[AclBinding] = ()) -> None:
     """Put ACLs where brokers find them at their start: all for who comes from 127.0.0.1, and these."""
-    entries = {pattern: {at_home(pattern)} for pattern in EVERYTHING}
+    entries = {pattern: {allow_from_admin_host(pattern)} for pattern in EVERYTHING}
     for pattern, entry in bindings:
         entries.setdefault(pattern, set()).add(entry)
     hosts, _, chroot = connect.partition("/")
@@ -84,7 +86,7 @@ def write_acls(connect: str, bindings: Iterable[AclBinding] = ()) -> None:
 
 def served(port: int) -> dict[ApiKey, range]:
     """The versions of what the broker advertises."""
-    with Stranger(port, HOME) as client:
+    with RawClient(port, ADMIN_HOST) as client:
         answer = client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
     assert isinstance(answer, ApiVersionsResponse)
     known = set(ApiKey)
@@ -95,10 +97,10 @@ def served(port: int) -> dict[ApiKey, range]:
     }
 
 
-class Stranger:
+class RawClient:
     """A client with raw requests, from 127.0.0.2 unless told otherwise."""
 
-    def __init__(self, port: int, host: str = ABROAD) -> None:
+    def __init__(self, port: int, host: str = CLIENT_HOST) -> None:
         self._port = port
         self._host = host
         self._socket: socket.socket | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from strangers import ABSENT, BATCH, SECRET, allow
+from raw_client import ABSENT, BATCH, SECRET, allow
 
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
@@ -226,7 +226,7 @@ def add_partitions(*topics: str) -> Ask:
 
 OPERATIONS = metadata(9, SECRET, ABSENT, operations=True)
 CLUSTER_OPERATIONS = ask(0, m.DescribeClusterRequest(include_cluster_authorized_operations=True))
-SCENES: dict[str, tuple[list[AclBinding], list[Ask]]] = {
+SCENARIOS: dict[str, tuple[list[AclBinding], list[Ask]]] = {
     "describing a topic": (
         allow(TOPIC, SECRET, Op.DESCRIBE),
         [

@@ -78,7 +78,7 @@ def streams_and_connect() -> Path:
 
 
 def prefetch() -> None:
-    """All of them, before tests that have a time to keep ask for them: `python -m tests.judges`."""
+    """All of them, before tests that have a time to keep ask for them: `python -m tests.oracles`."""
     needs_kafka_jars()
     with TemporaryDirectory() as folder:
         zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")

@@ -1,4 +1,4 @@
-"""Requests of transactional producers in few words, for conversations with one broker (`group_talk.Talk`)."""
+"""Requests of transactional producers, for scenarios with a `RequestRecorder`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ottla.protocol import messages as m
 from ottla.protocol.records import Record, build_batch
-from tests.interop.group_talk import Talk, until
+from tests.interop.request_recorder import RequestRecorder, until
 
 RETRIABLE = {14, 15, 16, 51, 79}
 """Loading, not available, not (yet) the coordinator; concurrent transactions; unknown leader."""
@@ -37,27 +37,27 @@ def init(
     )
 
 
-async def begun(talk: Talk, transactional_id: str) -> Producer:
+async def begun(recorder: RequestRecorder, transactional_id: str) -> Producer:
     """A producer that came again until it was let in."""
     while True:
-        answer = await talk.send("anna", init(transactional_id), 4)
+        answer = await recorder.send("anna", init(transactional_id), 4)
         if answer.error_code == 0:
             return Producer(transactional_id, answer.producer_id, answer.producer_epoch)
         assert answer.error_code in RETRIABLE, answer
         await asyncio.sleep(0.05)
 
 
-async def coordinator_found(talk: Talk) -> None:
+async def coordinator_found(recorder: RequestRecorder) -> None:
     """Until `__transaction_state` is there, with all its leaders."""
 
     async def found() -> bool:
         keys = [f"id{number}" for number in range(20)]
-        answer = await talk.send("anna", m.FindCoordinatorRequest(key_type=1, coordinator_keys=keys), 4)
+        answer = await recorder.send("anna", m.FindCoordinatorRequest(key_type=1, coordinator_keys=keys), 4)
         return all(each.error_code == 0 for each in answer.coordinators)
 
     await until(found)
     for number in range(20):
-        await begun(talk, f"id{number}")
+        await begun(recorder, f"id{number}")
 
 
 def _topics(
@@ -178,22 +178,22 @@ def marker(
     )
 
 
-async def wait_for_state(talk: Talk, transactional_id: str, *states: str) -> None:
+async def wait_for_state(recorder: RequestRecorder, transactional_id: str, *states: str) -> None:
     async def reached() -> bool:
         request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        answer = await talk.send("watcher", request, 0)
+        answer = await recorder.send("watcher", request, 0)
         return answer.transaction_states[0].transaction_state in states
 
     await until(reached)
 
 
-async def wait_for_stable_end(talk: Talk, topic: str, partition: int, offset: int) -> None:
+async def wait_for_stable_end(recorder: RequestRecorder, topic: str, partition: int, offset: int) -> None:
     """Until a reader of committed records could get as far as that."""
     part = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=-1)
     row = m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])
 
     async def reached() -> bool:
-        answer = await talk.send("watcher", m.ListOffsetsRequest(isolation_level=1, topics=[row]), 7)
+        answer = await recorder.send("watcher", m.ListOffsetsRequest(isolation_level=1, topics=[row]), 7)
         found: int = answer.topics[0].partitions[0].offset
         return found >= offset
 

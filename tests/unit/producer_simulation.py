@@ -16,7 +16,7 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Transactions
-from ottla.client.core.types import ANY_NODE, Outgoing, TopicPartition
+from ottla.client.core.types import ANY_NODE, TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import decode_batch, parse_batch_header
@@ -62,7 +62,7 @@ class BrokerLog:
         self.producers.clear()
 
 
-class World:
+class ProducerSimulation:
     def __init__(self, *, partitions: int = 2, seed: int = 0, **settings: object) -> None:
         given = {"bootstrap_servers": "here:9092", **settings}
         self.config = ProducerConfig.of(None, **given)
@@ -70,7 +70,7 @@ class World:
         self.now = 1000.0
         self.cluster = Cluster(uniform=uniform)
         self.outcomes: dict[Any, list[Outcome]] = defaultdict(list)
-        self.accumulator = Accumulator(self.config, self.cluster, uniform, self._settle)
+        self.accumulator = Accumulator(self.config, self.cluster, uniform, self._record)
         self.transactions: Transactions | None = None
         if self.config.enable_idempotence:
             self.transactions = Transactions(
@@ -90,17 +90,17 @@ class World:
         self.logs = [BrokerLog() for _ in range(partitions)]
         self.leaders = [NODES[i % 2] for i in range(partitions)]
         self.epochs = [0] * partitions
-        self.wire: dict[int, deque[Outgoing]] = {node: deque() for node in NODES}
+        self.wire: dict[int, deque[UnsentRequest]] = {node: deque() for node in NODES}
         self.asked: list[Any] = []
         """Requests about the producer itself, in order."""
-        self.answers: deque[Any] = deque()
+        self.scripted_responses: deque[Any] = deque()
         """What to say to the next of these, in place of yes."""
         self.topic_exists = True
         self.max_records: int | None = None
         """A batch of more is too large."""
         self._producer_ids = 0
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _record(self, outcome: Outcome) -> None:
         for sink in outcome.batch.sinks:
             self.outcomes[sink].append(outcome)
 
@@ -116,19 +116,19 @@ class World:
         stamp = int(self.now * 1000)
         return self.accumulator.append(TOPIC, key, value, (), partition, stamp, value, lambda: self.now)
 
-    def poll(self) -> list[Outgoing]:
+    def poll(self) -> list[UnsentRequest]:
         """What went onto the wire."""
         request = self.cluster.request(self.now)
         if request is not None:
             self.cluster.take(self.metadata(), self.now)
         sent = self.sender.poll(self.now)
-        for outgoing in sent:
-            if isinstance(outgoing.message, m.ProduceRequest):
-                self.wire[outgoing.node_id].append(outgoing)
+        for unsent in sent:
+            if isinstance(unsent.message, m.ProduceRequest):
+                self.wire[unsent.node_id].append(unsent)
             else:
-                self.asked.append(outgoing.message)
-                answer = self.answers.popleft() if self.answers else self._yes(outgoing)
-                self.sender.answered(outgoing.tag, answer, self.now)
+                self.asked.append(unsent.message)
+                answer = self.scripted_responses.popleft() if self.scripted_responses else self._yes(unsent)
+                self.sender.on_response(unsent.tag, answer, self.now)
         return sent
 
     def tick(self, seconds: float) -> None:
@@ -151,10 +151,10 @@ class World:
             brokers=[broker(node_id=n, host="here", port=9000 + n) for n in NODES], topics=[topic]
         )
 
-    def _yes(self, outgoing: Outgoing) -> Any:
-        request: Any = outgoing.message
+    def _yes(self, unsent: UnsentRequest) -> Any:
+        request: Any = unsent.message
         if isinstance(request, m.InitProducerIdRequest):
-            assert outgoing.node_id == (ANY_NODE if request.transactional_id is None else 1)
+            assert unsent.node_id == (ANY_NODE if request.transactional_id is None else 1)
             if request.producer_id >= 0:
                 return m.InitProducerIdResponse(
                     producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
@@ -176,19 +176,19 @@ class World:
         """The node takes its oldest request; without an answer, the connection is lost after it."""
         if not self.wire[node]:
             return
-        outgoing = self.wire[node].popleft()
-        response = self._produced(node, outgoing.message, error)
+        unsent = self.wire[node].popleft()
+        response = self._produced(node, unsent.message, error)
         if answered:
-            self.sender.answered(outgoing.tag, response, self.now)
+            self.sender.on_response(unsent.tag, response, self.now)
         else:
-            self.sender.answered(outgoing.tag, ConnectionLost("the answer was lost"), self.now)
+            self.sender.on_response(unsent.tag, ConnectionLost("the answer was lost"), self.now)
             self.disconnect(node)
 
     def disconnect(self, node: int) -> None:
         """What the node has not taken is lost."""
         lost, self.wire[node] = self.wire[node], deque()
-        for outgoing in lost:
-            self.sender.answered(outgoing.tag, ConnectionLost("lost"), self.now)
+        for unsent in lost:
+            self.sender.on_response(unsent.tag, ConnectionLost("lost"), self.now)
 
     def _produced(self, node: int, request: Any, error: ErrorCode | None) -> m.ProduceResponse:
         answer = m.ProduceResponse.PartitionProduceResponse
@@ -213,7 +213,7 @@ class World:
         self.leaders[partition] = 3 - self.leaders[partition]
         self.epochs[partition] += 1
 
-    def settle(self, seconds_max: float = 60.0) -> None:
+    def run_until_idle(self, seconds_max: float = 60.0) -> None:
         """Let all be well until everything has its outcome."""
         self.down.clear()
         until = self.now + seconds_max

@@ -37,7 +37,7 @@ class Side(NamedTuple):
     zookeeper: str
 
 
-class World:
+class Brokers082:
     def __init__(self, directory: Path, running: ExitStack) -> None:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)

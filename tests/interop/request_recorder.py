@@ -41,7 +41,7 @@ _UUID = re.compile(r"([a-z0-9]*-)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _UNKNOWN_MEMBER = 25
 
 
-class Talk:
+class RequestRecorder:
     """Connections of four clients to one broker, and all that was answered, by label."""
 
     def __init__(self, port: int) -> None:
@@ -121,7 +121,7 @@ class Talk:
         await until(ready)
 
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
+Scenario = Callable[[RequestRecorder], Coroutine[Any, Any, None]]
 """What one broker is asked, and what it answers."""
 
 
@@ -130,50 +130,52 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def ready(talk: Talk) -> None:
+async def ready(recorder: RequestRecorder) -> None:
     """Until the broker knows that it is the controller: Kafka's serves requests before."""
 
     async def knows() -> bool:
-        answer: MetadataResponse = await talk.send("watcher", MetadataRequest(topics=[]), 5)
+        answer: MetadataResponse = await recorder.send("watcher", MetadataRequest(topics=[]), 5)
         return answer.controller_id >= 0 and len(answer.brokers) == 1
 
     await until(knows)
 
 
-async def until_led(talk: Talk, topics: Iterable[str]) -> None:
+async def until_led(recorder: RequestRecorder, topics: Iterable[str]) -> None:
     """Until the one broker there is leads every partition of these topics."""
     wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
 
     async def led() -> bool:
-        answer: MetadataResponse = await talk.send("anna", MetadataRequest(topics=wanted), 5)
+        answer: MetadataResponse = await recorder.send("anna", MetadataRequest(topics=wanted), 5)
         return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
 
     await until(led)
 
 
-def side_by_side(ports: Mapping[str, int], story: Story, timeout_s: float = 300) -> dict[str, dict[str, Any]]:
+def side_by_side(
+    ports: Mapping[str, int], scenario: Scenario, timeout_s: float = 300
+) -> dict[str, dict[str, Any]]:
     """Tell the story to every broker at the same time: name -> label -> answer."""
 
-    async def tell(port: int) -> dict[str, Any]:
-        async with Talk(port) as talk:
-            await story(talk)
-            return talk.answers
+    async def record(port: int) -> dict[str, Any]:
+        async with RequestRecorder(port) as recorder:
+            await scenario(recorder)
+            return recorder.answers
 
-    async def tell_all() -> list[dict[str, Any]]:
+    async def record_all() -> list[dict[str, Any]]:
         async with asyncio.timeout(timeout_s):
-            return list(await asyncio.gather(*[tell(port) for port in ports.values()]))
+            return list(await asyncio.gather(*[record(port) for port in ports.values()]))
 
-    return dict(zip(ports, asyncio.run(tell_all()), strict=True))
+    return dict(zip(ports, asyncio.run(record_all()), strict=True))
 
 
-def same(ports: Mapping[str, int], story: Story) -> dict[str, Any]:
+def same(ports: Mapping[str, int], scenario: Scenario) -> dict[str, Any]:
     """Tell the story to Apache Kafka and to Ottla: every answer has to be the same. Returns them."""
-    return compare(side_by_side(ports, story))
+    return compare(side_by_side(ports, scenario))
 
 
-def compare(told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def compare(by_broker: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Apache Kafka's answers by label, and Ottla's, which have to be the same. Returns them."""
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    kafka, ours = by_broker["Apache Kafka"], by_broker["Ottla"]
     assert kafka, "nothing was asked"
     assert ours.keys() == kafka.keys()
     differing = [label for label in kafka if ours[label] != kafka[label]]
