@@ -1,4 +1,5 @@
-"""A whole cluster in one thread and in virtual time: machines with disks, a network, ZooKeeper, and real brokers.
+"""A whole cluster in one thread and in virtual time: machines with disks, a network, ZooKeeper, and real
+brokers.
 
     cluster = Cluster(seed=7)
     cluster.run(scenario(cluster))
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import random
 import struct
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final, TypeVar
 
 from ottla.client import AdminClient
+from ottla.environment import Environment, environment
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.ports import Ports
@@ -146,10 +149,12 @@ class Cluster:
         self.network.trace = self._record
         self.frames = 0
         self.clients: dict[str, Process] = {}
+        self.trace_lines: list[str] | None = None
+        """What the trace digests, where somebody asks for it."""
 
-    def random(self, purpose: str) -> random.Random:
+    def random(self, purpose: str) -> Random:
         """A source of randomness of its own: what one part draws does not change what another part draws."""
-        return random.Random(f"{self.seed} {purpose}")
+        return Random(f"{self.seed} {purpose}")
 
     @property
     def trace(self) -> str:
@@ -158,6 +163,8 @@ class Cluster:
 
     def _record(self, now: float, host: str, crc: int) -> None:
         self.frames += 1
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
         self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
 
     def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
@@ -204,8 +211,15 @@ class Cluster:
 
     def client(self, name: str) -> Process:
         """A process for an application."""
-        process = Process(self.loop, name)
+        process = self._new_process(name, self.clock.wall_ms, self.random(f"client {name}"))
         self.clients[name] = process
+        return process
+
+    def _new_process(self, name: str, wall_ms: Callable[[], int], source: Random) -> Process:
+        process = Process(self.loop, name)
+        process.set(
+            environment, Environment(wall_ms, self.loop.time, source, new_socket=self.network.new_socket)
+        )
         return process
 
     async def in_process(self, name: str, work: Coroutine[Any, Any, T]) -> T:
@@ -236,7 +250,8 @@ class Cluster:
         assert not machine.is_running
         machine.starts += 1
         self.network.power_on(machine.host)
-        process = machine.process = Process(self.loop, machine.host)
+        source = self.random(f"broker {broker_id} start {machine.starts}")
+        process = machine.process = self._new_process(machine.host, machine.clock.wall_ms, source)
         files = machine.files = ProcessFiles(machine.disk, process)
         config = BrokerConfig.from_properties(
             {
@@ -249,7 +264,7 @@ class Cluster:
         )
         ports = Ports(
             clock=machine.clock,
-            random=self.random(f"broker {broker_id} start {machine.starts}"),
+            random=source,
             files=files,
             network=self.network.for_host(machine.host),
         )
@@ -398,8 +413,8 @@ class _TimelineHandler(logging.Handler):
             problem = record.exc_info[1]
             text += f": {problem!r}"
             if process is None or process.alive:
-                import traceback
-
                 trace = "".join(traceback.format_exception(problem))
                 self._cluster.problems.append(f"{self._cluster.loop.now:.4f} {name}: {text}\n{trace}")
-        self._cluster.timeline.append(Event(self._cluster.loop.now, name, f"{record.levelname.lower()}: {text}"))
+        self._cluster.timeline.append(
+            Event(self._cluster.loop.now, name, f"{record.levelname.lower()}: {text}")
+        )

@@ -1,12 +1,12 @@
 """A simulated disk: what a process wrote is in the page cache, and durable only once it is synced.
 
-Implements the port `ottla.ports.files.Files`. A disk belongs to a machine and survives its processes; each process
-opens it as a `ProcessFiles`, which fails once that process is dead. `lose_power` keeps what was synced, and of the
-rest what the seed chooses: each unsynced write survives, is lost or is torn, and of the unsynced changes of
-directories a first part survives, in their order (as with a journalled file system).
+Implements the port `ottla.ports.files.Files`. A disk belongs to a machine and survives its processes; each
+process opens it as a `ProcessFiles`, which fails once that process is dead. `lose_power` keeps what was
+synced, and of the rest what the seed chooses: each unsynced write survives, is lost or is torn, and of the
+unsynced changes of directories a first part survives, in their order (as with a journalled file system).
 
-Faults: `fail_next` raises an OSError, `capacity` bounds the bytes (ENOSPC), `kill_after` kills the process in the
-middle of a system call, `misses` makes reads leave the page cache, `flip_bit` damages a file.
+Faults: `fail_next` raises an OSError, `capacity` bounds the bytes (ENOSPC), `kill_after` kills the process in
+the middle of a system call, `misses` makes reads leave the page cache, `flip_bit` damages a file.
 """
 
 from __future__ import annotations
@@ -358,7 +358,9 @@ class ProcessFiles:
         prefix = os.fspath(path).rstrip("/") + "/"
         size = len(prefix)
         return sorted(
-            name[size:] for name in disk.names if name.startswith(prefix) and "/" not in name[size:] and len(name) > size
+            name[size:]
+            for name in disk.names
+            if name.startswith(prefix) and "/" not in name[size:] and len(name) > size
         )
 
     def mkdir(self, path: Path, /) -> None:
@@ -415,7 +417,8 @@ class ProcessFiles:
                 self.unlink(each)
         if self._enter_write():
             self._kill()
-        self._disk.change([(each, None) for each in list(self._disk.names) if each.startswith(name + "/")] + [(name, None)])
+        changes: list[_Change] = [(each, None) for each in self._disk.names if each.startswith(name + "/")]
+        self._disk.change([*changes, (name, None)])
 
     def realpath(self, path: Path, /) -> str:
         return os.path.normpath(path)

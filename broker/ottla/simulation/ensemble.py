@@ -1,10 +1,11 @@
 """A simulated ZooKeeper: sessions with time-outs behind a network that delays, cuts and loses.
 
-`Ensemble` is the service, on the simulated machine `HOST`; `EnsembleStore` is a process's client and implements
-`ottla.metadata.store.MetadataStore` with the behaviour of `ottla.metadata.zookeeper`: reads are repeated after a
-lost connection; a write whose connection breaks raises StoreUnavailable, and may have happened; watches arrive in
-order with the responses, after their change, and all of them after a reconnection; a session ends when the
-service has not heard of its client for the time-out, and the client learns it when it reconnects.
+`Ensemble` is the service, on the simulated machine `HOST`; `EnsembleStore` is a process's client and
+implements `ottla.metadata.store.MetadataStore` with the behaviour of `ottla.metadata.zookeeper`: reads are
+repeated after a lost connection; a write whose connection breaks raises StoreUnavailable, and may have
+happened; watches arrive in order with the responses, after their change, and all of them after a
+reconnection; a session ends when the service has not heard of its client for the time-out, and the client
+learns it when it reconnects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ottla.metadata.memory import MemoryTree
@@ -55,9 +57,11 @@ class Session:
 class Connection:
     """A client's connection to the service: two ordered directions."""
 
-    def __init__(self, network: SimulatedNetwork, host: str) -> None:
+    def __init__(self, network: SimulatedNetwork, host: str, on_broken: Callable[[Connection], None]) -> None:
         self.host = host
         self.open = True
+        self.on_broken = on_broken
+        """Tells the client that the service has closed the connection."""
         self.request = Direction(network, network.link(host, HOST), _Receiver(HOST))
         self.response = Direction(network, network.link(HOST, host), _Receiver(host))
 
@@ -76,7 +80,11 @@ class Ensemble:
     """The service."""
 
     def __init__(
-        self, loop: SimulatedLoop, network: SimulatedNetwork, source: random.Random, wall_ms: Callable[[], int]
+        self,
+        loop: SimulatedLoop,
+        network: SimulatedNetwork,
+        source: random.Random,
+        wall_ms: Callable[[], int],
     ) -> None:
         self.loop = loop
         self.network = network
@@ -124,6 +132,11 @@ class Ensemble:
                 self.break_connection(session.connection)
             self.on_expired(session)
 
+    def close_session(self, session: Session) -> None:
+        """The client has ended its session."""
+        if self.available:
+            self.expire(session)
+
     def set_available(self, available: bool) -> None:
         """An outage, or its end: the new leader gives every session its whole time-out."""
         self.available = available
@@ -136,7 +149,7 @@ class Ensemble:
         """Close a connection; the client learns it later."""
         if connection.open:
             connection.open = False
-            connection.response.send(connection.on_broken)  # type: ignore[attr-defined]
+            connection.response.send(partial(connection.on_broken, connection))
 
 
 class EnsembleStore:
@@ -181,7 +194,7 @@ class EnsembleStore:
         self._closed = True
         connection, session = self._connection, self._session
         if connection is not None and session is not None:
-            connection.request.send(lambda: self._ensemble.available and self._ensemble.expire(session))
+            connection.request.send(lambda: self._ensemble.close_session(session))
         self._session = None
         self._lose_connection()
         if self._pinger is not None:
@@ -221,12 +234,11 @@ class EnsembleStore:
             if self._loop.now - self._heard_at > 2 * pause_s:
                 self._lose_connection()
             else:
-                connection.request.send(lambda: self._serve_ping(connection))
+                connection.request.send(partial(self._serve_ping, connection))
 
     async def _reconnect(self) -> None:
         ensemble = self._ensemble
-        connection = Connection(ensemble.network, self._host)
-        connection.on_broken = lambda: self._broken(connection)  # type: ignore[attr-defined]
+        connection = Connection(ensemble.network, self._host, self._broken)
         answered: asyncio.Future[Session | None] = self._loop.create_future()
         wanted = self._session
 
@@ -315,7 +327,11 @@ class EnsembleStore:
             if not ensemble.available or not connection.open or not session.alive:
                 return
             session.heard_at = self._loop.now
-            if writes and ensemble.break_before_rate and ensemble.random.random() < ensemble.break_before_rate:
+            if (
+                writes
+                and ensemble.break_before_rate
+                and ensemble.random.random() < ensemble.break_before_rate
+            ):
                 ensemble.break_connection(connection)
                 return
             problem: StoreError | None = None
@@ -438,7 +454,11 @@ class EnsembleStore:
     async def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
         key = object()
         context = copy_context()
-        self._watches[key] = (kind, path, lambda: context.run(self._loop.call_soon, callback) and None)
+
+        def call_back() -> None:
+            context.run(self._loop.call_soon, callback)
+
+        self._watches[key] = (kind, path, call_back)
         try:
             await self._read(path, lambda _: self._arm(key))
         except StoreUnavailable:

@@ -1,8 +1,9 @@
 """Faults: a plan that follows from the seed, and its execution against a cluster.
 
-A plan is a list of `Fault`s, so that a failing run can be shrunk: fewer faults, the same seed. Faults overlap.
-Destructive faults (power, disks) keep to what Kafka promises: a committed record is lost only with every in-sync
-replica that holds it, so at most one machine at a time is *damaged*, from the loss until it is in sync again.
+A plan is a list of `Fault`s, so that a failing run can be shrunk: fewer faults, the same seed. Faults
+overlap. Destructive faults (power, disks) keep to what Kafka promises: a committed record is lost only with
+every in-sync replica that holds it, so at most one machine at a time is *damaged*, from the loss until it is
+in sync again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ RATES: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: when it begins, its kind, its broker, how long it lasts, and a number for its further choices."""
+    """One fault: when it begins, its kind, its broker, how long it lasts, and a number for its further
+    choices."""
 
     at_s: float
     kind: str
@@ -56,7 +58,9 @@ class Fault:
         return f"{self.at_s:.3f} s: {self.kind}, broker {self.broker}, {self.duration_s:.2f} s"
 
 
-def plan(source: random.Random, brokers: int, begin_s: float, end_s: float, rates: Mapping[str, float]) -> list[Fault]:
+def plan(
+    source: random.Random, brokers: int, begin_s: float, end_s: float, rates: Mapping[str, float]
+) -> list[Fault]:
     """The faults of a run, in the order of their beginning."""
     total = sum(rates.values())
     kinds = list(rates)
@@ -227,7 +231,9 @@ class FaultInjector:
         restore = self.cluster.isolate(hosts, others, both_ways=both_ways)
 
         def undo() -> None:
-            self.cluster.note("network", f"restored {' '.join(hosts)} {arrow} {' '.join(others)}", is_fault=True)
+            self.cluster.note(
+                "network", f"restored {' '.join(hosts)} {arrow} {' '.join(others)}", is_fault=True
+            )
             restore()
 
         self._later(fault.duration_s, undo)
@@ -246,7 +252,9 @@ class FaultInjector:
             self._cut(fault, others, [machine.host], both_ways=False)
 
     def _cut_pair(self, fault: Fault, machine: Machine, source: random.Random) -> None:
-        self._cut(fault, [machine.host], [source.choice(self._others(machine))], both_ways=source.random() < 0.7)
+        self._cut(
+            fault, [machine.host], [source.choice(self._others(machine))], both_ways=source.random() < 0.7
+        )
 
     def _cut_from_zookeeper(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         self._cut(fault, [machine.host], [HOST], both_ways=source.random() < 0.7)
@@ -361,4 +369,3 @@ class FaultInjector:
             if machine.wanted and not machine.is_running:
                 self.cluster.start_broker(machine.id)
         self.cluster.note("simulation", "all faults have ended")
-

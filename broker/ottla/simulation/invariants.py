@@ -1,10 +1,12 @@
 """What must hold of the brokers at every time, checked while a simulation runs.
 
-`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper. What clients observe is checked by the
-workloads. The names are those of Kafka's TLA+ specifications (KafkaReplication, Kip320) where these have one:
+`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper. What clients observe is checked by
+the workloads. The names are those of Kafka's TLA+ specifications (KafkaReplication, Kip320) where these have
+one:
 
 - *LeaderInIsr*: the leader in ZooKeeper is a member of the ISR, or there is none.
-- *StrongIsr*, here "same records": below the high watermark all replicas have the same record at the same offset.
+- *StrongIsr*, here "same records": below the high watermark all replicas have the same record at the same
+  offset.
 - *one leader per epoch*: no two brokers lead a partition with the same leader epoch.
 - *leader completeness*: the leader with the highest epoch has every committed record.
 - *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back.
@@ -18,6 +20,7 @@ from typing import Final
 
 from ottla.metadata import znodes
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.storage.log import Log
 
 INTERVAL_S: Final = 0.25
 _HEADER: Final = struct.Struct(">qiibIhi")
@@ -39,7 +42,8 @@ class Monitor:
         self._leaders: dict[tuple[_Key, int], int] = {}
         """(partition, leader epoch) -> broker."""
         self._positions: dict[tuple[int, int, _Key], tuple[int, str, int]] = {}
-        """(broker, its start, partition) -> next offset to compare, and where its batch is: path and position."""
+        """(broker, its start, partition) -> next offset to compare, and where its batch is: path and
+        position."""
         self._epochs: dict[tuple[str, str], tuple[int, int]] = {}
         self.checks = 0
 
@@ -71,7 +75,9 @@ class Monitor:
             if not state.isr:
                 raise Violation(f"LeaderInIsr: the ISR of {where} is empty")
             self._advance(("leader epoch", f"{where} {topics[topic].topic_id}"), state.leader_epoch)
-            self._advance(("controller epoch of", f"{where} {topics[topic].topic_id}"), state.controller_epoch)
+            self._advance(
+                ("controller epoch of", f"{where} {topics[topic].topic_id}"), state.controller_epoch
+            )
         node = cluster.ensemble.tree.find(znodes.CONTROLLER_EPOCH)
         if node is not None:
             self._advance(("controller epoch", ""), int(node.data))
@@ -95,33 +101,35 @@ class Monitor:
                         f"one leader per epoch: brokers {leader} and {machine.id} lead {partition.topic}-"
                         f"{partition.partition} with leader epoch {partition.leader_epoch}"
                     )
-                self._check_leader(machine, key, partition.leader_epoch, partition.high_watermark, partition.log)
+                self._check_leader(
+                    machine, key, partition.leader_epoch, partition.high_watermark, partition.log
+                )
             if not partition.log.config.compacts and not partition.log.closed:
                 self._compare(machine, key, partition.log, partition.high_watermark)
 
-    def _check_leader(self, machine: Machine, key: _Key, epoch: int, high_watermark: int, log: object) -> None:
+    def _check_leader(self, machine: Machine, key: _Key, epoch: int, high_watermark: int, log: Log) -> None:
         committed, committed_epoch = self._committed.get(key, (0, -1))
-        end: int = log.log_end_offset  # type: ignore[attr-defined]
+        end: int = log.log_end_offset
         if epoch >= committed_epoch and end < committed:
             raise Violation(
-                f"leader completeness: broker {machine.id} leads {key[0]}-{key[2]} with leader epoch {epoch} and "
-                f"log end offset {end}; offset {committed} was committed with leader epoch {committed_epoch}"
+                f"leader completeness: broker {machine.id} leads {key[0]}-{key[2]} with leader epoch {epoch} "
+                f"and log end offset {end}; offset {committed} was committed in epoch {committed_epoch}"
             )
         if high_watermark > committed:
             self._committed[key] = (high_watermark, epoch)
 
-    def _compare(self, machine: Machine, key: _Key, log: object, high_watermark: int) -> None:
+    def _compare(self, machine: Machine, key: _Key, log: Log, high_watermark: int) -> None:
         """Compare the batches below the high watermark with those of the other replicas."""
-        start: int = log.log_start_offset  # type: ignore[attr-defined]
+        start: int = log.log_start_offset
         at = (machine.id, machine.starts, key)
         offset, path, position = self._positions.get(at, (0, "", 0))
         if max(offset, start) >= high_watermark:
             return
         offset = max(offset, start)
         batches = self._batches.setdefault(key, {})
-        directory: str = str(log.directory)  # type: ignore[attr-defined]
+        directory: str = str(log.directory)
         names = machine.disk.names
-        bases = [segment.base_offset for segment in log.segments]  # type: ignore[attr-defined]
+        bases = [segment.base_offset for segment in log.segments]
         for index, base in enumerate(bases):
             following = bases[index + 1] if index + 1 < len(bases) else 1 << 62
             if following <= offset:

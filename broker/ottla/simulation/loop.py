@@ -1,8 +1,8 @@
 """An event loop in virtual time, on which many simulated processes run in one thread.
 
-Everything that runs belongs to a process or to the simulation itself: a callback, a timer and a task inherit the
-context in which they were created, and a context variable in it names the process. So a process can be killed
-between any two callbacks (nothing of it runs again, not even `finally`), or paused and resumed.
+Everything that runs belongs to a process or to the simulation itself: a callback, a timer and a task inherit
+the context in which they were created, and a context variable in it names the process. So a process can be
+killed between any two callbacks (nothing of it runs again, not even `finally`), or paused and resumed.
 
 Invariants: time advances only when nothing is left to do now; callbacks run in the order in which they were
 scheduled; timers at one time fire in the order of their creation. So a run is a function of its seed.
@@ -50,7 +50,7 @@ class Process:
         self.runs = True
         """Alive and not paused."""
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.waiting: list[asyncio.Handle] = []
+        self.waiting: list[_Handle | _Timer] = []
         """Callbacks that were due while the process was paused."""
         self._loop = loop
         self.context: Context = contextvars.copy_context()
@@ -97,6 +97,7 @@ class _Handle(asyncio.Handle):
 class _Timer(asyncio.TimerHandle):
     __slots__ = ("process",)
     process: Process | None
+    _scheduled: bool
 
 
 class Readiness(Protocol):
@@ -118,7 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[_Handle | _Timer] = deque()
         self.graveyard: list[object] = []
         self.sockets: dict[int, Readiness] = {}
         """By descriptor."""
@@ -127,7 +128,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.execution_delay_s: Callable[[], float] = lambda: 0.0
         """How long a job of an executor waits before it runs."""
         self.callbacks = 0
-        self._heap: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._heap: list[tuple[float, int, _Timer]] = []
         self._sequence = 0
         self._descriptor = 2
         self._cancelled = 0
@@ -149,22 +150,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._advance()
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if handle._cancelled:
                 continue
-            process: Process | None = handle.process  # type: ignore[attr-defined]
+            process = handle.process
             if process is not None and not process.runs:
                 if process.alive:
                     process.waiting.append(handle)
                 continue
             self.callbacks += 1
-            handle._run()  # type: ignore[attr-defined]
+            handle._run()
         self._at_this_time += 1
         if self._at_this_time > CALLBACKS_AT_ONE_TIME_MAX:
             raise Livelock(f"time stands still at {self.now:.6f} s")
 
     def _advance(self) -> None:
         heap = self._heap
-        while heap and heap[0][2]._cancelled:  # type: ignore[attr-defined]
+        while heap and heap[0][2]._cancelled:
             heapq.heappop(heap)
             self._cancelled -= 1
         if not heap:
@@ -174,7 +175,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while heap and heap[0][0] <= now:
             handle = heapq.heappop(heap)[2]
             handle._scheduled = False
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if handle._cancelled:
                 self._cancelled -= 1
             else:
                 self.ready.append(handle)
@@ -213,11 +214,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._heap, (when, self._sequence, timer))
         return timer
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+    def _timer_handle_cancelled(self, handle: _Timer) -> None:
         if handle._scheduled:
             self._cancelled += 1
             if self._cancelled > 256 and self._cancelled * 2 > len(self._heap):
-                self._heap = [each for each in self._heap if not each[2]._cancelled]  # type: ignore[attr-defined]
+                self._heap = [each for each in self._heap if not each[2]._cancelled]
                 heapq.heapify(self._heap)
                 self._cancelled = 0
 
@@ -267,14 +268,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # --- the network ---
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         return [(2, 1, 6, "", (host, port))]
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **settings: Any) -> Any:  # type: ignore[override]
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **settings: Any
+    ) -> Any:
         assert self.connect is not None
         return await self.connect(protocol_factory, host, port, **settings)
 
-    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await sock.connect(*address[:2])
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         socket = self.sockets[fd]
         if socket.reader is not None:
             socket.reader.cancel()
@@ -289,7 +295,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         socket.reader = None
         return True
 
-    def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         socket = self.sockets[fd]
         if socket.writer is not None:
             socket.writer.cancel()
@@ -318,7 +324,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- life ---
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the simulation's own task to its end. The garbage collector runs at fixed points of virtual time."""
+        """Run the simulation's own task to its end. The garbage collector runs at fixed points of virtual
+        time."""
         enabled = gc.isenabled()
         gc.collect()
         gc.disable()

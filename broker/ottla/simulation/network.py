@@ -1,12 +1,12 @@
 """A simulated network: machines, links with delays and cuts, and connections with the behaviour of TCP.
 
 Brokers use it through nonblocking sockets (`SimulatedSocket`, the port `Network`), clients through the event
-loop (`create_connection`). Bytes of one direction arrive in order, once, or never. A cut link holds them back,
-as TCP retransmits; a connection to a process that was killed is reset; one to a machine that lost its power
-stays silent until the machine is back.
+loop (`create_connection`). Bytes of one direction arrive in order, once, or never. A cut link holds them
+back, as TCP retransmits; a connection to a process that was killed is reset; one to a machine that lost its
+power stays silent until the machine is back.
 
-Invariants: at most `WINDOW_BYTES` of one direction are on their way or unread; a closed or reset side receives
-nothing more.
+Invariants: at most `WINDOW_BYTES` of one direction are on their way or unread; a closed or reset side
+receives nothing more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from ottla.simulation.loop import CURRENT, Process, SimulatedLoop, _Handle
 
@@ -29,6 +29,14 @@ CONNECT_TIMEOUT_S: Final = 127.0
 """After so long Linux gives up an unanswered attempt to connect."""
 _RESET: Final = object()
 _END: Final = object()
+
+
+class Receiver(Protocol):
+    """What a direction leads to."""
+
+    host: str
+
+    def receive(self, item: Any) -> None: ...
 
 
 class Link:
@@ -47,7 +55,7 @@ class Direction:
 
     __slots__ = ("in_flight", "last_at", "link", "network", "queue", "receiver", "stalled")
 
-    def __init__(self, network: SimulatedNetwork, link: Link, receiver: Side) -> None:
+    def __init__(self, network: SimulatedNetwork, link: Link, receiver: Receiver) -> None:
         self.network = network
         self.link = link
         self.receiver = receiver
@@ -110,7 +118,9 @@ class Side:
         "unread",
     )
 
-    def __init__(self, network: SimulatedNetwork, host: str, address: tuple[str, int], process: Process | None) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, host: str, address: tuple[str, int], process: Process | None
+    ) -> None:
         self.network = network
         self.host = host
         self.address = address
@@ -315,6 +325,10 @@ class SimulatedSocket:
 
     def listen(self, backlog: int = 0) -> None:
         self.listening = True
+
+    async def connect(self, host: str, port: int) -> None:
+        self.side = side = await self._network.dial(host, port)
+        side.notify_readable = side.notify_writable = self.poll
 
     def accept(self) -> tuple[SimulatedSocket, tuple[str, int]]:
         """Raises BlockingIOError."""
@@ -579,7 +593,7 @@ class SimulatedNetwork:
             if between(side.host, side.peer.host) and not side.closed:
                 side.receive(_RESET)
 
-    def record(self, receiver: Side, item: Any) -> None:
+    def record(self, receiver: Receiver, item: Any) -> None:
         crc = zlib.crc32(item) if isinstance(item, bytes) else 0
         self.trace(self.loop.now, receiver.host, crc)
 
@@ -603,10 +617,35 @@ class SimulatedNetwork:
         return self._port
 
     async def connect(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **settings: Any
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int | None,
+        **settings: Any,
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """As `loop.create_connection`. Raises ConnectionRefusedError, TimeoutError of the system."""
-        assert not settings.get("ssl") and settings.get("sock") is None, "the simulated network has no TLS"
+        """As `loop.create_connection`: raises OSError."""
+        assert not settings.get("ssl"), "the simulated network has no TLS"
+        sock: SimulatedSocket | None = settings.get("sock")
+        if sock is None:
+            assert host is not None
+            assert port is not None
+            side = await self.dial(host, port)
+        else:
+            assert sock.side is not None
+            side = sock.side
+            self.loop.sockets.pop(sock.fd, None)
+        protocol = protocol_factory()
+        transport = SimulatedTransport(side, protocol, self.loop)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        return transport, protocol
+
+    def new_socket(self, *_: int) -> socket.socket:
+        """A socket that is not connected."""
+        return cast(socket.socket, SimulatedSocket(self, None))
+
+    async def dial(self, host: str, port: int) -> Side:
+        """Connect. Raises ConnectionRefusedError, TimeoutError (of the system)."""
         loop = self.loop
         process = CURRENT.get()
         source = "client" if process is None else process.name
@@ -650,11 +689,7 @@ class SimulatedNetwork:
             here.closed = True
             raise problem
         self.sides[here] = None
-        protocol = protocol_factory()
-        transport = SimulatedTransport(here, protocol, loop)
-        protocol.connection_made(transport)
-        transport.resume_reading()
-        return transport, protocol
+        return here
 
 
 class HostNetwork:

@@ -1,16 +1,18 @@
-"""Runs of the simulation: a seed gives settings, workloads and faults; a failing run is shrunk to fewer faults.
+"""Runs of the simulation: a seed gives settings, workloads and faults; a failing run is shrunk to fewer
+faults.
 
-`simulate(seed)` is one run. `ottla.simulation.__main__` is the command: one seed with its timeline, or many seeds
-on several cores with a summary.
+`simulate(seed)` is one run. `ottla.simulation.__main__` is the command: one seed with its timeline, or many
+seeds on several cores with a summary.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
@@ -34,6 +36,8 @@ class Plan:
     rates: Mapping[str, float] = field(default_factory=lambda: RATES)
     faults: tuple[Fault, ...] | None = None
     """Instead of those that follow from the seed and the rates."""
+    workloads: tuple[str, ...] = ()
+    """Names in `WORKLOADS`, instead of those that the seed chooses."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,14 @@ def simulate(run: Plan) -> Result:
         # Not all kinds in each run: some only show without others.
         rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
         faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
+    names = run.workloads or _choose_workloads(choices)
+    workloads = [WORKLOADS[name]() for name in names]
+    cluster.note(
+        "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
+    )
     violation = ""
     try:
-        cluster.run(_scenario(cluster, faults, [Append()], run.seconds, is_durable=is_durable))
+        cluster.run(_scenario(cluster, faults, workloads, run.seconds, is_durable=is_durable))
     except (Violation, Deadlock, Livelock) as problem:
         violation = f"{type(problem).__name__}: {problem}"
     except Exception:
@@ -87,8 +96,22 @@ def simulate(run: Plan) -> Result:
     )
 
 
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append}
+
+
+def _choose_workloads(source: random.Random) -> tuple[str, ...]:
+    """One to three workloads at a time."""
+    names = list(WORKLOADS)
+    return tuple(source.sample(names, min(len(names), source.randint(1, 3))))
+
+
 async def _scenario(
-    cluster: Cluster, faults: Sequence[Fault], workloads: Sequence[Workload], seconds: float, *, is_durable: bool
+    cluster: Cluster,
+    faults: Sequence[Fault],
+    workloads: Sequence[Workload],
+    seconds: float,
+    *,
+    is_durable: bool,
 ) -> None:
     await cluster.start()
     for workload in workloads:
@@ -152,7 +175,7 @@ def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
         at, removed = 0, False
         while at < len(best.faults) and time.perf_counter() < deadline:
             fewer = best.faults[:at] + best.faults[at + size :]
-            attempt = simulate(Plan(run.seed, run.seconds, run.rates, fewer))
+            attempt = simulate(replace(run, faults=fewer))
             if not attempt.passed and attempt.violation.split(":")[0:2] == kind:
                 best, removed = attempt, True
             else:

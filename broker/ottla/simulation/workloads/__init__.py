@@ -1,7 +1,7 @@
 """Workloads: applications that run against a simulated cluster, and know what they must observe.
 
-A workload creates its topics, runs processes with the client library as it ships, records what was acknowledged
-and what was read, and raises `Violation` as soon as the two contradict each other.
+A workload creates its topics, runs processes with the client library as it ships, records what was
+acknowledged and what was read, and raises `Violation` as soon as the two contradict each other.
 """
 
 from __future__ import annotations

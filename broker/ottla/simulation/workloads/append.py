@@ -1,14 +1,15 @@
 """Idempotent producers with acks=all append numbered records; consumers read them all the time.
 
-Checked: an acknowledged record is in its partition, at its offset, for ever; no record is there twice; records of
-one producer are in order, without gaps among the acknowledged ones; every reader sees the same record at the same
-offset, in order.
+Checked: an acknowledged record is in its partition, at its offset, for ever; no record is there twice;
+records of one producer are in order, without gaps among the acknowledged ones; every reader sees the same
+record at the same offset, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from ottla.client import AdminClient, Consumer, Producer
@@ -22,7 +23,13 @@ class Append:
     """See the module."""
 
     def __init__(
-        self, *, topic: str = "append", partitions: int = 3, producers: int = 2, consumers: int = 1, rate: float = 50.0
+        self,
+        *,
+        topic: str = "append",
+        partitions: int = 3,
+        producers: int = 2,
+        consumers: int = 1,
+        rate: float = 50.0,
     ) -> None:
         """`rate` is the number of records that each producer sends in a second."""
         self.topic = topic
@@ -80,7 +87,7 @@ class Append:
                     self._sent += 1
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
-                    delivery.add_done_callback(lambda done, value=value: self._delivered(value, done))  # type: ignore[misc]
+                    delivery.add_done_callback(partial(self._delivered, value))
                     await asyncio.sleep(self._interval_s * 2 * source.random())
                 if pending:
                     await asyncio.wait(pending)
@@ -100,7 +107,8 @@ class Append:
         known = self._seen.setdefault(place, value)
         if known != value:
             raise Violation(
-                f"same records: offset {place[1]} of {self.topic}-{place[0]} held {known!r}, and now {value!r} is {how}"
+                f"same records: offset {place[1]} of {self.topic}-{place[0]} held {known!r}, and now "
+                f"{value!r} is {how}"
             )
 
     async def _consume(self, name: str) -> None:
@@ -123,7 +131,9 @@ class Append:
                                     f"{positions[tp.partition] - 1}"
                                 )
                             positions[tp.partition] = record.offset + 1
-                            self._observe((tp.partition, record.offset), record.value.decode(), f"read by {name}")
+                            self._observe(
+                                (tp.partition, record.offset), record.value.decode(), f"read by {name}"
+                            )
             except ClientError as problem:
                 self._cluster.note(name, f"consumer failed: {problem!r}")
                 await asyncio.sleep(0.5)
@@ -143,7 +153,9 @@ class Append:
 
     async def _read_all(self) -> dict[int, list[tuple[int, str]]]:
         found: dict[int, list[tuple[int, str]]] = {partition: [] for partition in range(self._partitions)}
-        async with Consumer(bootstrap_servers=self._cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with Consumer(
+            bootstrap_servers=self._cluster.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
             partitions = [(self.topic, partition) for partition in range(self._partitions)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
@@ -161,7 +173,9 @@ class Append:
             for offset, value in records:
                 self._observe((partition, offset), value, "read at the end")
                 if value in values:
-                    raise Violation(f"no duplicates: {value!r} is at {values[value]} and at {(partition, offset)}")
+                    raise Violation(
+                        f"no duplicates: {value!r} is at {values[value]} and at {(partition, offset)}"
+                    )
                 values[value] = (partition, offset)
                 name, _, number = value.rpartition(" ")
                 before = last.get((partition, name), -1)
@@ -175,5 +189,6 @@ class Append:
                     f"{values.get(value)}"
                 )
         self._cluster.note(
-            "simulation", f"{self.topic}: {len(self._acknowledged)} of {self._sent} acknowledged, {len(values)} stored"
+            "simulation",
+            f"{self.topic}: {len(self._acknowledged)} of {self._sent} acknowledged, {len(values)} stored",
         )
