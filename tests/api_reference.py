@@ -1,6 +1,6 @@
-"""docs/client-api.md, made of signatures and docstrings: `python -m tests.api_reference --write`.
+"""Generates docs/client-api.md from signatures and docstrings: `python -m tests.api_reference --write`.
 
-A test holds the page against what this makes, so that neither says what the other does not.
+A test compares the page with the generated text.
 """
 
 from __future__ import annotations

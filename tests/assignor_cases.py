@@ -1,6 +1,7 @@
-"""Groups for assignors to decide upon, and what they decided, as lines of text.
+"""Groups and subscriptions as input for assignors, and the assignments, as lines of text.
 
-Used by the unit tests, which know what Kafka decided, and by those that ask Kafka.
+The unit tests compare with recorded assignments of Kafka's assignors; the interop tests run Kafka's
+assignors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Case:
     members: dict[str, Subscription] = field(default_factory=dict)
 
     def line(self) -> str:
-        """As `Assignors.java` reads it."""
+        """The case in the format that `Assignors.java` reads."""
         topics = [
             f"{topic}:{','.join('+'.join(sorted(racks)) for racks in partitions)}"
             for topic, partitions in self.topics.items()
@@ -37,7 +38,7 @@ class Case:
         return "\t".join((self.assignor, " ".join(topics), " ".join(members)))
 
     def decide(self) -> Assignments:
-        """What ours decides of the topics that somebody subscribes to."""
+        """The assignment that Ottla's assignor makes of this case."""
         subscribed = {topic for member in self.members.values() for topic in member.topics}
         topics = {topic: racks for topic, racks in self.topics.items() if topic in subscribed}
         found = BY_NAME[self.assignor]().assign(topics, self.members)
@@ -45,7 +46,7 @@ class Case:
 
 
 def shown(assignments: Mapping[str, list[TopicPartition]]) -> str:
-    """As `Assignors.java` prints it."""
+    """The assignment in the format that `Assignors.java` prints."""
     return " ".join(f"{name}={','.join(sorted(map(str, assignments[name])))}" for name in sorted(assignments))
 
 
@@ -95,7 +96,7 @@ def _change(dice: random.Random, case: Case, alike: bool, with_racks: bool) -> N
 
 
 def _after(case: Case, generation: int, dice: random.Random) -> dict[str, Subscription]:
-    """The members as they join again; some missed the last generation."""
+    """The members as they rejoin; some missed the last generation."""
     members = {}
     for name, share in case.decide().items():
         member = case.members[name]

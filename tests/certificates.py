@@ -27,7 +27,7 @@ _MONTH = 30 * _DAY
 
 @dataclass(frozen=True)
 class Certified:
-    """A key and its certificate, and how to write them down."""
+    """A key and its certificate, and methods that write them to files."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -66,7 +66,7 @@ class Certified:
 
 
 class Authority:
-    """Signs what a test needs; `pem` is to be trusted."""
+    """A certificate authority; `pem` is its certificate."""
 
     def __init__(self, name: str = "Authority of the test") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

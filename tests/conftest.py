@@ -1,5 +1,5 @@
-"""What all tests share: judges that may be missing, the rule that CI misses none, ports, Hypothesis' profile,
-a Spark that is made for short lives.
+"""Fixtures and hooks of all tests: skips that fail CI, port ranges, Hypothesis' profile, a fast-starting
+Spark.
 
 With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
@@ -25,7 +25,7 @@ _skipped: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes that run tests side by side start their servers on ports of their own."""
+    """Gives each pytest-xdist worker a port range of its own."""
     if _is_worker(config):
         worker = config.workerinput
         share, shares = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def quick_spark() -> Iterator[None]:
-    """Every Spark from here on, also of processes that are started, has a JVM made for short lives."""
+    """Sets JVM options that start fast for every Spark session from here on, also in child processes."""
     from tests.interop.sparks import SUBMIT_ARGS
 
     with pytest.MonkeyPatch.context() as patch:

@@ -70,7 +70,7 @@ def examples(page: Path) -> set[str]:
 
 
 def missing_of(command_line: str) -> str | None:
-    """What of a command line `ottla` does not have; None where it is complete."""
+    """The first part of a command line that `ottla` does not have; None if it has all of it."""
     command: click.Command = main
     words = shlex.split(command_line)[1:]
     while words and isinstance(command, click.Group) and not words[0].startswith("-"):

@@ -1,6 +1,6 @@
-"""Where the tests find the outside judges of Ottla: Apache Kafka's own jars.
+"""Finds the external oracles of the tests: Apache Kafka's jars and those of its clients.
 
-A judge that cannot be had here skips the test that needs it, by name; it never fails it.
+A test whose oracle is not available here is skipped with the oracle's name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def streams_and_connect() -> Path:
 
 
 def prefetch() -> None:
-    """All of them, before tests that have a time to keep ask for them: `python -m tests.oracles`."""
+    """Downloads all oracles before tests with time-outs need them: `python -m tests.oracles`."""
     needs_kafka_jars()
     with TemporaryDirectory() as folder:
         zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")

@@ -1,7 +1,7 @@
 """Messages with arbitrary values in every field that a version carries, for round trips.
 
-One builder, two sources of choices: hypothesis, which shrinks what fails, and a seeded `random.Random`,
-where a judge outside the process is asked about all samples at once.
+One builder has two sources of choices: hypothesis, which shrinks failures, and a seeded `random.Random`,
+where an external oracle checks all samples in one call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Choices(Protocol):
 
 
 class RandomChoices:
-    """Choices of a seeded generator; likes edges."""
+    """Choices of a seeded generator; prefers edge values."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,7 +1,7 @@
-"""What windows and joins must come to, in plain Python: no Spark, no Kafka, times in whole milliseconds.
+"""A model of windows and joins in plain Python: no Spark, no Kafka, times in whole milliseconds.
 
-`Windows` and `Sessions` take records run by run, as the job gets them; between two runs the watermark moves
-to the latest time seen, less the delay. What a run does not count it gives back as late.
+`Windows` and `Sessions` take records run by run, as the job gets them; between two runs the watermark
+advances to the latest event time less the delay. They return records that are late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Moment(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Of one window and key."""
+    """The result of one window and key."""
 
     count: int
     sum: int

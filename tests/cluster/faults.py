@@ -1,4 +1,4 @@
-"""What the fault tests share: a cluster that notices faults in seconds, and where its leaders are."""
+"""Helpers of the fault tests: a cluster that detects faults within seconds, leaders and ISRs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = {
 
 @contextlib.contextmanager
 def cluster_for_faults(directory: Path, **settings: str) -> Iterator[LocalCluster]:
-    """Three brokers; `_` in the names of more settings is `.`."""
+    """Three brokers; `_` in the names of further settings is `.`."""
     more = {name.replace("_", "."): value for name, value in settings.items()}
     with LocalCluster(directory, settings={**SETTINGS, **more}) as running:
         yield running
@@ -47,15 +47,16 @@ def znodes_of(zookeeper_connect: str) -> Iterator[KazooClient]:
 
 
 def wait_until_forgotten(cluster: LocalCluster, topic: str) -> None:
-    """Wait until nothing of a deleted topic is in ZooKeeper: its nodes go when all brokers have told the
-    controller that their replicas are gone, and until then the name is taken."""
+    """Waits until ZooKeeper has no node of a deleted topic. The nodes go when all brokers have confirmed to
+    the controller that they deleted their replicas; until then the name is taken."""
     paths = znodes.delete_topic_path(topic), znodes.topic_path(topic)
     with znodes_of(cluster.zookeeper.connect) as tree:
         cluster.wait_until(lambda: not any(map(tree.exists, paths)), f"{topic} to be forgotten")
 
 
 def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
-    """As another client with the same session would: take it over, and close it."""
+    """Closes a broker's ZooKeeper session as another client: takes it over by id and password, and
+    closes it."""
     (file,) = broker.directory.glob(f"**/{FILE_NAME}")
     session_id, _, password = file.read_text().strip().partition(":")
     thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
@@ -65,7 +66,7 @@ def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
 
 
 def bring_back(cluster: LocalCluster) -> None:
-    """Start what is down, and wait until every replica of every topic is in sync."""
+    """Starts the brokers that are down, and waits until every replica of every topic is in sync."""
     for broker in cluster.brokers.values():
         if not broker.running:
             broker.start()
@@ -73,7 +74,8 @@ def bring_back(cluster: LocalCluster) -> None:
 
 
 def all_in_sync(cluster: LocalCluster) -> bool:
-    """As every broker says: one that has just come back knows that it was away."""
+    """Whether every broker reports full ISRs. A broker that has just restarted knows that it was out of
+    sync."""
 
     async def whole(client: AdminClient) -> bool:
         topics = await client.describe_topics()
@@ -85,7 +87,8 @@ def all_in_sync(cluster: LocalCluster) -> bool:
 
 
 def partition_of(cluster: LocalCluster, topic: str, partition: int = 0) -> PartitionDescription:
-    """Raises LookupError while the broker that was asked has not heard of it."""
+    """The partition as one broker reports it. Raises LookupError while that broker does not know the
+    topic."""
     description = cluster.topic(topic)
     if description is None:
         raise LookupError(f"{topic} is not there")
@@ -93,13 +96,13 @@ def partition_of(cluster: LocalCluster, topic: str, partition: int = 0) -> Parti
 
 
 def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
-    """-1 while it has none, or the broker that was asked has not heard of the topic."""
+    """The leader's id; -1 while there is no leader or the broker does not know the topic."""
     description = cluster.topic(topic)
     return -1 if description is None else description.partitions[partition].leader
 
 
 def present_leader(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
-    """The leader, as soon as there is one."""
+    """Waits for a leader, and returns its id."""
     found = -1
 
     def there() -> bool:
@@ -112,8 +115,8 @@ def present_leader(cluster: LocalCluster, topic: str, partition: int = 0) -> int
 
 
 def make_the_first_lead(cluster: LocalCluster, topic: str, partitions: int) -> None:
-    """Wait until each partition is led by the first of its replicas: a broker that the machine kept from its
-    ZooKeeper for a while has lost what it led."""
+    """Waits until the first replica of each partition leads it: a broker that lost its ZooKeeper session on a
+    busy machine has lost its leaderships."""
     places = [TopicPartition(topic, p) for p in range(partitions)]
 
     def led() -> bool:
@@ -124,7 +127,7 @@ def make_the_first_lead(cluster: LocalCluster, topic: str, partitions: int) -> N
 
 
 def wait_until_settings_applied(cluster: LocalCluster) -> None:
-    """Wait until every broker has heard of all settings that were altered: it hears of them in order."""
+    """Waits until every broker has applied all altered settings; brokers apply them in order."""
     mark = str(random.randrange(80_000_000, 86_400_000))
     setting = "producer.id.expiration.ms"
     cluster.admin(lambda client: client.alter_broker_config(None, set_values={setting: mark}))
@@ -137,7 +140,7 @@ def wait_until_settings_applied(cluster: LocalCluster) -> None:
 
 
 def start_and_end(cluster: LocalCluster, topic: str, partition: int = 0) -> tuple[int, int]:
-    """The log start offset and the high watermark, as the leader says."""
+    """The log start offset and the high watermark, as the leader reports them."""
     place = TopicPartition(topic, partition)
     starts = cluster.admin(lambda client: client.start_offsets([place]))
     ends = cluster.admin(lambda client: client.end_offsets([place]))

@@ -1,4 +1,4 @@
-"""Members of a consumer group that remember what they read and what they were told is committed.
+"""Members of a consumer group that record what they read and which commits were confirmed.
 
 Called by the group tests. Each member is a librdkafka consumer in a thread of its own.
 """
@@ -20,7 +20,7 @@ from ottla.wire.connection import ConnectionLost
 
 
 class Member:
-    """Reads, and commits after every poll that brought something."""
+    """A consumer that commits after every poll that returned records."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, name: str) -> None:
         self.name = name
@@ -89,13 +89,13 @@ class Member:
             self._commit()
 
     def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
-        """What another member may go on with is no longer ours to commit."""
+        """Forgets the commits of revoked partitions: another member commits them from now on."""
         for place in places:
             self._uncommitted.pop(place.partition, None)
 
     def _commit(self) -> None:
-        """Ask, and go on: who waits for the answer hears of nothing meanwhile, and librdkafka, whose session
-        is over, waits for him to hear of that."""
+        """Commits asynchronously. A blocking commit gets no callbacks, and librdkafka, whose session may have
+        expired, waits for the revocation callback."""
         places = [TopicPartition(self._topic, p, offset) for p, offset in self._uncommitted.items()]
         # A rebalance, or no coordinator: nothing is promised, and the next poll tries again.
         with contextlib.suppress(KafkaException):
@@ -113,7 +113,7 @@ class Member:
 
 
 class WatchedGroup:
-    """Two members, and the offsets that the cluster says they committed: these may never go back."""
+    """Two members, and the committed offsets that the cluster reports: these may never go back."""
 
     def __init__(self, cluster: LocalCluster, topic: str, group: str) -> None:
         self.cluster, self.topic, self.group = cluster, topic, group
@@ -136,7 +136,7 @@ class WatchedGroup:
         return set().union(*[set(member.seen) for member in self.members])
 
     def check(self) -> None:
-        """The members live, and what the cluster says is committed is at least what it said before."""
+        """Asserts that the members live, and that committed offsets have not gone back."""
         assert [failure for member in self.members for failure in member.failures] == []
         promised = dict(self._observed)
         for member in self.members:

@@ -1,7 +1,7 @@
-"""Seats of a cluster that brokers of either kind take, Apache Kafka's and ours.
+"""Broker ids, addresses and folders that Kafka and Ottla brokers take in turn.
 
-Called by the tests of mixed clusters. Both kinds use the same folder, id and address, and may follow each
-other on them.
+Called by the tests of mixed clusters. Both kinds use the same folder, id and address; one kind may replace
+the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Kind = Literal["kafka", "ottla"]
 
 
 class Seat:
-    """An id, an address and a folder. `prefix`: where its brokers run (`network.Host`)."""
+    """An id, an address and a folder, for a broker of either kind. `prefix`: the command that enters its host
+    (`network.Host`)."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Seat:
         return f"{self.host}:{self.port}"
 
     def start(self, kind: Kind) -> None:
-        """Start a broker there and wait until it listens."""
+        """Starts a broker of this kind and waits until it listens."""
         if kind == "kafka":
             self._kafka.start(self._prefix)
         else:
@@ -59,7 +60,7 @@ class Seat:
             self._ottla.start_and_wait(timeout_s=120)
 
     def stop(self) -> None:
-        """A controlled shutdown of whoever sits there."""
+        """Stops the running broker by a controlled shutdown."""
         self._kafka.stop()
         assert not self._ottla.running or self._ottla.stop(timeout_s=60), "it had to be killed"
 

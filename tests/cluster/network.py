@@ -1,9 +1,8 @@
 """Hosts of a small network, each a network namespace, whose links can be cut and made to lose packets.
 
-Called by the tests of network faults. A switch connects them with each other and with this process, which has
-the address `.1`. Nothing is left behind: a namespace ends with the process that holds it, which dies with
-this one, and takes its links along. Packets are dropped silently (iptables), as a network does: a refused
-connection would be news.
+Called by the tests of network faults. A switch connects the hosts with each other and with this process,
+which has the address `.1`. A namespace and its links end with the process that holds it, which ends with this
+one. Packets are dropped silently (iptables): a refused connection would tell the sender of the fault.
 """
 
 from __future__ import annotations
@@ -88,12 +87,12 @@ class Network:
         return host
 
     def cut(self, one: Host, other: Host) -> None:
-        """Drop whatever goes from one to the other, both ways, until `heal`."""
+        """Drops all packets between two hosts, in both directions, until `heal`."""
         self._do(one.prefix, f"iptables -w -A INPUT -s {other.address} -j DROP")
         self._do(other.prefix, f"iptables -w -A INPUT -s {one.address} -j DROP")
 
     def lose(self, host: Host, fraction: float) -> None:
-        """Drop so many of the packets that reach the host, at random, until `heal`."""
+        """Drops a share of the packets that reach the host, at random, until `heal`."""
         self._do(
             host.prefix, f"iptables -w -A INPUT -m statistic --mode random --probability {fraction} -j DROP"
         )
@@ -162,7 +161,7 @@ class NetworkCluster(LocalCluster):
         return broker
 
     def isolate(self, broker: int) -> None:
-        """From the other brokers and from ZooKeeper; clients still reach it."""
+        """Cuts a broker off from the other brokers and from ZooKeeper; clients still reach it."""
         for other, host in self.hosts.items():
             if other != broker:
                 self.network.cut(self.hosts[broker], host)

@@ -1,8 +1,8 @@
 """A small disk for one broker: a tmpfs that only the broker's mount namespace has.
 
-Nothing is left behind: the mount goes with the process that holds the namespace. Where nothing may be mounted
-(a plain container), the size of each file that the broker writes is limited instead (RLIMIT_FSIZE): then
-"full" is EFBIG in place of ENOSPC, and a disk cannot be made read-only.
+The mount ends with the process that holds the namespace. Where mounts are not allowed (a plain container),
+the size of each file that the broker writes is limited instead (RLIMIT_FSIZE): then "full" is EFBIG in place
+of ENOSPC, and a disk cannot be made read-only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENVIRONMENT = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/
 
 
 class SmallDisk:
-    """At `mount_point`, of `size_bytes`, as soon as it is entered."""
+    """A disk of `size_bytes` at `mount_point`, while the context manager is open."""
 
     def __init__(self, mount_point: Path, size_bytes: int) -> None:
         self.mount_point = mount_point
@@ -63,7 +63,7 @@ class SmallDisk:
         return self._holder is not None
 
     def prefix(self, *, limited: bool = True) -> tuple[str, ...]:
-        """What is put before a command that is to have this disk; without `limited`, one with room."""
+        """The command prefix that runs a command with this disk; without `limited`, with a large one."""
         if self._holder is not None:
             return ("nsenter", "-t", str(self._holder.pid), "-m", "--")
         return (sys.executable, "-c", _LIMITED, str(self.size_bytes)) if limited else ()

@@ -1,4 +1,4 @@
-"""A client that asks one broker whatever the metadata says: how a zombie gets its requests."""
+"""A client that sends requests to one broker regardless of the metadata, as a zombie leader gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch_request(topic: str, value: str, *, acks: int, partition: int = 0) -> P
 
 
 def send_to(broker: BrokerProcess, request: Message) -> Any:
-    """Ask this broker, and no other."""
+    """Sends requests to this broker only."""
 
     async def ask() -> Any:
         connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn", timeout_s=60)
@@ -38,10 +38,8 @@ def send_to(broker: BrokerProcess, request: Message) -> Any:
 def send_to_zombie(
     broker: BrokerProcess, requests: Sequence[Message], *, meanwhile: Callable[[], None]
 ) -> list[Any]:
-    """Stop the broker (SIGSTOP), put the requests into its socket, let it go on after `meanwhile`.
-
-    The answers in order; None for a request that the broker ended the connection over.
-    """
+    """Stops the broker (SIGSTOP), writes the requests into its socket, and continues it after `meanwhile`.
+    Returns the responses in order; None for a request on which the broker closed the connection."""
 
     async def ask(connection: BrokerConnection, request: Message) -> Any:
         try:

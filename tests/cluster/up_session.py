@@ -30,11 +30,8 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that are free, below those the kernel hands out.
-
-    Drawn by lot, and other tests side by side draw from others (tests/conftest.py): a session's ports are in
-    use only in part.
-    """
+    """The first of `count` consecutive free ports, below the kernel's ephemeral range. The choice is random;
+    other test processes draw from other ranges (tests/conftest.py)."""
     shared, _, last = os.environ.get("OTTLA_PORTS", "10000-19999").partition("-")
     blocks = range(int(shared) + 10_000, int(last) + 10_000 - count, count)
     for first in random.sample(blocks, len(blocks)):
@@ -44,7 +41,7 @@ def free_ports(count: int) -> int:
 
 
 class UpSession:
-    """One `ottla up` over its own folders; a context manager that leaves no process behind."""
+    """A process of `ottla up` over folders of its own; a context manager that leaves no process behind."""
 
     def __init__(self, directory: Path, *, ports: int = 5) -> None:
         self.files = directory / "resources"
@@ -59,7 +56,7 @@ class UpSession:
     # ---- the resources
 
     def write(self, kind: str, name: str, spec: Mapping[str, Any]) -> None:
-        """Replace the resource's file whole, as editors do; lines said until then are not waited for."""
+        """Replaces the resource's file atomically, as editors do; `wait_line` ignores lines from before."""
         self._read = len(self.lines)
         content = {"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
         partial = self.files / f".{kind.lower()}-{name}.yaml"
@@ -135,7 +132,7 @@ class UpSession:
         return code
 
     def wait_line(self, pattern: str | re.Pattern[str], timeout_s: float = 180) -> re.Match[str]:
-        """The next line that matches, after those looked at before."""
+        """The next output line that matches."""
         deadline = time.monotonic() + timeout_s
         while True:
             while self._read < len(self.lines):
@@ -155,7 +152,7 @@ class UpSession:
         return match[1], match[2]
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-        """Await a condition; while no broker answers, or a file is not there, it does not hold."""
+        """Waits for a condition; errors of an unreachable broker or a missing file count as false."""
 
         def holds() -> bool:
             try:
@@ -176,7 +173,7 @@ class UpSession:
         return f"{HOST}:{self.port}"
 
     def topic(self, name: str, broker: int = 0) -> TopicDescription | None:
-        """As one broker says; it may hear of changes later than the one that the operator asked."""
+        """The topic as one broker describes it; that broker may apply a change later than the operator's."""
 
         async def describe(client: AdminClient) -> TopicDescription | None:
             return (await client.describe_topics([name])).get(name)

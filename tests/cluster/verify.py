@@ -1,4 +1,4 @@
-"""Producers that know what was acknowledged, and checks that say which record was lost, doubled or moved."""
+"""Producers that record what was acknowledged, and checks that name each lost, duplicated or moved record."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ class VerifiableProducer:
                 self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
 
     def _was_cut_off(self, event: Mapping[str, str]) -> bool:
-        """A send that waits for metadata when the tool is stopped, or comes after that, fails by it; nothing
-        was promised."""
+        """Whether a send failed because the tool was stopped while it waited for metadata. Such a record was
+        never acknowledged."""
         message = event.get("message", "")
         words = "Producer closed while send in progress", "after producer has been closed"
         return self._stopping and any(each in message for each in words)
 
     def wait_for(self, acknowledged: int, timeout_s: float = 120) -> None:
-        """Await so many acknowledgements in all."""
+        """Waits for a total of acknowledgements."""
         if not wait_until(lambda: len(self.acknowledged) >= acknowledged, timeout_s=timeout_s):
             raise AssertionError(
                 f"{len(self.acknowledged)} of {acknowledged} acknowledged after {timeout_s} s; "
@@ -99,7 +99,7 @@ class VerifiableProducer:
         self.wait_for(len(self.acknowledged) + more, timeout_s)
 
     def stop(self) -> None:
-        """Ask it to flush and end; whatever it still reports is read."""
+        """Asks the tool to flush and exit, and reads its remaining output."""
         if self._process is None:
             return
         self._stopping = True
@@ -123,10 +123,10 @@ def read_topic(
     expected: Collection[tuple[int, int]] = (),
     timeout_s: float = 150,
 ) -> dict[tuple[int, int], str]:
-    """Every record of a topic, by (partition, offset), up to the end as it is now; by librdkafka.
+    """Reads every record of a topic up to its present end, by (partition, offset), with librdkafka.
 
-    A leader that is new says first that the log ends where it has heard that all have it, and more only when
-    the others have fetched from it: places that are `expected` are waited for. What came is returned anyway.
+    A new leader reports a low high watermark until followers have fetched from it: the offsets in `expected`
+    are waited for. Whatever was read is returned.
     """
     consumer = Consumer(
         {
@@ -155,8 +155,8 @@ def read_topic(
 
 
 def check_all_kept(producer: VerifiableProducer, partitions: int) -> dict[tuple[int, int], str]:
-    """Stop the producer: it met no error, and its topic has what was acknowledged, once and in order. Returns
-    all that it has."""
+    """Stops the producer and asserts that it met no error and that its topic has every acknowledged record,
+    once and in order. Returns all records of the topic."""
     producer.stop()
     assert producer.errors == []
     stored = read_topic(producer.bootstrap, producer.topic, partitions, expected=producer.acknowledged)
@@ -183,7 +183,8 @@ def assert_nothing_lost_or_doubled(
     *,
     allow_doubles: bool = False,
 ) -> None:
-    """What was acknowledged is at its place, once; offsets have no holes; each partition kept the order."""
+    """Asserts that each acknowledged record is at its offset, once; offsets have no gaps; each partition kept
+    the order."""
     lost = {place: value for place, value in acknowledged.items() if stored.get(place) != value}
     assert not lost, f"{len(lost)} acknowledged records lost, the first at {sorted(lost.items())[:5]}"
     if not allow_doubles:

@@ -1,4 +1,4 @@
-"""Traffic on a cluster while a test does things to it, and what must be true of it afterwards."""
+"""Traffic on a cluster during a test, and the assertions about it afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_S = 200
 
 
 class Traffic:
-    """A producer with acks=all, a consumer and a watcher of ISRs, on the node; they end with the test."""
+    """A producer with acks=all, a consumer and a recorder of ISRs, on the node; they end with the test."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Traffic:
         per_second: int = 200,
         security: Mapping[str, str] | None = None,
     ) -> None:
-        """`security`: how to connect, as librdkafka is configured; its `bootstrap.servers` holds."""
+        """`security`: settings of librdkafka for the connection; its `bootstrap.servers` has precedence."""
         kube = cluster.kube
         if not kube.has_node:
             pytest.skip("needs OTTLA_KUBE: real clients run on its node, where Services have names")
@@ -77,7 +77,7 @@ class Traffic:
                 self.summary = said
 
     def wait_for_more(self, records: int, timeout_s: float = 180) -> None:
-        """Await so many more records, acknowledged and consumed."""
+        """Waits until so many more records are acknowledged and consumed."""
         acknowledged, consumed = self._acknowledged + records, self._consumed + records
         deadline = time.monotonic() + timeout_s
         while self._acknowledged < acknowledged or self._consumed < consumed:
@@ -90,7 +90,7 @@ class Traffic:
             time.sleep(0.1)
 
     def stop(self) -> dict[str, Any]:
-        """End the clients, which finish what they began. Their summary."""
+        """Ends the clients, which finish their work, and returns their summary."""
         if self._process is not None:
             assert self._process.stdin is not None
             assert self._reader is not None
@@ -105,7 +105,7 @@ class Traffic:
         return self.summary
 
     def assert_lost_nothing(self, *, min_isr: int = 2, isr_kept: bool = True) -> None:
-        """`isr_kept`: nothing but the operator took brokers away, so that no ISR fell below its minimum."""
+        """`isr_kept`: only the operator stopped brokers, so no ISR fell below its minimum."""
         said = self.stop()
         assert said, "the clients gave no account"
         assert said["lost_count"] == 0, said

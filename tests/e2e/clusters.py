@@ -1,4 +1,4 @@
-"""A BrokerCluster on Kubernetes, as a test makes, changes and looks at it."""
+"""A BrokerCluster on Kubernetes: creation, changes and observation by tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHILD_KINDS = (
 
 
 def cluster_spec(**more: Any) -> Object:
-    """All but `replicas`; small in all things."""
+    """A spec with small resources, without `replicas`."""
     return {
         "config": {
             "min.insync.replicas": 2,
@@ -73,12 +73,12 @@ class Cluster:
         self.kube.patch("brokercluster", self.name, self.namespace, {"spec": dict(spec)})
 
     def as_in_the_chart(self) -> None:
-        """Take back what tests change."""
+        """Undoes the changes of tests."""
         changed = dict.fromkeys(("num.io.threads", "log.retention.ms"))
         self.patch({"replicas": 3, "image": None, "config": changed})
 
     def annotate(self, name: str, value: str | None) -> None:
-        """None: take the annotation away."""
+        """Sets an annotation; None removes it."""
         self.kube.patch(
             "brokercluster", self.name, self.namespace, {"metadata": {"annotations": {name: value}}}
         )
@@ -99,7 +99,7 @@ class Cluster:
         return (found or {}).get("status") or {}
 
     def condition(self, type_: str, kind: str = "brokercluster", name: str = "") -> Object:
-        """Empty when there is none, or when it is about an older spec."""
+        """The condition; empty when there is none, or when it is about an older spec."""
         found = self.kube.get(kind, name or self.name, self.namespace) or {}
         for condition in (found.get("status") or {}).get("conditions") or ():
             current = condition["observedGeneration"] == found["metadata"]["generation"]
@@ -111,7 +111,7 @@ class Cluster:
         return self.condition("Ready", kind, name).get("status") == "True"
 
     def wait_ready(self, timeout_s: float = 240) -> float:
-        """Seconds until it is Ready with all its brokers as the spec is now."""
+        """Waits until the cluster is Ready with all brokers and the present spec; returns the seconds."""
         began = time.monotonic()
         last: list[str] = [""]
 
@@ -127,7 +127,7 @@ class Cluster:
         return time.monotonic() - began
 
     def wait_rolled(self, before: Mapping[str, str], timeout_s: float) -> float:
-        """Wait until every broker's pod is a new one and all is well; seconds."""
+        """Waits until every broker's pod is new and Ready; returns the seconds."""
         began = time.monotonic()
 
         def replaced() -> bool:
@@ -154,11 +154,11 @@ class Cluster:
         return self._pods("zookeeper")
 
     def stages(self, component: str = "broker") -> dict[str, str]:
-        """How far each pod is, by name."""
+        """The stage of each pod, by name."""
         return {pod["metadata"]["name"]: stage_of(pod) for pod in self._listed(component)}
 
     def stages_by_uid(self) -> dict[str, str]:
-        """How far each broker's pod is."""
+        """The stage of each broker's pod, by uid."""
         return {pod["metadata"]["uid"]: stage_of(pod) for pod in self._listed("broker")}
 
     def _pods(self, component: str) -> dict[str, str]:
@@ -177,7 +177,7 @@ class Cluster:
         ]
 
     def broker_addresses(self) -> str:
-        """Of the first three brokers by name: a node need not reach Services' own addresses."""
+        """Addresses of the first three brokers by name: a node cannot always reach cluster IPs."""
         service = f"{self.name}-brokers"
         return ",".join(f"{service}-{broker}.{service}.{self.namespace}.svc:9092" for broker in range(3))
 

@@ -1,7 +1,7 @@
 """The operator installed from its chart on a real Kubernetes, and one small cluster that the tests share.
 
-Skipped where there is no Kubernetes for the taking: OTTLA_KUBE is the path of kube.sh, which brings one up on
-a machine without registries, or KUBECONFIG points at one that has the image `ottla:dev`.
+Skipped without a Kubernetes: OTTLA_KUBE is the path of kube.sh, which starts one on a machine without
+registries, or KUBECONFIG names one that has the image `ottla:dev`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def kube() -> Kube:
-    """A cluster that answers, with the image in it."""
+    """A reachable cluster that has the image."""
     found = connect()
     if found is None:
         pytest.skip(WHY_NOT)
@@ -68,7 +68,7 @@ def operator(kube: Kube) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def demo(kube: Kube, operator: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers and three ZooKeeper servers, Ready. A test leaves them as it found them."""
+    """Three brokers and three ZooKeeper servers, Ready. A test restores the state that it found."""
     cluster = Cluster(kube, NAMESPACE, "demo")
     kube.ensure_namespace(NAMESPACE)
     values = tmp_path_factory.mktemp("chart") / "values.yaml"

@@ -1,4 +1,4 @@
-"""A Kubernetes for the taking, with the image in it and the operator installed from its chart.
+"""Connects to a Kubernetes, loads the image and installs the operator from its chart.
 
 Used by the tests' fixtures and by `measure`.
 """
@@ -20,10 +20,8 @@ OLDER_COMMIT = "9397bb6b4c76deab95c45cd3f28114dd2f3c223f"
 
 
 def connect() -> Kube | None:
-    """A cluster that answers, with the image in it; None where there is none.
-
-    OTTLA_E2E_IMAGE=keep: the image is there already.
-    """
+    """A reachable cluster with the image; None without one. OTTLA_E2E_IMAGE=keep: the image is already
+    loaded."""
     script = os.environ.get("OTTLA_KUBE")
     if not script:
         return Kube(None) if os.environ.get("KUBECONFIG") else None
@@ -44,7 +42,7 @@ def load_spark_image() -> None:
 
 
 def load_older_image(folder: Path) -> str:
-    """The image of OLDER_COMMIT, or the one that OTTLA_E2E_OLDER_IMAGE names; "" where there is neither."""
+    """The image of OLDER_COMMIT, or the one that OTTLA_E2E_OLDER_IMAGE names; "" without either."""
     given, script = os.environ.get("OTTLA_E2E_OLDER_IMAGE"), os.environ.get("OTTLA_KUBE")
     if given or not script:
         return given or ""
@@ -62,7 +60,7 @@ def load_older_image(folder: Path) -> str:
 
 
 def install_operator(kube: Kube, image: str = IMAGE, namespace: str = "") -> None:
-    """`namespace`: to look after this one alone."""
+    """Installs the chart. `namespace`: the only namespace that the operator watches."""
     repository, tag = image.split(":")
     alone = ["--set", f"watchNamespaces={{{namespace}}}"] if namespace else []
     kube.helm(
@@ -74,7 +72,7 @@ def install_operator(kube: Kube, image: str = IMAGE, namespace: str = "") -> Non
 
 
 def _only_these_namespaces(kube: Kube) -> list[str]:
-    """OTTLA_E2E_NAMESPACED: where others share the cluster, with operators of their own."""
+    """OTTLA_E2E_NAMESPACED: the cluster is shared with other operators."""
     if not os.environ.get("OTTLA_E2E_NAMESPACED"):
         return []
     names = [

@@ -1,7 +1,7 @@
-"""The operator killed again and again, each time that something has come a step further.
+"""Kills the operator each time that an observed state changes.
 
-Used by the tests of rolls, of scaling and of deletions. A step is whatever the test sees change: `look` puts
-into words how far things are. A killed operator is replaced by its Deployment, and has to go on from there.
+Used by the tests of rolls, of scaling and of deletions. `look` returns the observed state as text. The
+Deployment replaces a killed operator, which has to continue from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIGKILL = (
 
 
 def kill_operator(kube: Kube) -> None:
-    """At once, as a node that is lost takes it along; its Deployment starts another."""
+    """Kills the operator's pod without grace, as the loss of a node does; its Deployment starts another."""
     for pod in _operators(kube):
         _kill(kube, pod)
 
@@ -42,10 +42,8 @@ def _kill(kube: Kube, pod: Object) -> None:
 
 
 class KilledAtEachStep:
-    """Kills the operator that runs as soon as `look` says what it has not said before.
-
-    `at`: what it said then. An error of `look` is passed over: what it looks at may be going.
-    """
+    """Kills the operator whenever `look` returns a new state. `at`: the states. Errors of `look` are ignored:
+    an observed object may be in deletion."""
 
     def __init__(self, kube: Kube, look: Callable[[], object]) -> None:
         self._kube, self._look = kube, look
@@ -64,7 +62,7 @@ class KilledAtEachStep:
         self.end()
 
     def end(self) -> list[str]:
-        """Kill no more. Where it was killed."""
+        """Stops killing. Returns the states at which the operator was killed."""
         if not self._stop.is_set():
             self._stop.set()
             self._thread.join(60)

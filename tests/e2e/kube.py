@@ -1,4 +1,4 @@
-"""A Kubernetes as its users have it: kubectl, helm, and waiting until something is so.
+"""kubectl and helm on a Kubernetes cluster, and waiting for conditions.
 
 Used by all tests of this folder. Through kube.sh, the single-node cluster of a machine without registries
 (OTTLA_KUBE is its path), or through kubectl and helm on the PATH and a KUBECONFIG.
@@ -24,17 +24,17 @@ KUBE_VERSION = "1.31.0"
 
 
 class CommandFailed(AssertionError):
-    """A command ended with another code than 0; says what it printed."""
+    """A command failed; the message has its output."""
 
 
 class Kube:
-    """One cluster. `script`: the path of kube.sh, or None: what the KUBECONFIG points at."""
+    """One cluster. `script`: the path of kube.sh, or None for the KUBECONFIG."""
 
     def __init__(self, script: Path | None) -> None:
         self._script = script
 
     def command(self, tool: str, arguments: Iterable[str] = ()) -> list[str]:
-        """What runs `kubectl` or `helm` for this cluster."""
+        """The command line that runs `kubectl` or `helm` for this cluster."""
         return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
 
     def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 300) -> str:
@@ -44,7 +44,8 @@ class Kube:
         return _run(self.command("helm", arguments), None, timeout_s)
 
     def on_node(self, *command: str) -> list[str]:
-        """The command that runs `command` where Services have names; None has no such place."""
+        """The command line that runs `command` where Service names resolve; None if there is no such
+        place."""
         assert self._script is not None
         return [str(self._script), "node", *command]
 
@@ -71,10 +72,8 @@ class Kube:
 
     @contextmanager
     def watching(self, kind: str, name: str, namespace: str, path: str) -> Iterator[Sequence[str]]:
-        """A list that grows by each value which the JSONPath `path` of an object takes; "" where it has none.
-
-        The API server tells of every change, so that none is missed however busy the machine is.
-        """
+        """A list that grows by each value of the JSONPath `path` of an object; "" where it has none. A watch
+        delivers every change, so that none is missed on a busy machine."""
         command = self.command("kubectl", ("get", kind, name, "-n", namespace, "-w", "-o"))
         process = subprocess.Popen(
             [*command, f'jsonpath={{{path}}}{{"\\n"}}'], stdout=subprocess.PIPE, text=True
@@ -108,7 +107,7 @@ class Kube:
         self.kubectl("delete", kind, name, "-n", namespace, "--ignore-not-found", *more)
 
     def ensure_namespace(self, name: str) -> None:
-        """It may be there already."""
+        """Creates the namespace unless it exists."""
         if not self.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").strip():
             self.kubectl("create", "namespace", name)
 
@@ -134,8 +133,8 @@ _PATIENCE = 3
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:
-    """What `look` returns once that is true; AssertionError after the time-out, for which nobody waits who is
-    not kept waiting. While a command fails, it is not: a pod is only starting, or the API server is slow."""
+    """Waits until `look` returns a true value, and returns it; raises AssertionError after the time-out. A
+    failed command counts as false: a pod may be starting, or the API server slow."""
     timeout_s *= _PATIENCE
     deadline = time.monotonic() + timeout_s
     while True:

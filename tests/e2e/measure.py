@@ -32,7 +32,7 @@ _PLURAL = "topics.ottla.dev"
 
 @contextmanager
 def _cluster(kube: Kube, name: str) -> Iterator[Cluster]:
-    """Not made yet; its namespace goes afterwards."""
+    """A cluster that is not yet created; its namespace is deleted afterwards."""
     cluster = Cluster(kube, f"{NAMESPACE}-{name}", "demo")
     kube.ensure_namespace(cluster.namespace)
     try:
@@ -46,7 +46,7 @@ def _spec() -> Object:
 
 
 def _apply_to_ready(kube: Kube, runs: int) -> list[Row]:
-    """New clusters, of three brokers and three ZooKeeper servers."""
+    """Seconds from apply to Ready of new clusters, of three brokers and three ZooKeeper servers."""
     seconds = []
     for _ in range(runs):
         with _cluster(kube, "measured") as cluster:
@@ -122,13 +122,13 @@ def _rate(kube: Kube, seconds: float) -> float:
 
 
 def _requests(kube: Kube) -> float:
-    """As the operator counts them: all but its watches."""
+    """The operator's own count of requests to the API server, without watches."""
     path = f"/api/v1/namespaces/{SYSTEM}/services/ottla-metrics:http/proxy/metrics"
     return _sum(kube.kubectl("get", "--raw", path), r"^ottla_operator_api_requests_total\{.*\} (\S+)$")
 
 
 def _watches(kube: Kube) -> float:
-    """As the API server counts them; nobody else watches our kinds. One counts when it ends."""
+    """The API server's count of ended watches on Ottla's kinds; only the operator watches them."""
     pattern = r'^apiserver_request_total\{.*group="ottla\.dev".*verb="WATCH".*\} (\S+)$'
     return _sum(kube.kubectl("get", "--raw", "/metrics"), pattern)
 
@@ -138,7 +138,7 @@ def _sum(text: str, pattern: str) -> float:
 
 
 def _memory_mib(kube: Kube) -> float:
-    """Of the largest process in the operator's pod; the other one is tini."""
+    """The memory of the operator's process, the largest in the pod; the other process is tini."""
     said = kube.kubectl(
         *("exec", "-n", SYSTEM, "deployment/ottla", "--", "sh", "-c", "grep -h VmRSS /proc/[0-9]*/status"),
     )
@@ -149,7 +149,7 @@ def _memory_mib(kube: Kube) -> float:
 
 
 def _spread(values: list[float], unit: str, digits: int = 0) -> str:
-    """The median, and between what it lies."""
+    """The median, the minimum and the maximum."""
     median = f"{statistics.median(values):.{digits}f} {unit}"
     if len(values) == 1:
         return median
@@ -161,7 +161,7 @@ def _table(rows: list[Row]) -> str:
 
 
 def _where(kube: Kube) -> str:
-    """How much the machine had to do besides is told by its load before."""
+    """A description of the machine, with its load before the run."""
     version = kube.kubectl("version").strip().splitlines()[-1]
     nodes = kube.kubectl("get", "nodes", "-o", "name").split()
     revision = subprocess.run(

@@ -1,7 +1,7 @@
-"""Clients of a secured cluster, on the node, where Services have names; used by `test_secured`.
+"""Clients of a secured cluster, on the node, where Service names resolve; used by `test_secured`.
 
-Kafka's own for Java with the stores that the Secrets hold, librdkafka with PEM files, and OpenSSL for those
-who are turned away.
+Kafka's Java client with the stores of the Secrets, librdkafka with PEM files, and OpenSSL for clients that
+brokers refuse.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ print(json.dumps([sorted(users), sorted({acl.principal for acl in acls})]))
 
 @dataclass(frozen=True)
 class Clients:
-    """Of the secured cluster, with their files in `folder`."""
+    """Clients of the secured cluster, with their files in `folder`."""
 
     cluster: Cluster
     folder: Path
@@ -141,17 +141,17 @@ class Clients:
         return {entry: base64.b64decode(text) for entry, text in found["data"].items()}
 
     def write(self, name: str, content: bytes) -> str:
-        """A file of its own for every call."""
+        """Writes a new file for every call."""
         path = self.folder / f"{len(list(self.folder.iterdir()))}-{name}"
         path.write_bytes(content)
         return str(path)
 
     def authority(self) -> bytes:
-        """By which clients know the brokers, as the Secret has it now."""
+        """The certificate authority in the Secret at present."""
         return self.secret("demo-cluster-ca-cert")["ca.crt"]
 
     def host(self, broker: int) -> str:
-        """A node need not reach Services' own addresses."""
+        """An address that the node reaches: it cannot always reach cluster IPs."""
         service = f"{self.cluster.name}-brokers"
         return f"{service}-{broker}.{service}.{self.cluster.namespace}.svc"
 
@@ -160,7 +160,7 @@ class Clients:
         return f"{service}-{member}.{service}.{self.cluster.namespace}.svc"
 
     def asks_zookeeper(self, doors: list[tuple[int, bool, str | None]]) -> list[str]:
-        """`answered` or `refused`; a door is a port, whether to speak TLS, and a certificate's file."""
+        """`answered` or `refused`; a door is a port, whether to use TLS, and a certificate's file."""
         at = [(self.zookeeper(), *door) for door in doors]
         return self.run(ASK_ZOOKEEPER, self.write("doors.json", json.dumps(at).encode())).split()
 
@@ -173,7 +173,7 @@ class Clients:
         )
 
     def java(self, name: str) -> str:
-        """A properties file, with the stores that Java knows best."""
+        """A properties file for Java's stores."""
         public = self.secret("demo-cluster-ca-cert")
         signed_by = self.secret("demo-clients-ca-cert")["ca.crt"]
         store = pkcs12(self.certificate_of(name), signed_by, "of-the-test")
@@ -197,7 +197,7 @@ class Clients:
         return seen
 
     def shown(self) -> list[str]:
-        """What each broker shows to those who come."""
+        """The certificate that each broker presents."""
         at = [(self.host(broker), PASSWORDED) for broker in range(len(self.cluster.brokers()))]
         found: list[str] = json.loads(self.run(SHOWN, json.dumps(at)))
         return found
@@ -215,7 +215,7 @@ class Clients:
     def by_certificate(
         self, own: Pair, *, port: int = CERTIFIED, authority: bytes | None = None
     ) -> dict[str, str]:
-        """`authority`: whom to trust, when that is not what the Secret has now."""
+        """`authority`: the trusted authority, if not the Secret's present one."""
         certificate = self.write("own.pem", own.pem)
         return {
             "bootstrap.servers": f"{self.host(0)}:{port}",

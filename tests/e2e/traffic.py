@@ -1,9 +1,10 @@
-"""Real clients in a cluster's network: an idempotent producer with acks=all, a group's consumer, a watcher.
+"""Clients in a cluster's network: an idempotent producer with acks=all, a consumer of a group, a recorder of
+ISRs.
 
-Run as a program where Services have names (`kube.sh node`), by `clients.Traffic`. Until its standard input
-ends it writes numbered records, reads them and looks at every partition's ISR; then it sums up on a line of
-JSON what was lost or doubled, how long the longest pauses were, and the smallest ISR. librdkafka alone: not
-our own client, and no file of this project.
+`clients.Traffic` runs this program where Service names resolve (`kube.sh node`). Until its standard input
+ends it writes numbered records, reads them and polls every partition's ISR; then it prints a summary as a
+line of JSON: lost and duplicated records, the longest pauses, and the smallest ISR. It uses librdkafka and no
+file of this project.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WATCH_S = 0.25
 
 
 class Pauses:
-    """The longest time between two successes of one partition, and when those longer than a second began."""
+    """The longest time between two successes of one partition, and the times of pauses over a second."""
 
     def __init__(self) -> None:
         self._last: dict[int | None, float] = {}

@@ -1,6 +1,7 @@
-"""Requests, and scenes in which something is granted to a stranger who then asks: for test_acls_like_kafka.
+"""Requests and scenarios of authorization for test_acls_like_kafka: ACLs of a client, and its requests in
+order.
 
-A scene is the ACLs of the stranger (see `strangers`) and what it asks, in this order.
+The client is a `raw_client.RawClient`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def offsets_to_commit(group: str, *topics: str) -> m.OffsetCommitRequest:
 
 
 def offsets_to_fetch(version: int, *topics: str, groups: Sequence[str] = ("g",)) -> Ask:
-    """No topics: all of them."""
+    """An OffsetFetch request; without topics, for all of them."""
     if version < 8:
         row = m.OffsetFetchRequest.OffsetFetchRequestTopic
         asked = [row(name=t, partition_indexes=[0]) for t in topics] or None

@@ -1,7 +1,7 @@
-"""Apache Kafka 3.9.1 and Ottla side by side, asked by our own admin client: the same calls, the same results.
+"""Apache Kafka 3.9.1 and Ottla side by side under our own admin client: the same calls have the same results.
 
-Called by the tests of `ottla.client.admin`. A story is a coroutine that calls one broker and notes what it is
-told; `Sides.same` tells it to both, and compares.
+Called by the tests of `ottla.client.admin`. A scenario is a coroutine that calls one broker and returns notes
+of the results; `Sides.same` runs it on both brokers, and compares.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ Scenario = Callable[[AdminClient, Side], Awaitable[list[Any]]]
 
 
 class Sides(NamedTuple):
+    """Both brokers by name."""
+
     by_name: Mapping[str, Side]
 
     def same(self, scenario: Scenario) -> list[Any]:
@@ -117,7 +119,7 @@ def both_brokers(directory: Path) -> Iterator[Sides]:
 def outcomes(
     results: Results[Any, Any], look: Callable[[Any], Any] = lambda result: result
 ) -> dict[str, Any]:
-    """Each item's result, as `look` has it, or the name of its error."""
+    """The result of each item, converted by `look`, or the name of its error."""
     found = {str(key): look(result) for key, result in results.items()}
     return {**found, **{str(key): error.name for key, error in results.errors.items()}}
 

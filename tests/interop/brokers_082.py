@@ -1,6 +1,6 @@
 """One ZooKeeper with Ottla and Apache Kafka 3.9.1, each under a chroot, and Kafka 0.8.2's own clients.
 
-Called by the tests of old clients: those of Kafka, and ours of their shape.
+Called by the tests of old clients: Kafka's own, and ours with the same API.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ SETTINGS = {
 
 
 class Side(NamedTuple):
-    """A broker, and the address that old clients find it by."""
+    """A broker's port, and the ZooKeeper address that old clients use."""
 
     port: int
     zookeeper: str
 
 
 class Brokers082:
+    """Both brokers, their ZooKeeper, and a JVM with 0.8.2's clients."""
+
     def __init__(self, directory: Path, running: ExitStack) -> None:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)

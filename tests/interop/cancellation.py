@@ -1,4 +1,4 @@
-"""Cancels a coroutine at its first await, its second, and so on until it has no more: `every_await`."""
+"""Cancels a coroutine at its first await, its second, and so on to its last: `every_await`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS_MAX = 400
 
 
 class _Counted:
-    """Awaits `work`, and has its task cancelled while it waits for the `at`-th time."""
+    """Awaits `work`, and cancels its task at the `at`-th await."""
 
     def __init__(self, work: Awaitable[Any], at: int) -> None:
         self._work = work
@@ -49,8 +49,10 @@ def _sending(steps: Generator[Any, Any, Any], value: Any) -> Callable[[], Any]:
 
 
 async def every_await(work: Callable[[int], Awaitable[Any]]) -> AsyncIterator[int]:
-    """Yields the number of the await at which `work(number)` was cancelled, for each that it has; not to be
-    cancelled itself, `work` may end as it likes, but with CancelledError where it was cancelled."""
+    """Yields the number of the await at which `work(number)` was cancelled, for each await that it has.
+
+    `work` that is not cancelled may end in any way; cancelled `work` must raise CancelledError.
+    """
     for at in range(1, STEPS_MAX):
         counted = _Counted(work(at), at)
 

@@ -1,4 +1,4 @@
-"""Kafka 0.8.2's own clients and tools, from Maven Central, in processes that do as they are told.
+"""Kafka 0.8.2's own clients and tools, from Maven Central, in child processes.
 
 Called by test_clients_082. `Clients` is one JVM (java/Clients082.java) that holds producers and consumers;
 `run_tool_082` runs one of the tools to its end.
@@ -57,7 +57,7 @@ def _command(*words: str) -> list[str]:
 
 
 def run_tool_082(main_class: str, *arguments: str, stdin: str | None = None) -> str:
-    """What the tool printed; it must have ended well."""
+    """The output of the tool, which must succeed."""
     command = _command(main_class, *arguments)
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -65,7 +65,7 @@ def run_tool_082(main_class: str, *arguments: str, stdin: str | None = None) -> 
 
 
 def start_tool_082(log: Path, main_class: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """A tool that goes on until it is killed."""
+    """A tool that runs until it is killed."""
     with log.open("wb") as output:
         return subprocess.Popen(
             _command(main_class, *arguments), stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -73,7 +73,7 @@ def start_tool_082(log: Path, main_class: str, *arguments: str) -> subprocess.Po
 
 
 class Clients:
-    """One JVM of clients. `do` sends a line, and returns the answer."""
+    """One JVM of clients. `do` sends a command line, and returns the answer."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -114,14 +114,14 @@ class Clients:
         return answer
 
     def start(self, name: str, group: str, what: str, zookeeper: str, *settings: str) -> None:
-        """A high-level consumer of `topic:…` or `filter:…`, with one stream; it takes nothing yet."""
+        """Starts a high-level consumer of `topic:…` or `filter:…`, with one stream; it reads nothing yet."""
         self.do("start", name, zookeeper, group, what, 1, *settings)
 
     def allow(self, name: str, count: int) -> None:
         self.do("allow", name, count)
 
     def seen(self, *names: str) -> Sequence[str]:
-        """`topic/partition/offset=value` of all that these consumers took, one after the other."""
+        """`topic/partition/offset=value` of all messages that these consumers took, in order."""
         return [item for name in names for item in self.do("seen", name).split()]
 
     def values(self, *names: str) -> list[int]:

@@ -1,6 +1,6 @@
-"""What test files here ask for: brokers, a registry, Apache Kafka, a Spark that is made for short lives.
+"""Fixtures of the interop tests: brokers, a registry, Apache Kafka, a fast-starting Spark.
 
-Files that need others have fixtures of the same names. Imports wait for the first use: Spark's are slow.
+Files with other needs override fixtures by name. Imports wait for the first use: Spark's are slow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[LocalCluster]:
     """Three brokers; groups form without delay and have few partitions, so that tests are quick. A file may
-    have settings of its own, `CLUSTER`."""
+    add settings: `CLUSTER`."""
     settings = {
         "group.initial.rebalance.delay.ms": "0",
         "offsets.topic.num.partitions": "4",
@@ -47,7 +47,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
 
 @pytest.fixture(scope="module")
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """That broker's address, or OTTLA_PIPELINE_BOOTSTRAP's, of another cluster (Apache Kafka's, say)."""
+    """The broker's address, or that of another cluster in OTTLA_PIPELINE_BOOTSTRAP (Apache Kafka's, for
+    example)."""
     elsewhere = os.environ.get("OTTLA_PIPELINE_BOOTSTRAP")
     return elsewhere or request.getfixturevalue("broker").bootstrap
 
@@ -62,12 +63,12 @@ def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap of one broker of Apache Kafka's."""
+    """The bootstrap address of one Apache Kafka broker."""
     from oracles import needs_kafka_jars
 
     from bench.apache_kafka import KafkaBroker
     from ottla.local.zookeeper import EmbeddedZooKeeper
-    from tests.interop.single_broker import SETTINGS
+    from tests.interop.one_broker import SETTINGS
 
     needs_kafka_jars()
     directory = tmp_path_factory.mktemp("apache")
@@ -86,13 +87,13 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def group() -> str:
-    """A consumer group of the test's own."""
+    """The name of a consumer group for one test."""
     return f"g-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
 def spark(quick_spark: None, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session with the file's settings, `SPARK`: later ones before earlier."""
+    """A session with the file's settings, `SPARK`; later ones override earlier ones."""
     from tests.interop.sparks import session_of
 
     with session_of(*request.module.SPARK) as session:

@@ -1,4 +1,4 @@
-"""A member of a group that is Kafka's own consumer: `Member.java` as a process, and what it prints."""
+"""A group member that is Kafka's own consumer: `Member.java` as a process, and its output."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class JavaMember:
         self._errors = errors
 
     def lines(self, word: str) -> list[str]:
-        """What follows this word in the lines that begin with it."""
+        """The rest of the output lines that begin with this word."""
         printed = self._out.read_text().splitlines()
         return [line.removeprefix(f"{word} ") for line in printed if line.startswith(word)]
 
     def wait_for(self, word: str, last: str | None = None) -> str:
-        """The last line of this word, once there is one; with `last`, once it is that."""
+        """Waits for a line of this word, with `last` for this very line, and returns the last one."""
 
         def printed() -> bool:
             found = self.lines(word)
@@ -43,7 +43,7 @@ class JavaMember:
         return {int(number) for number in found[-1].split(",") if number} if found else set()
 
     def end(self) -> None:
-        """It leaves the group."""
+        """Makes the member leave the group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait(_WAIT_S) == 0, self._errors.read_text()

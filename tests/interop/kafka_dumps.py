@@ -1,4 +1,4 @@
-"""What Apache Kafka's DumpLogSegments prints of files, as rows."""
+"""The output of Apache Kafka's DumpLogSegments, parsed into rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FIELD = re.compile(r"(\w+): (\[[^\]]*\]|\S+)")
 
 
 def dump(files: Sequence[Path], *options: str) -> dict[Path, list[Row]]:
-    """By file: a row for each line; records' rows, which have an `offset` behind a bar, also have `key` and
-    `payload`, as text."""
+    """A row for each line, by file; rows of records have an `offset` behind a bar, and `key` and `payload` as
+    text."""
     names = ",".join(str(path) for path in files)
     done = run_tool("kafka.tools.DumpLogSegments", [*options, "--files", names])
     assert done.returncode == 0, done.stderr + done.stdout

@@ -1,7 +1,7 @@
-"""Apache Kafka's command line tools, many commands in one virtual machine.
+"""Apache Kafka's command line tools, many commands in one JVM.
 
-Called by the tests that compare what the same command prints on Apache Kafka and on Ottla: a JVM for each
-command would take minutes.
+Called by the tests that compare the output of a command on Apache Kafka and on Ottla: a JVM for each command
+would take minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Printed(NamedTuple):
 
 
 def run_program(name: str, *arguments: str, timeout_s: float = 250) -> str:
-    """Of this folder's own, over Kafka's classes: what it printed; it must have ended well."""
+    """The output of a Java program of this folder with Kafka's classes; it must succeed."""
     done = run_tool(name, arguments, timeout_s=timeout_s, classes=compiled(name))
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -50,7 +50,8 @@ def run_program(name: str, *arguments: str, timeout_s: float = 250) -> str:
 
 @cache
 def compiled(name: str) -> Path:
-    """The folder of a program's classes. Compiled anew at each start, as Java offers, it is half the CPU."""
+    """The folder of a program's classes. Compilation at each start (Java's source launcher) takes half the
+    CPU time."""
     source, java, jars = _PROGRAMS / f"{name}.java", find_java(), Path(kafka_classpath()).parent
     release = java.resolve().parents[1] / "release"
     made_of = source.read_bytes() + (release.read_bytes() if release.is_file() else b"")
@@ -76,7 +77,7 @@ def compiled(name: str) -> Path:
 
 
 def run_all(commands: Sequence[Command], directory: Path, timeout_s: float = 360) -> list[Printed]:
-    """Run them one after the other; what each printed. `directory` gets the list of them."""
+    """Runs commands one after the other, and returns their outputs. `directory` gets the list of commands."""
     asked = directory / "commands"
     rows = [(command.main_class, *command.arguments, command.stdin, command.awaited) for command in commands]
     asked.write_text("".join("\t".join(map(_base64, row)) + "\n" for row in rows))

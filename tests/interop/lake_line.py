@@ -1,6 +1,6 @@
-"""A lake of a test's own: two topics, a configuration for one of the sinks, and what went in.
+"""A lake for one test: two topics, a configuration for one of the sinks, and the ids that were produced.
 
-Read back without Spark: Parquet by pyarrow and the manifest, Delta by deltalake.
+Tests read it without Spark: Parquet by pyarrow and the manifest, Delta by deltalake.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def create_topics(bootstrap: str, topics: tuple[str, ...], partitions: int = 2) 
 
 @dataclass
 class Line:
-    """Two topics, the folders of a job on them, and the ids that went in."""
+    """Two topics, the folders of a job on them, and the ids that were produced."""
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -48,7 +48,7 @@ class Line:
     produced: list[str] = field(default_factory=list)
 
     def raw(self, **changes: Any) -> dict[str, Any]:
-        """The configuration, as it stands in a file."""
+        """The configuration, as in a file."""
         return {
             "name": "lines",
             "kafka": {"bootstrap": self.bootstrap},
@@ -76,7 +76,7 @@ class Line:
         return path
 
     def land(self, spark: SparkSession, **changes: Any) -> list[str]:
-        """Runs the job over all there is; what it said."""
+        """Runs the job over all available records; returns its output."""
         said: list[str] = []
         (query,) = lake.start(JobContext(spark, said.append), self.config(**changes))
         query.awaitTermination(280)
@@ -91,7 +91,7 @@ class Line:
         assert producer.flush(90) == 0
 
     def produce(self, numbers: range, *, day: int = 1, **more: Any) -> None:
-        """Good events, alternating between the topics, one an hour."""
+        """Produces valid events, alternating between the topics, one an hour."""
         for number in numbers:
             self.produced.append(f"e{number}")
         for at, topic in enumerate(self.topics):
@@ -130,13 +130,13 @@ class Line:
         return rows
 
     def complete(self) -> None:
-        """All that went in is there, once."""
+        """Asserts that every produced id is in the lake once."""
         assert self.ids() == sorted(self.produced)
 
 
 def parquet_rows(lake: Path) -> list[dict[str, Any]]:
-    """By the manifest; a list that a compaction overtook is fetched again, as the manual says. A column that
-    a file lacks is null in its rows."""
+    """The rows by the manifest; a manifest that a compaction replaced is read again, as the manual says. A
+    column that a file lacks is null."""
     while True:
         rows: list[dict[str, Any]] = []
         try:

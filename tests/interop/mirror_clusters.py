@@ -1,4 +1,4 @@
-"""What the mirror's tests share: two clusters, records in and out of them, and a judge that compares."""
+"""Helpers of the mirror's tests: two clusters, producers and a reader for comparisons."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.interop.one_broker import one_broker
 
 @contextmanager
 def two_clusters(folder: Path) -> Iterator[tuple[str, str]]:
-    """The bootstraps of east and west. One broker each, and no ZooKeeper: what counts is the way between."""
+    """The bootstrap addresses of east and west: one broker each, without ZooKeeper."""
     for name in ("east", "west"):
         (folder / name).mkdir()
     with one_broker(folder / "east") as east, one_broker(folder / "west") as west:
         yield east.bootstrap, west.bootstrap
 
 
-class Held(NamedTuple):
-    """One record, as a reader has it. Its offset is left out: it differs."""
+class ReadRecord(NamedTuple):
+    """One record as a reader gets it, without its offset, which differs."""
 
     key: bytes | None
     value: bytes | None
@@ -33,7 +33,7 @@ class Held(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def read(bootstrap: str, topic: str) -> dict[int, list[Held]]:
+def read(bootstrap: str, topic: str) -> dict[int, list[ReadRecord]]:
     """All committed records of a topic, by partition, in order."""
     reader = Consumer(
         {
@@ -47,7 +47,7 @@ def read(bootstrap: str, topic: str) -> dict[int, list[Held]]:
     )
     try:
         partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
-        found: dict[int, list[Held]] = {number: [] for number in partitions}
+        found: dict[int, list[ReadRecord]] = {number: [] for number in partitions}
         reader.assign([TopicPartition(topic, number, 0) for number in partitions])
         unread = set(partitions)
         while unread:
@@ -60,14 +60,14 @@ def read(bootstrap: str, topic: str) -> dict[int, list[Held]]:
                 continue
             headers = tuple(message.headers() or ())
             found[message.partition()].append(
-                Held(message.key(), message.value(), message.timestamp()[1], headers)
+                ReadRecord(message.key(), message.value(), message.timestamp()[1], headers)
             )
         return found
     finally:
         reader.close()
 
 
-def values(held: dict[int, list[Held]]) -> list[str]:
+def values(held: dict[int, list[ReadRecord]]) -> list[str]:
     return sorted((record.value or b"").decode() for records in held.values() for record in records)
 
 
@@ -87,7 +87,7 @@ def delete(bootstrap: str, topic: str) -> None:
 
 
 def send(bootstrap: str, topic: str, texts: Sequence[str], partitions: int = 2) -> None:
-    """Keyed records, in turns to the partitions."""
+    """Sends keyed records to the partitions in turn."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number, text in enumerate(texts):
         producer.produce(topic, text.encode(), f"k{number % 5}".encode(), partition=number % partitions)
@@ -95,7 +95,7 @@ def send(bootstrap: str, topic: str, texts: Sequence[str], partitions: int = 2) 
 
 
 def send_transactions(bootstrap: str, topic: str, texts: Sequence[str], size: int) -> list[str]:
-    """The same in transactions, each third of which is aborted; the texts that were committed."""
+    """Sends records in transactions and aborts every third; returns the texts that were committed."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": f"test-{topic}"}
     producer = Producer(settings)
     producer.init_transactions(60)

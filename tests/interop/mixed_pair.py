@@ -1,6 +1,6 @@
-"""A cluster of two brokers, ours and Apache Kafka's, on a ZooKeeper of their own.
+"""A cluster of one Ottla broker and one Apache Kafka broker, on a ZooKeeper of their own.
 
-Called by the tests of mixed clusters, which start them as their stories ask.
+Called by the tests of mixed clusters, which start the brokers in the order that they need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Pair:
-    """ZooKeeper runs; the brokers are yet to be started, and `tree` to be connected."""
+    """ZooKeeper runs; the caller starts the brokers and connects `tree`."""
 
     def __init__(
         self, directory: Path, *, our_settings: Mapping[str, str], java_settings: Mapping[str, str]

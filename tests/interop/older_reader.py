@@ -1,6 +1,6 @@
-"""A connector in a process of its own, which can be killed: `older_reader.py TOPIC STREAMS KEY=VALUE…`.
+"""A connector in a child process, which a test can kill: `older_reader.py TOPIC STREAMS KEY=VALUE…`.
 
-Prints `partition offset value` for each message, and `ready` when its partitions are shared out.
+Prints `partition offset value` for each message, and `ready` when it has its partitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policies that say what they are given; `java/Policies.java` has the same for Apache Kafka.
+"""Policies that print their input; `java/Policies.java` does the same for Apache Kafka.
 
 Imported by the broker that `test_policies_like_kafka.py` starts.
 """

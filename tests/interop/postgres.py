@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own: `with postgresql() as server`. Skips where none is installed."""
+"""A PostgreSQL server for one test: `with postgresql() as server`. Skips the test where none is installed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PostgreSql:
 
 
 def programs() -> Path:
-    """Where the server's programs are; Debian keeps them out of PATH."""
+    """The folder of the server's programs; Debian keeps them out of PATH."""
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     found = str(versions[-1]) if versions else shutil.which("initdb")
     if found is None:
@@ -96,7 +96,7 @@ def postgresql() -> Iterator[PostgreSql]:
 
 
 def _as_user(command: Sequence[str]) -> list[str]:
-    """By the system's user if we are root; ends with us all the same."""
+    """The command line under the system's postgres user, if we are root; the process ends with this one."""
     if os.geteuid() != 0:
         return list(command)
     ids = ("--reuid", SYSTEM_USER, "--regid", SYSTEM_USER, "--clear-groups")

@@ -1,5 +1,4 @@
-"""`ottla-pipeline python` as a process, and the topics around it: what the files about streams in Python
-share."""
+"""`ottla-pipeline python` as a process, and its topics: helpers of the tests of streams in Python."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def create_topics(bootstrap: str, names: Iterable[str], *, partitions: int = 1, 
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[tuple[str | None, Any]]) -> None:
-    """Keys, and values as JSON; None is a tombstone."""
+    """Produces keys, and values as JSON; None is a tombstone."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
     for key, value in records:
         producer.produce(topic, None if value is None else json.dumps(value), key)
@@ -35,7 +34,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[str | None, Any]
 
 
 def read_committed(bootstrap: str, topic: str) -> list[tuple[str | None, Any]]:
-    """Keys and values of everything in a topic that is committed."""
+    """Keys and values of all committed records of a topic."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}
     reader = Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
     try:
@@ -58,7 +57,8 @@ def read_committed(bootstrap: str, topic: str) -> list[tuple[str | None, Any]]:
 
 
 class PythonJob:
-    """The command in a process group of its own, so that Python and the JVM die at the same moment."""
+    """The command in a process group of its own, so that a kill ends Python and the JVM at the same
+    moment."""
 
     def __init__(self, folder: Path, bootstrap: str, source: str, function: str, **config: Any) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class PythonJob:
         return self.process.poll() is None
 
     def finish(self) -> str:
-        """Waits for the end, which must be a good one; what it said."""
+        """Waits for a successful end; returns the output."""
         assert self.process.wait(WAIT_S) == 0, self.said[-5000:]
         return self.said
 

@@ -1,7 +1,7 @@
-"""Requests from an address of their own, and a sample of every API's request.
+"""A client with raw requests from an address of its own, and a sample request of every API.
 
-Called by the tests of authorization: on PLAINTEXT everybody is User:ANONYMOUS, so ACLs tell the stranger, who
-comes from 127.0.0.2, from the brokers themselves and from who prepares the scene, by their address.
+Called by the tests of authorization. On PLAINTEXT every client is User:ANONYMOUS, so ACLs tell the tested
+client, on 127.0.0.2, from brokers and from the setup of the test by the address.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DUMPED = re.compile(r"^Request .* is not authorized\.$", re.DOTALL)
 
 
 def allow_from_admin_host(pattern: ResourcePattern) -> Entry:
-    """Everything is allowed from 127.0.0.1."""
+    """An ACL entry that allows everything from 127.0.0.1."""
     return Entry(ANYBODY, ADMIN_HOST, Operation.ALL, Permission.ALLOW)
 
 
@@ -59,7 +59,7 @@ def allow(
     pattern: PatternType = PatternType.LITERAL,
     permission: Permission = Permission.ALLOW,
 ) -> list[AclBinding]:
-    """For the stranger."""
+    """ACL bindings for the tested client."""
     return [
         AclBinding(
             ResourcePattern(kind, name, pattern), Entry("User:ANONYMOUS", CLIENT_HOST, each, permission)
@@ -69,7 +69,7 @@ def allow(
 
 
 def write_acls(connect: str, bindings: Iterable[AclBinding] = ()) -> None:
-    """Put ACLs where brokers find them at their start: all for who comes from 127.0.0.1, and these."""
+    """Writes ACLs into ZooKeeper before brokers start: everything from 127.0.0.1, and `bindings`."""
     entries = {pattern: {allow_from_admin_host(pattern)} for pattern in EVERYTHING}
     for pattern, entry in bindings:
         entries.setdefault(pattern, set()).add(entry)
@@ -85,7 +85,7 @@ def write_acls(connect: str, bindings: Iterable[AclBinding] = ()) -> None:
 
 
 def served(port: int) -> dict[ApiKey, range]:
-    """The versions of what the broker advertises."""
+    """The versions of each API that the broker advertises."""
     with RawClient(port, ADMIN_HOST) as client:
         answer = client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
     assert isinstance(answer, ApiVersionsResponse)
@@ -98,7 +98,7 @@ def served(port: int) -> dict[ApiKey, range]:
 
 
 class RawClient:
-    """A client with raw requests, from 127.0.0.2 unless told otherwise."""
+    """A client that sends raw requests, from 127.0.0.2 by default."""
 
     def __init__(self, port: int, host: str = CLIENT_HOST) -> None:
         self._port = port
@@ -114,7 +114,7 @@ class RawClient:
             self._socket = None
 
     def ask(self, request: Message, version: int) -> Message | str:
-        """The answer, or CLOSED."""
+        """The response, or CLOSED."""
         if self._socket is None:
             self._socket = socket.create_connection(
                 ("127.0.0.1", self._port), timeout=120, source_address=(self._host, 0)
@@ -136,9 +136,9 @@ class RawClient:
 
 
 def comparable(value: object) -> Any:
-    """A response without throttle times, names of the cluster and topic settings that only Ottla has.
+    """A response without throttle times, cluster names and topic settings that only Ottla has.
 
-    Lists are sorted, and error messages remain where they are about authorization.
+    Lists are sorted; error messages remain if they are about authorization.
     """
     if isinstance(value, Struct):
         slots: tuple[str, ...] = value.__slots__
@@ -195,7 +195,8 @@ _BY_NAME: dict[str, object] = {
 
 
 def sample(cls: type[Struct], version: int, name: str) -> Any:
-    """A request about the topic `name`, or whatever else the API is about, with one of everything."""
+    """A request about the topic `name`, or about whatever the API is about, with one element in each
+    array."""
     filled = {
         item.name: _value(item.name, item.type, item, version, name)
         for item in fields_of(cls)
@@ -225,6 +226,6 @@ def _value(field: str, kind: FieldType, item: Field | None, version: int, name: 
 
 
 def requests(key: ApiKey, version: int) -> list[Message]:
-    """What to ask of an API: about a topic that is there, and about one that is not."""
+    """Sample requests of an API: about a topic that exists, and about one that does not."""
     cls = frames.REQUESTS[key]
     return [sample(cls, version, name) for name in (SECRET, ABSENT)]

@@ -37,8 +37,8 @@ def rules_file(directory: Path) -> Path:
 
 
 class Registry:
-    """`tls`: files, for a registry with --tls-certificate: the authority that has signed it, and a client's
-    key and certificate, which the questions here are asked with."""
+    """A registry process. `tls`: files for --tls-certificate: the authority that signed it, and a client's
+    key and certificate, which `ask` uses."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Registry:
             self.kill()
 
     def launch(self) -> None:
-        """Without waiting for it."""
+        """Starts the process without waiting for it."""
         self._process.start()
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class Registry:
         return SchemaRegistryClient({"url": self.url, "max.retries": 0})
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """HTTP's status and the answer; text where it is not JSON."""
+        """HTTP's status and the body; text where it is not JSON."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         try:
@@ -99,7 +99,7 @@ class Registry:
                 return error.code, _loaded(error.read())
 
     def code(self, method: str, path: str, body: Any = None) -> int:
-        """Of an error."""
+        """The error code of a response."""
         _, answer = self.ask(method, path, body)
         assert isinstance(answer, Mapping), answer
         return int(answer["error_code"])

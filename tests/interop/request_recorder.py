@@ -1,8 +1,8 @@
-"""A conversation with one broker: what was asked, and the answers in a comparable form.
+"""Requests to one broker, and its responses in a comparable form.
 
-Called by the `test_*_like_kafka.py`, which hold two such conversations side by side. Names that brokers
-invent (the UUIDs in member ids) are numbered in the order of their appearance, and lists, whose order means
-nothing in these APIs, are sorted.
+Called by the `test_*_like_kafka.py`, which compare the responses of two brokers. Names that brokers invent
+(the UUIDs in member ids) are numbered in the order of their appearance, and lists, whose order has no meaning
+in these APIs, are sorted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNKNOWN_MEMBER = 25
 
 
 class RequestRecorder:
-    """Connections of four clients to one broker, and all that was answered, by label."""
+    """Connections of four clients to one broker, and all recorded responses, by label."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -65,7 +65,7 @@ class RequestRecorder:
         return await self._connections[client].request(request, version=version, timeout_s=90)
 
     def begin(self, client: str, request: Message, version: int) -> asyncio.Task[Any]:
-        """Ask without waiting for the answer: joins wait for others."""
+        """Sends a request without waiting for the response: joins wait for others."""
         return asyncio.create_task(self.send(client, request, version))
 
     async def ask(
@@ -109,7 +109,7 @@ class RequestRecorder:
         await until(reached)
 
     async def wait_for_coordinator(self) -> None:
-        """Until the broker coordinates every group: it loads partition after partition."""
+        """Waits until the broker coordinates every group: it loads partition after partition."""
 
         async def ready() -> bool:
             found = await self.send("watcher", FindCoordinatorRequest(key="any", key_type=0), 2)
@@ -131,7 +131,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def ready(recorder: RequestRecorder) -> None:
-    """Until the broker knows that it is the controller: Kafka's serves requests before."""
+    """Waits until the broker knows that it is the controller: Kafka's broker serves requests before that."""
 
     async def knows() -> bool:
         answer: MetadataResponse = await recorder.send("watcher", MetadataRequest(topics=[]), 5)
@@ -141,7 +141,7 @@ async def ready(recorder: RequestRecorder) -> None:
 
 
 async def until_led(recorder: RequestRecorder, topics: Iterable[str]) -> None:
-    """Until the one broker there is leads every partition of these topics."""
+    """Waits until the single broker leads every partition of these topics."""
     wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
 
     async def led() -> bool:
@@ -154,7 +154,7 @@ async def until_led(recorder: RequestRecorder, topics: Iterable[str]) -> None:
 def side_by_side(
     ports: Mapping[str, int], scenario: Scenario, timeout_s: float = 300
 ) -> dict[str, dict[str, Any]]:
-    """Tell the story to every broker at the same time: name -> label -> answer."""
+    """Runs the scenario on every broker at the same time: name -> label -> response."""
 
     async def record(port: int) -> dict[str, Any]:
         async with RequestRecorder(port) as recorder:
@@ -169,12 +169,12 @@ def side_by_side(
 
 
 def same(ports: Mapping[str, int], scenario: Scenario) -> dict[str, Any]:
-    """Tell the story to Apache Kafka and to Ottla: every answer has to be the same. Returns them."""
+    """Runs the scenario on Apache Kafka and on Ottla, asserts equal responses, and returns them."""
     return compare(side_by_side(ports, scenario))
 
 
 def compare(by_broker: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Apache Kafka's answers by label, and Ottla's, which have to be the same. Returns them."""
+    """Asserts that the responses of both brokers are equal, by label, and returns Apache Kafka's."""
     kafka, ours = by_broker["Apache Kafka"], by_broker["Ottla"]
     assert kafka, "nothing was asked"
     assert ours.keys() == kafka.keys()
@@ -184,7 +184,7 @@ def compare(by_broker: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _difference(label: str, kafka: object, ours: object) -> str:
-    """The two answers, if they are long from shortly before where they part."""
+    """The two responses; long ones from shortly before the first difference."""
     texts = str(kafka), str(ours)
     at = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
     start = max(0, at - 500)
@@ -323,8 +323,11 @@ def kafka_and_ottla(
     of_ottla: Mapping[str, str] | None = None,
     classes: Path | None = None,
 ) -> Iterator[dict[str, int]]:
-    """One broker of each kind with the same settings, and some of its own, over one ZooKeeper; their ports by
-    name. `prepare` gets the connect string of each of them before it starts; `classes` are Java's."""
+    """The ports of one broker of each kind by name, over one ZooKeeper.
+
+    Both get `settings`, and some of their own. `prepare` is called with the connect string of each before it
+    starts; `classes` is a class path for Java.
+    """
     with ExitStack() as running:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)

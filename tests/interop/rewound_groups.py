@@ -1,9 +1,8 @@
 """Groups of running members that are rewound: Java's, librdkafka's and our consumers, beside a producer.
 
 Called by the tests of live rewinds. The members start far in the log (FAR) and are rewound to its start (TO).
-From the first record that a member gets from there, it gets none from its old position, and together the
-members get every record from TO on. Members commit after every record, so that commits are under way when the
-group is rewound.
+After the first record from TO, a member gets none from its old position, and together the members get every
+record from TO on. Members commit after every record, so that commits are in flight during the rewind.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ JAVA_ASSIGNORS = {
 
 @contextmanager
 def written_topic(bootstrap: str, replicas: int) -> Iterator[str]:
-    """RECORDS in each partition, and a few more all the time."""
+    """A topic with RECORDS in each partition, and a producer that adds records slowly."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = ConfluentAdmin({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, replicas)])[name].result(60)
@@ -71,7 +70,7 @@ def written_topic(bootstrap: str, replicas: int) -> Iterator[str]:
 
 
 class Member:
-    """What a consumer got, in this order; it closes with the block."""
+    """The records that a consumer got, in order; it closes with the block."""
 
     def __init__(
         self, group: str, topic: str, bootstrap: str, instance_id: str | None, assignor: str
@@ -88,7 +87,7 @@ class Member:
 
     @property
     def after(self) -> list[tuple[int, int, int]]:
-        """From the first record of after the rewind."""
+        """The records from the first one after the rewind."""
         for place, (_, first, _) in enumerate(self.got):
             if first < BETWEEN:
                 return self.got[place:]
@@ -233,7 +232,7 @@ def ours(member: Member, stopping: threading.Event) -> None:
 
 
 class GroupOfTopic:
-    """A group of the test's own, whose offsets are at FAR."""
+    """A group for one test, with committed offsets at FAR."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.name, self.bootstrap, self.topic = f"g-{uuid.uuid4().hex[:8]}", bootstrap, topic
@@ -262,12 +261,12 @@ class GroupOfTopic:
         return found
 
     def rewind(self) -> None:
-        """To TO, while its members run."""
+        """Rewinds the group to TO, while its members run."""
         self.alter(dict.fromkeys(self.partitions, TO), live=True)
 
 
 class RunningGroup(GroupOfTopic):
-    """Members that start at FAR."""
+    """Running members that start at FAR."""
 
     def __init__(
         self,
@@ -328,7 +327,8 @@ class RunningGroup(GroupOfTopic):
         return seen
 
     def check_nothing_old(self) -> None:
-        """From the rewind on, every record from TO, without a gap, and none from the old position."""
+        """Asserts that from the rewind on, members got every record from TO, without a gap, and none from the
+        old position."""
         committed = {tp.partition: offset for tp, offset in self.committed().items()}
         for partition, offsets in self.seen_after().items():
             assert offsets, f"nothing of partition {partition}"

@@ -1,8 +1,8 @@
-"""A made data set with nested records whose schema grows: orders of a shop, the same ones from the same seed.
+"""Sample data with nested records and a schema that evolves: orders of a shop, reproducible from a seed.
 
 - v1: an order with its lines (a record in an array) and the customer's name.
 - v2: a nested address, null by default; a line has a discount (a decimal), 0 by default; marks (a map).
-- v3: `customer` is called `buyer` (an alias says so), in it `name` is called `full_name`.
+- v3: `customer` is renamed `buyer` (by an alias), and its `name` is renamed `full_name`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SCHEMAS = _schemas()
 
 
 def order(number: int, version: int) -> dict[str, Any]:
-    """Order `number` as version 1, 2 or 3 of the schema has it."""
+    """Order `number` in version 1, 2 or 3 of the schema."""
     chance = random.Random(number)
     who = chance.choice(["Ada", "Grace", "Edsger", "Barbara"])
     lines: list[dict[str, Any]] = [
@@ -83,7 +83,7 @@ def order(number: int, version: int) -> dict[str, Any]:
 
 
 def as_third(made: dict[str, Any]) -> dict[str, Any]:
-    """An order of any version as a reader of version 3 has it."""
+    """An order of any version as a reader with version 3 gets it."""
     found = {"address": None, "marks": {}} | made
     if "customer" in found:
         found["buyer"] = {"full_name": found.pop("customer")["name"]}
@@ -127,7 +127,7 @@ JSON_SCHEMAS: list[dict[str, Any]] = [
 
 
 def json_order(number: int, version: int) -> dict[str, Any]:
-    """Order `number` as version 1 or 2 of the JSON Schema has it."""
+    """Order `number` in version 1 or 2 of the JSON Schema."""
     made: dict[str, Any] = json.loads(json.dumps(order(number, version), default=str))
     made["at"] = order(number, version)["at"].isoformat().replace("+00:00", "Z")
     for line in made["lines"]:

@@ -1,7 +1,7 @@
-"""Secured brokers for tests, and raw conversations with them: Apache Kafka's and ours, set up alike.
+"""Secured brokers, Apache Kafka's and ours with the same settings, and raw connections to them.
 
-`SECURED` are the settings of a broker with a listener of every protocol, the brokers among themselves over
-PLAINTEXT; `SaslTalk` speaks SASL by hand.
+`SECURED` are the settings of a broker with a listener of every protocol and PLAINTEXT between brokers;
+`RawSaslConnection` sends SASL messages one by one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Place:
         self.client_p12 = self.authority.sign("Bert", unit="Clients").write_pkcs12(directory / "client.p12")
 
     def settings(self, ports: dict[str, int], host: str = "127.0.0.1") -> dict[str, str]:
-        """Of a broker with these listeners: protocol -> port."""
+        """The settings of a broker with these listeners: protocol -> port."""
         return {
             "listeners": ",".join(f"{protocol}://{host}:{port}" for protocol, port in ports.items()),
             "ssl.keystore.type": "PEM",
@@ -94,12 +94,12 @@ def write_properties(path: Path, properties: dict[str, str]) -> str:
     return str(path)
 
 
-class Gone(Exception):
+class ConnectionClosed(Exception):
     """The broker has closed the connection."""
 
 
 class RawSaslConnection:
-    """A connection by hand: requests are sent as they are, whatever state the broker is in."""
+    """A raw connection: it sends each request in any state of the broker's authentication."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         sock = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -116,7 +116,7 @@ class RawSaslConnection:
         self._sock.sendall(len(data).to_bytes(4, "big") + data)
 
     def receive(self) -> bytes:
-        """The next frame. Raises Gone."""
+        """The next frame. Raises ConnectionClosed."""
         size = int.from_bytes(self._read(4), "big")
         return self._read(size)
 
@@ -128,12 +128,12 @@ class RawSaslConnection:
             except (ConnectionResetError, ssl.SSLEOFError):
                 piece = b""
             if not piece:
-                raise Gone
+                raise ConnectionClosed
             data += piece
         return data
 
     def ask(self, request: Message, version: int) -> Message:
-        """Raises Gone."""
+        """Sends a request and returns the response. Raises ConnectionClosed."""
         self._correlation += 1
         frame = frames.encode_request(request, version, self._correlation, "raw")
         self._sock.sendall(frame)
@@ -152,14 +152,14 @@ class RawSaslConnection:
         return answer
 
     def log_in(self, user: str = ANNA, password: str = ANNAS_PASSWORD) -> SaslAuthenticateResponse:
-        """By PLAIN."""
+        """Logs in by PLAIN."""
         self.handshake("PLAIN")
         return self.authenticate(plain_token(user, password))
 
     def log_in_by_scram(
         self, mechanism: str, user: str, password: str, *, by_token: bool = False
     ) -> SaslAuthenticateResponse:
-        """The first answer that is an error, or the last."""
+        """Logs in by SCRAM; returns the first response with an error, or the last."""
         self.handshake(mechanism)
         client = ScramClient(mechanism, user, password, by_token=by_token)
         answer = self.authenticate(client.first())

@@ -1,7 +1,7 @@
-"""A ZooKeeper that lets nobody in who has not authenticated, for brokers of both kinds.
+"""A ZooKeeper that requires authentication, for brokers of both kinds.
 
 Its plain port takes SASL, its secure port TLS with a client certificate, and SASL on top. `tree` is the
-superuser, who sees every node with its ACL.
+superuser, which sees every node with its ACL.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ ssl.trustStore.location={self.trusted}
         return f"127.0.0.1:{self.secure_port}"
 
     def tls(self, keystore: Path | None = None, trusted: Path | None = None) -> dict[str, str]:
-        """Settings of a broker that shows this certificate."""
+        """Settings of a broker that presents this certificate."""
         return {
             "zookeeper.ssl.client.enable": "true",
             "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -91,17 +91,17 @@ ssl.trustStore.location={self.trusted}
         }
 
     def java_options(self, user: str = USER, password: str = PASSWORD) -> str:
-        """Of a broker that logs in as this user."""
+        """JVM options of a broker that logs in as this user."""
         file = self.directory / f"{user}-{len(password)}.jaas"
         file.write_text(f'Client {{ {_MODULE} required username="{user}" password="{password}"; }};')
         return f"-Djava.security.auth.login.config={file}"
 
     def environment(self, options: str) -> list[str]:
-        """What is put before `ottla broker`."""
+        """The command prefix that sets the environment of `ottla broker`."""
         return ["env", f"{JAVA_OPTIONS}={options}"]
 
     def acls(self, chroot: str) -> dict[str, frozenset[Acl]]:
-        """Of every node below the chroot, by its path there; the chroot itself is "/"."""
+        """The ACLs of every node below the chroot, by its path there; the chroot itself is "/"."""
         found: dict[str, frozenset[Acl]] = {}
         waiting = [chroot]
         while waiting:
@@ -116,5 +116,5 @@ ssl.trustStore.location={self.trusted}
 
 
 def access(settings: dict[str, str], options: str = "") -> ZooKeeperAccess:
-    """As `ottla broker` has it from its settings and KAFKA_OPTS."""
+    """The ZooKeeper access that `ottla broker` derives from its settings and KAFKA_OPTS."""
     return ZooKeeperAccess.of(BrokerConfig.from_properties(settings), java_properties(options))

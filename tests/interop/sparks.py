@@ -1,6 +1,6 @@
-"""Spark for test files: what the fixtures `spark` and `quick_spark` of conftest.py are made of.
+"""Spark sessions of tests, for the fixtures `spark` and `quick_spark` of conftest.py.
 
-PySpark keeps its JVM when a session is stopped: the files of a process share one, warm after the first.
+PySpark keeps its JVM when a session is stopped: the test files of a process share it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUBMIT_ARGS = f'--conf "spark.driver.defaultJavaOptions={QUICK_JAVA}" pyspark-sh
 
 @contextmanager
 def session_of(*settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session with these settings, later ones before earlier; skips where there is no Java."""
+    """A session with these settings, later ones override earlier ones; skips where there is no Java."""
     try:
         check_java()
     except JavaMissing as missing:

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from oracles import needs_kafka_jars
 from request_recorder import kafka_and_ottla
-from two_clients import CONSUMERS, PRODUCERS, Found, Place, Reading, Sending, what_went_wrong
+from two_clients import CONSUMERS, PRODUCERS, Found, Place, Reading, Sending, error_text
 
 from ottla.client.errors import ClientError
 
@@ -225,7 +225,7 @@ def _outcome(call: Callable[[], object]) -> object:
     try:
         return call()
     except (ClientError, KafkaException) as error:
-        return what_went_wrong(error)
+        return error_text(error)
 
 
 def test_transactions_alike(same: Compare) -> None:

@@ -41,7 +41,7 @@ runpy.run_path(PATH, run_name="__main__")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("old")
     ready = directory / "ready"
-    script = OLD_BROKER.replace("PATH", repr(str(Path(__file__).with_name("single_broker.py"))))
+    script = OLD_BROKER.replace("PATH", repr(str(Path(__file__).with_name("one_broker.py"))))
     command = [sys.executable, "-c", script, str(directory / "data"), str(ready)]
     broker = ChildProcess("old broker", command, log=directory / "broker.log")
     broker.start()

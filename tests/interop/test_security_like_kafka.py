@@ -41,7 +41,7 @@ from tests.interop.secured import (
     JAAS,
     OAUTH_MODULE,
     SCRAM_MODULE,
-    Gone,
+    ConnectionClosed,
     Place,
     RawSaslConnection,
 )
@@ -142,7 +142,7 @@ def test_plain_turns_others_away_with_kafkas_words(pair: Pair, token: bytes) -> 
             connection.handshake("PLAIN")
             answer = connection.authenticate(token)
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            with pytest.raises(Gone):
+            with pytest.raises(ConnectionClosed):
                 connection.receive()
             return answer
 
@@ -156,7 +156,7 @@ def test_mechanisms_that_are_not_enabled(pair: Pair) -> None:
             with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
                 answer = connection.handshake("GSSAPI", version)
                 answers.append((answer.error_code, sorted(answer.mechanisms)))
-                with pytest.raises(Gone):
+                with pytest.raises(ConnectionClosed):
                     connection.receive()
         return answers
 
@@ -179,7 +179,7 @@ def test_what_comes_out_of_turn_ends_the_connection(pair: Pair) -> None:
                 *fine, last = steps
                 for step in fine:
                     step(connection)
-                with pytest.raises(Gone):
+                with pytest.raises(ConnectionClosed):
                     last(connection)
                 return True
 
@@ -212,7 +212,7 @@ def test_tokens_without_frames_follow_the_old_handshake(pair: Pair) -> None:
         with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
             connection.handshake("PLAIN", 0)
             connection.send(plain_token(ANNA, "falsch"))
-            with pytest.raises(Gone):
+            with pytest.raises(ConnectionClosed):
                 connection.receive()
         return known
 
@@ -231,12 +231,12 @@ def test_saying_again_who_one_is(pair: Pair) -> None:
         with RawSaslConnection(ports["SESSIONS"]) as connection:
             connection.log_in()
             answers.append(connection.log_in("bert", "bert"))
-            with pytest.raises(Gone):
+            with pytest.raises(ConnectionClosed):
                 connection.receive()
         with RawSaslConnection(ports["SESSIONS"]) as connection:
             connection.log_in()
             answers.append(connection.handshake("SCRAM-SHA-256").error_code)
-            with pytest.raises(Gone):
+            with pytest.raises(ConnectionClosed):
                 connection.authenticate(b"x")
         with RawSaslConnection(ports["PLAINTEXT"]) as connection:
             answers.append(connection.handshake("PLAIN").error_code)
@@ -254,7 +254,7 @@ def test_a_session_that_is_over_ends_with_the_next_request(pair: Pair) -> None:
             def over() -> bool:
                 try:
                     _brokers(connection)
-                except Gone:
+                except ConnectionClosed:
                     return True
                 return False
 
@@ -523,7 +523,7 @@ def test_unsecured_tokens_of_oauth(pair: Pair) -> None:
                 connection.handshake("OAUTHBEARER")
                 try:
                     answer = connection.authenticate(message)
-                except Gone:
+                except ConnectionClosed:
                     answers.append("gone")
                     continue
                 hours = round(answer.session_lifetime_ms / 3_600_000)
@@ -563,7 +563,7 @@ def test_a_token_that_cannot_be_read_is_answered(pair: Pair, claims: str) -> Non
             connection.handshake("OAUTHBEARER")
             first = connection.authenticate(message)
             last = connection.authenticate(b"\x01")
-            with pytest.raises(Gone):
+            with pytest.raises(ConnectionClosed):
                 connection.receive()
             return first.error_code, bytes(first.auth_bytes), last.error_code, last.error_message
 
@@ -580,7 +580,7 @@ def test_tls_asks_for_a_certificate(pair: Pair) -> None:
         with RawSaslConnection(ports["SSL"], pair.place.trusting(certificate=True)) as connection:
             known = _brokers(connection)
         with (
-            pytest.raises((Gone, ssl.SSLError)),
+            pytest.raises((ConnectionClosed, ssl.SSLError)),
             RawSaslConnection(ports["SSL"], pair.place.trusting()) as connection,
         ):
             _brokers(connection)
@@ -594,7 +594,7 @@ def test_what_is_not_tls_is_turned_away(pair: Pair) -> None:
         with RawSaslConnection(ports["SSL"]) as connection:
             try:
                 return connection.ask(MetadataRequest(topics=[]), 5)
-            except (Gone, OSError, MemoryError):
+            except (ConnectionClosed, OSError, MemoryError):
                 return "gone"
 
     assert pair.same(scenario) == "gone"

@@ -35,15 +35,15 @@ from transaction_requests import (
     add_many,
     add_offsets,
     batch,
-    begun,
     commit_offset,
-    coordinator_found,
     end,
     init,
+    initialized,
     marker,
     produce,
-    wait_for_stable_end,
+    wait_for_stable_offset,
     wait_for_state,
+    wait_for_transaction_coordinator,
 )
 
 from ottla.cli.main import main
@@ -77,7 +77,7 @@ async def prepare(recorder: RequestRecorder) -> None:
     topics = [row(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
     await recorder.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
     await until_led(recorder, TOPICS)
-    await coordinator_found(recorder)
+    await wait_for_transaction_coordinator(recorder)
     await recorder.wait_for_coordinator()
 
 
@@ -93,7 +93,7 @@ def test_beginnings(ports: dict[str, int]) -> None:
         )
         for version in range(6):
             await recorder.ask(f"v{version}", "anna", init("i"), version, ignoring=PRODUCER)
-        one = await begun(recorder, "i")
+        one = await initialized(recorder, "i")
         for version in (3, 4, 5):
             unknown_producer = init("i", producer_id=one.id + 500, epoch=one.epoch)
             await recorder.ask(f"another producer, v{version}", "anna", unknown_producer, version)
@@ -104,7 +104,7 @@ def test_beginnings(ports: dict[str, int]) -> None:
             await recorder.ask(label, "anna", goes_on, 4, ignoring=PRODUCER)
         await recorder.ask("another begins", "anna", init("i"), 4, ignoring=PRODUCER)
         await recorder.ask("so that the first is fenced", "anna", goes_on, 4)
-        two = await begun(recorder, "i")
+        two = await initialized(recorder, "i")
         await recorder.send("anna", add(two, {"t": [0]}), 3)
         await recorder.ask("in the midst of a transaction", "anna", init("i"), 4)
         await wait_for_state(recorder, "i", "CompleteAbort")
@@ -116,7 +116,7 @@ def test_beginnings(ports: dict[str, int]) -> None:
 
 def test_partitions_are_added(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one = await begun(recorder, "a")
+        one = await initialized(recorder, "a")
         for version in range(4):
             for label, producer in (
                 ("no id", one._replace(transactional_id="")),
@@ -146,8 +146,8 @@ def test_partitions_are_added(ports: dict[str, int]) -> None:
 
 def test_partitions_are_verified(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one, two = await begun(recorder, "v1"), await begun(recorder, "v2")
-        three = await begun(recorder, "v3")
+        one, two = await initialized(recorder, "v1"), await initialized(recorder, "v2")
+        three = await initialized(recorder, "v3")
         await recorder.send("anna", add(one, {"t": [0]}), 3)
         for version in (4, 5):
             for verify_only in (True, False):
@@ -173,7 +173,7 @@ def test_partitions_are_verified(ports: dict[str, int]) -> None:
 
 def test_ends(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one = await begun(recorder, "e")
+        one = await initialized(recorder, "e")
         for version in range(5):
             for label, producer in (
                 ("no id", one._replace(transactional_id="")),
@@ -201,7 +201,7 @@ def test_ends(ports: dict[str, int]) -> None:
 
 def test_batches_need_a_transaction(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one, two = await begun(recorder, "b1"), await begun(recorder, "b2")
+        one, two = await initialized(recorder, "b1"), await initialized(recorder, "b2")
         for version in (3, 7, 9, 10, 11):
             early = produce("b1", "v", {0: batch(one, 0, b"early")})
             await recorder.ask(f"not added, v{version}", "anna", early, version)
@@ -259,12 +259,12 @@ async def begun_again(recorder: RequestRecorder, producer: Producer) -> Producer
     """The next producer, once the transaction of the last is aborted."""
     await recorder.send("anna", init(producer.transactional_id), 4)
     await wait_for_state(recorder, producer.transactional_id, "CompleteAbort")
-    return await begun(recorder, producer.transactional_id)
+    return await initialized(recorder, producer.transactional_id)
 
 
 def test_offsets_in_a_transaction(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one = await begun(recorder, "o")
+        one = await initialized(recorder, "o")
         stable = fetch_offsets("go", {"t": [0]})
         stable.require_stable = True
         for version in range(5):
@@ -306,7 +306,7 @@ def test_members_commit_in_a_transaction(ports: dict[str, int]) -> None:
         joined = await recorder.send("carl", join("gm", member), 9)
         assert joined.error_code == 0
         await recorder.send("carl", sync("gm", 1, member, {member: b"all"}), 5)
-        one = await begun(recorder, "om")
+        one = await initialized(recorder, "om")
         await recorder.send("anna", add_offsets(one, "gm"), 3)
         for label, generation, who in (
             ("the member", 1, member),
@@ -325,8 +325,8 @@ def test_members_commit_in_a_transaction(ports: dict[str, int]) -> None:
 
 def test_markers_by_hand(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        await begun(recorder, "m")
-        one = await begun(recorder, "m")
+        await initialized(recorder, "m")
+        one = await initialized(recorder, "m")
         await recorder.send("anna", add(one, {"w": [0]}), 3)
         await recorder.ask("a record", "anna", produce("m", "w", {0: batch(one, 0, b"x")}), 9)
         await recorder.ask("nothing", "anna", m.WriteTxnMarkersRequest(), 1)
@@ -338,7 +338,7 @@ def test_markers_by_hand(ports: dict[str, int]) -> None:
         abort = marker(one, {"w": [0, 1], "nope": [0]}, commit=False, coordinator_epoch=5)
         await recorder.ask("an abort", "anna", abort, 1)
         await recorder.ask("an older coordinator", "anna", marker(one, {"w": [0]}, commit=True), 0)
-        await wait_for_stable_end(recorder, "w", 0, 2)
+        await wait_for_stable_offset(recorder, "w", 0, 2)
         producers = m.DescribeProducersRequest.TopicRequest(name="w", partition_indexes=[0, 1])
         answer = await recorder.send("anna", m.DescribeProducersRequest(topics=[producers]), 0)
         recorder.note("producers", answer, ignoring=(*PRODUCER, "last_timestamp"))
@@ -348,7 +348,7 @@ def test_markers_by_hand(ports: dict[str, int]) -> None:
 
 def test_lists(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
-        one, two = await begun(recorder, "l1"), await begun(recorder, "l2")
+        one, two = await initialized(recorder, "l1"), await initialized(recorder, "l2")
         await recorder.send("anna", add(one, {"t": [0]}), 3)
         await recorder.send("anna", add(two, {"t": [0]}), 3)
         await recorder.send("anna", end(two, commit=True), 3)
@@ -390,7 +390,7 @@ async def hang(recorder: RequestRecorder, prefix: str = "k") -> None:
     """Producers of a tool's story: one whose transaction is open, one whose is over, and one that hangs: in a
     log, where its coordinator knows nothing of it."""
     ids = [f"{prefix}-{name}" for name in ("open", "over", "hanging")]
-    one, two, hanging = [await begun(recorder, name) for name in ids]
+    one, two, hanging = [await initialized(recorder, name) for name in ids]
     for producer in (one, two):
         await recorder.send("anna", add(producer, {"x": [0]}), 3)
         answer = await recorder.send("anna", produce(producer[0], "x", {0: batch(producer, 0, b"x")}), 9)
@@ -415,7 +415,7 @@ async def verify_again(recorder: RequestRecorder) -> None:
 
     async def refused() -> bool:
         name = f"k-late-{next(numbers)}"  # One that slipped in goes on unasked.
-        other = await begun(recorder, name)
+        other = await initialized(recorder, name)
         answer = await recorder.send("anna", produce(name, "y", {0: batch(other, 0, b"late")}), 9)
         return bool(answer.responses[0].partition_responses[0].error_code)
 

@@ -37,8 +37,8 @@ def init(
     )
 
 
-async def begun(recorder: RequestRecorder, transactional_id: str) -> Producer:
-    """A producer that came again until it was let in."""
+async def initialized(recorder: RequestRecorder, transactional_id: str) -> Producer:
+    """Initializes the producer, with retries while the coordinator returns a retriable error."""
     while True:
         answer = await recorder.send("anna", init(transactional_id), 4)
         if answer.error_code == 0:
@@ -47,8 +47,8 @@ async def begun(recorder: RequestRecorder, transactional_id: str) -> Producer:
         await asyncio.sleep(0.05)
 
 
-async def coordinator_found(recorder: RequestRecorder) -> None:
-    """Until `__transaction_state` is there, with all its leaders."""
+async def wait_for_transaction_coordinator(recorder: RequestRecorder) -> None:
+    """Waits until all partitions of `__transaction_state` have leaders."""
 
     async def found() -> bool:
         keys = [f"id{number}" for number in range(20)]
@@ -57,7 +57,7 @@ async def coordinator_found(recorder: RequestRecorder) -> None:
 
     await until(found)
     for number in range(20):
-        await begun(recorder, f"id{number}")
+        await initialized(recorder, f"id{number}")
 
 
 def _topics(
@@ -68,7 +68,7 @@ def _topics(
 
 
 def add(producer: Producer, partitions: Mapping[str, Sequence[int]]) -> m.AddPartitionsToTxnRequest:
-    """As clients ask: versions 0 to 3."""
+    """AddPartitionsToTxn as clients send it: versions 0 to 3."""
     return m.AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=producer.transactional_id,
         v3_and_below_producer_id=producer.id,
@@ -80,7 +80,7 @@ def add(producer: Producer, partitions: Mapping[str, Sequence[int]]) -> m.AddPar
 def add_many(
     *wanted: tuple[Producer, Mapping[str, Sequence[int]]], verify_only: bool
 ) -> m.AddPartitionsToTxnRequest:
-    """As brokers ask: versions 4 and 5."""
+    """AddPartitionsToTxn as brokers send it: versions 4 and 5."""
     return m.AddPartitionsToTxnRequest(
         transactions=[
             m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
@@ -187,8 +187,8 @@ async def wait_for_state(recorder: RequestRecorder, transactional_id: str, *stat
     await until(reached)
 
 
-async def wait_for_stable_end(recorder: RequestRecorder, topic: str, partition: int, offset: int) -> None:
-    """Until a reader of committed records could get as far as that."""
+async def wait_for_stable_offset(recorder: RequestRecorder, topic: str, partition: int, offset: int) -> None:
+    """Waits until the last stable offset is at least this."""
     part = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=-1)
     row = m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])
 

@@ -1,7 +1,7 @@
-"""Ottla's client and confluent-kafka behind one face, so that a story is told with either.
+"""Ottla's client and confluent-kafka behind one interface, so that a scenario runs with either.
 
-Called by `test_client_like_confluent.py`. Only what a user sees goes through here, in words that both have:
-places, records, what listeners were told, and what an error says.
+Called by `test_client_like_confluent.py`. The interface has what a user sees, in common terms: partitions,
+records, rebalance callbacks, and error texts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Sending(Protocol):
     def send(
         self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
     ) -> Callable[[], Outcome]:
-        """`partition`, `timestamp_ms`, `headers`. What is returned waits for the outcome."""
+        """Sends with `partition`, `timestamp_ms` and `headers`. The returned function waits for the
+        outcome."""
         ...
 
     def flush(self) -> None: ...
@@ -61,11 +62,11 @@ class Reading(Protocol):
     def assign(self, places: Sequence[Place]) -> None: ...
     def assignment(self) -> set[int]: ...
     def poll(self, timeout_s: float = 0.1, most: int = 500) -> list[Found]:
-        """Raises KeyError with what went wrong."""
+        """Records. Raises KeyError with the error."""
         ...
 
     def at_end(self) -> bool:
-        """Whether there is nothing more, as far as brokers have said."""
+        """Whether all known records have been read."""
         ...
 
     def seek(self, place: Place, offset: int) -> None: ...
@@ -80,8 +81,8 @@ class Reading(Protocol):
     def close(self) -> None: ...
 
 
-def what_went_wrong(error: object) -> str:
-    """In words that do not depend on who says it."""
+def error_text(error: object) -> str:
+    """The error as text that does not depend on the client."""
     if isinstance(error, KafkaException):
         error = error.args[0]
     if isinstance(error, confluent_kafka.KafkaError):
@@ -124,7 +125,7 @@ class OurProducer:
             try:
                 metadata: RecordMetadata = future.result(WAIT_S)
             except errors.ClientError as error:
-                return what_went_wrong(error)
+                return error_text(error)
             return metadata.partition, metadata.offset
 
         return outcome
@@ -176,7 +177,7 @@ class OurConsumer:
         try:
             taken = self._consumer.poll(timeout_s, most)
         except errors.ClientError as error:
-            raise KeyError(what_went_wrong(error)) from error
+            raise KeyError(error_text(error)) from error
         return [
             Found(r.topic, r.partition, r.offset, r.timestamp_ms, r.key, r.value, tuple(r.headers))
             for rows in taken.values()
@@ -205,7 +206,7 @@ class OurConsumer:
         callbacks: list[str] = []
         self._consumer.commit_nowait(
             _ours(offsets),
-            lambda _, error: callbacks.append("done" if error is None else what_went_wrong(error)),
+            lambda _, error: callbacks.append("done" if error is None else error_text(error)),
         )
         _until(lambda: callbacks)
         return callbacks[0]
@@ -273,9 +274,7 @@ class TheirProducer:
         callbacks: list[Outcome] = []
 
         def on_delivery(error: Any, message: Any) -> None:
-            callbacks.append(
-                (message.partition(), message.offset()) if error is None else what_went_wrong(error)
-            )
+            callbacks.append((message.partition(), message.offset()) if error is None else error_text(error))
 
         names = {"timestamp_ms": "timestamp"}
         given: dict[str, Any] = {names.get(name, name): value for name, value in more.items()}
@@ -283,7 +282,7 @@ class TheirProducer:
         try:
             self._producer.produce(topic, value, key, **given)
         except KafkaException as error:
-            callbacks.append(what_went_wrong(error))
+            callbacks.append(error_text(error))
 
         def arrived() -> bool:
             if not callbacks:
@@ -361,7 +360,7 @@ class TheirConsumer:
                     assert partition is not None
                     self._ended.add((topic, partition))
                 elif error.code() != error.UNKNOWN_TOPIC_OR_PART:  # told beside the records
-                    raise KeyError(what_went_wrong(error))
+                    raise KeyError(error_text(error))
                 continue
             assert partition is not None
             assert offset is not None

@@ -75,6 +75,9 @@ async def open_logs(context: BrokerContext, deletion_policies: dict[str, Deletio
         topic_defaults(config),
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        files=context.ports.files,
+        source=context.ports.random,
+        run_parallel=context.ports.run_parallel,
     )
     logs.maintenance.deletion_policies = deletion_policies
     await asyncio.to_thread(logs.load, context.clock(), await _read_topic_configs(context.store))
