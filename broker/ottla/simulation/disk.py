@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from ottla.ports.files import Buffer, DiskUsage, FileStatus, Path
@@ -313,6 +314,19 @@ class ProcessFiles:
         if opened.file.locked_by is not None:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         opened.file.locked_by = opened
+
+    def is_locked(self, fd: int, /) -> bool:
+        self._enter()
+        opened = self._descriptor(fd)
+        return opened.file.locked_by not in (None, opened)
+
+    @contextmanager
+    def view(self, fd: int, /) -> Iterator[memoryview]:
+        self._enter()
+        yield memoryview(bytes(self._descriptor(fd).file.data))
+
+    def advise_sequential(self, fd: int, length: int, /) -> None:
+        """No effect."""
 
     def sendfile(self, out_fd: int, in_fd: int, position: int, count: int, /) -> int:
         data = self.pread(in_fd, count, position)

@@ -280,7 +280,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def sock_connect(self, sock: Any, address: Any) -> None:
         await sock.connect(*address[:2])
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         socket = self.sockets[fd]
         if socket.reader is not None:
             socket.reader.cancel()
@@ -295,7 +295,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         socket.reader = None
         return True
 
-    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         socket = self.sockets[fd]
         if socket.writer is not None:
             socket.writer.cancel()
