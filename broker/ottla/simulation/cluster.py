@@ -21,10 +21,13 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from ottla.client import AdminClient
+from ottla.client.errors import ClientError
 from ottla.environment import Environment, environment
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import StoreError
 from ottla.ports import Ports
+from ottla.protocol.errors import KafkaError
 from ottla.server.assembly.broker import Broker, StartupError
 from ottla.simulation.disk import ProcessFiles, SimulatedDisk
 from ottla.simulation.ensemble import HOST, Ensemble, EnsembleStore
@@ -37,6 +40,9 @@ WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
+
+EXPECTED: Final = (StoreError, OSError, KafkaError, ClientError)
+"""Errors that faults cause, and that brokers may log with their stack traces. Others are mistakes."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
@@ -195,15 +201,20 @@ class Cluster:
         try:
             return self.loop.run(scenario)
         finally:
+            handler.cluster = None
+            self._end()
             root.removeHandler(handler)
             root.setLevel(level)
             root.propagate = propagate
-            self._end()
 
     def _end(self) -> None:
-        for machine in self.machines.values():
-            if machine.process is not None:
-                machine.process.kill()
+        """Kill what still runs."""
+        processes = [machine.process for machine in self.machines.values()]
+        for process in [*processes, *self.clients.values()]:
+            if process is not None:
+                process.kill()
+        self.loop.on_problem = lambda process, context: None
+        self.loop.close()
 
     @property
     def bootstrap(self) -> str:
@@ -403,18 +414,20 @@ class _TimelineHandler(logging.Handler):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
-        self._cluster = cluster
+        self.cluster: Cluster | None = cluster
+        """None at the end of the run."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        cluster = self.cluster
         process = CURRENT.get()
+        if cluster is None or (process is not None and not process.alive):
+            return
         name = "simulation" if process is None else process.name
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             problem = record.exc_info[1]
             text += f": {problem!r}"
-            if process is None or process.alive:
+            if not isinstance(problem, EXPECTED):
                 trace = "".join(traceback.format_exception(problem))
-                self._cluster.problems.append(f"{self._cluster.loop.now:.4f} {name}: {text}\n{trace}")
-        self._cluster.timeline.append(
-            Event(self._cluster.loop.now, name, f"{record.levelname.lower()}: {text}")
-        )
+                cluster.problems.append(f"{cluster.loop.now:.4f} {name}: {text}\n{trace}")
+        cluster.note(name, f"{record.levelname.lower()}: {text}")

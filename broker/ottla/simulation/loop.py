@@ -332,8 +332,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         try:
             return self.run_until_complete(work)
         finally:
-            for process_tasks in self.graveyard:
-                del process_tasks
             if enabled:
                 gc.enable()
 
@@ -346,4 +344,5 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def close(self) -> None:
         self.ready.clear()
         self._heap.clear()
+        self.graveyard.clear()
         super().close()

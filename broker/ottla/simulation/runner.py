@@ -8,7 +8,10 @@ seeds on several cores with a summary.
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import random
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +64,20 @@ class Result:
 
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
+    try:
+        return _simulate(run)
+    finally:
+        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        logging.disable(logging.CRITICAL)
+        gc.collect()
+        logging.disable(logging.NOTSET)
+        sys.unraisablehook = hook
+
+
+def _simulate(run: Plan) -> Result:
     began = time.perf_counter()
-    choices = Cluster(run.seed).random("run")
+    choices = random.Random(f"{run.seed} run")
     is_durable = choices.random() < 0.25
     settings = {"log.flush.interval.messages": "1"} if is_durable else {}
     cluster = Cluster(run.seed, settings=settings)
