@@ -112,8 +112,10 @@ async def start_request_processing(
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
-    dispatcher.meters = RequestTimeMeters(replication.quotas.requests, context.clock)
-    dispatcher.large = LargeRequests(loop)
+    dispatcher.meters = RequestTimeMeters(
+        replication.quotas.requests, context.clock, context.ports.clock.monotonic_s
+    )
+    dispatcher.large = LargeRequests(loop, context.ports.clock)
     handlers: tuple[Handler, ...] = (
         *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),
         *_cluster_handlers(context, replication, dynamic, coordinators, topic_creator, dispatcher),
