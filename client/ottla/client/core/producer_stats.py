@@ -7,7 +7,7 @@ those of the producer are sums over the topics.
 from __future__ import annotations
 
 from ottla.client.core.batches import Batch
-from ottla.client.core.stats import Figures, Stat, Window, average, happened, maximum, summed, timed
+from ottla.client.core.stats import MetricValues, Stat, Window, average, happened, maximum, summed, timed
 
 
 class _TopicStats:
@@ -65,7 +65,7 @@ class ProducerStats:
     def was_split(self, now: float) -> None:
         self._splits.record(1, now)
 
-    def figures(self, now: float) -> Figures:
+    def figures(self, now: float) -> MetricValues:
         """Metrics of the whole producer."""
         topics = list(self._topics.values())
         sizes = [topic.bytes for topic in topics]
@@ -80,7 +80,7 @@ class ProducerStats:
             **happened("batch-split", self._splits, now=now),
         }
 
-    def by_topic(self, now: float) -> dict[str, Figures]:
+    def by_topic(self, now: float) -> dict[str, MetricValues]:
         return {
             name: {
                 **_of_topics([stats], now),
@@ -91,7 +91,7 @@ class ProducerStats:
         }
 
 
-def _of_topics(topics: list[_TopicStats], now: float) -> Figures:
+def _of_topics(topics: list[_TopicStats], now: float) -> MetricValues:
     return {
         **summed("record-send", *(topic.records for topic in topics), now=now),
         **summed("record-retry", *(topic.retries for topic in topics), now=now),
