@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.ports.files import Files, read_file, write_atomically
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 
 logger = logging.getLogger(__name__)
 

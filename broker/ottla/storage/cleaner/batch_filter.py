@@ -5,8 +5,7 @@ Called by `cleaner` in the worker process, for each batch of a log in order. As 
 
 * the last record of each key stays, and all records after the end of the offset map;
 * a tombstone (no value) is removed after the batch's delete horizon. The first cleaning that keeps a
-tombstone
-  writes the horizon into the batch, in place of the base timestamp (KIP-534);
+  tombstone writes the horizon into the batch, in place of the base timestamp (KIP-534);
 * the marker of a transaction without records is removed in the same way; records of aborted transactions are
   removed at once;
 * a batch without records stays if it is its producer's last (for the sequence number), or the last of the
@@ -16,7 +15,8 @@ tombstone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,12 +31,80 @@ from ottla.protocol.records import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
+    ControlType,
     append_varint,
+    decode_batch,
+    parse_control_record,
     read_varint,
 )
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.transaction_metadata import CleanedTransactionMetadata
+from ottla.storage.indexes import AbortedTransaction
+
+
+class CleanedTransactionMetadata:
+    """Tracks the transactions of a log while it is cleaned: which records were aborted, and which markers can
+    be removed (KIP-98; Kafka's class of this name).
+
+    Made by `cleaner` once for the offset map and once for the segments. Nothing after the last stable offset
+    is cleaned, so that every transaction is decided, and the transaction indexes list the aborted ones in
+    advance. Invariant: a marker is removed only if no batch of its transaction precedes it in the log:
+    consumers that read records of a transaction also read its end.
+
+    `on_abort_kept` is called with every aborted transaction whose marker stays.
+    """
+
+    def __init__(
+        self,
+        aborted: Iterable[AbortedTransaction],
+        on_abort_kept: Callable[[AbortedTransaction], None] | None = None,
+    ) -> None:
+        self._ahead = [(each.first_offset, each.producer_id, each) for each in aborted]
+        heapq.heapify(self._ahead)
+        self._on_abort_kept = on_abort_kept
+        self._ongoing_aborted: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        """The producers of ongoing aborted transactions with a batch before."""
+        self._ongoing_committed: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether this data batch belongs to an aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.attributes & TRANSACTIONAL_FLAG:
+            return False
+        if header.producer_id in self._ongoing_aborted:
+            self._seen.add(header.producer_id)
+            return True
+        self._ongoing_committed.add(header.producer_id)
+        return False
+
+    def can_discard_marker(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether this marker's transaction has no batch in the log."""
+        self._begin_up_to(header.last_offset)
+        if not header.record_count:
+            return True  # emptied by an earlier cleaning; kept for its producer
+        producer_id = header.producer_id
+        match parse_control_record(decode_batch(batch)[0]).type:
+            case ControlType.ABORT:
+                aborted = self._ongoing_aborted.pop(producer_id, None)
+                if aborted is None or producer_id not in self._seen:
+                    return True
+                self._seen.discard(producer_id)
+                if self._on_abort_kept is not None:
+                    self._on_abort_kept(aborted)
+                return False
+            case ControlType.COMMIT:
+                if producer_id not in self._ongoing_committed:
+                    return True
+                self._ongoing_committed.discard(producer_id)
+                return False
+        return False
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._ahead and self._ahead[0][0] <= offset:
+            _, producer_id, aborted = heapq.heappop(self._ahead)
+            self._ongoing_aborted.setdefault(producer_id, aborted)
 
 
 class LastOfProducer(NamedTuple):
@@ -90,21 +158,21 @@ class BatchFilter:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
         has_expired = horizon is not None and horizon <= self._now_ms
         if is_control:
-            is_empty_end = self._transactions.can_discard_marker(header, batch)
-            is_removed = is_empty_end and has_expired
+            can_discard = self._transactions.can_discard_marker(header, batch)
+            is_removed = can_discard and has_expired
         else:
-            is_empty_end = False
+            can_discard = False
             is_removed = self._transactions.is_aborted(header)
         if is_removed:
             counts.records_read += header.record_count
-            return self._emptied(header)
+            return self._without_records(header)
         if is_control:
             counts.records_read += header.record_count
             if not header.record_count:
-                return self._emptied(header)
-            if is_empty_end and horizon is None:
+                return self._without_records(header)
+            if can_discard and horizon is None:
                 return self._rewritten(header, records_of(header, batch), header.record_count, None, True)
-            return self._as_it_is(header, batch)
+            return self._unchanged(header, batch)
         data = records_of(header, batch)
         try:
             kept = self._select(header, data, keeps_tombstones=not has_expired)
@@ -113,11 +181,11 @@ class BatchFilter:
                 ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is malformed: {problem}"
             ) from problem
         if not kept.record_count:
-            return self._emptied(header)
-        stamps = kept.has_tombstone and horizon is None
-        if kept.record_count == header.record_count and not stamps:
-            return self._as_it_is(header, batch)
-        return self._rewritten(header, kept.records, kept.record_count, kept.highest_delta, stamps)
+            return self._without_records(header)
+        sets_horizon = kept.has_tombstone and horizon is None
+        if kept.record_count == header.record_count and not sets_horizon:
+            return self._unchanged(header, batch)
+        return self._rewritten(header, kept.records, kept.record_count, kept.highest_delta, sets_horizon)
 
     def _select(self, header: BatchHeader, data: bytes, *, keeps_tombstones: bool) -> _Kept:
         """Scan the records, and join those that stay, neighbours at once."""
@@ -186,31 +254,31 @@ class BatchFilter:
         self.counts.keyless += keyless
         return _Kept(b"".join(runs), kept, has_tombstone, highest)
 
-    def _as_it_is(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, Buffer]:
+    def _unchanged(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, Buffer]:
         self.counts.records_kept += header.record_count
         self.counts.bytes_kept += header.size
         return header, batch
 
     def _rewritten(
-        self, header: BatchHeader, records: bytes, count: int, highest_delta: int | None, stamps: bool
+        self, header: BatchHeader, records: bytes, count: int, highest_delta: int | None, sets_horizon: bool
     ) -> tuple[BatchHeader, Buffer]:
         max_timestamp = header.max_timestamp
         if highest_delta is not None and not header.attributes & LOG_APPEND_TIME_FLAG:
             max_timestamp = max(header.base_timestamp + highest_delta, NO_TIMESTAMP)
         new = header._replace(max_timestamp=max_timestamp, record_count=count)
-        if stamps:
+        if sets_horizon:
             horizon = self._now_ms + self._delete_retention_ms
             records = _rebased(records, count, header.base_timestamp - horizon)
             new = new._replace(base_timestamp=horizon, attributes=header.attributes | DELETE_HORIZON_FLAG)
-        return self._made(new, with_records(new, records))
+        return self._count_kept(new, with_records(new, records))
 
-    def _emptied(self, header: BatchHeader) -> tuple[BatchHeader, Buffer] | None:
+    def _without_records(self, header: BatchHeader) -> tuple[BatchHeader, Buffer] | None:
         """The batch without records if it must stay; None if it is removed."""
         if header.next_offset != self._upper_bound and not self._is_last_of_producer(header):
             return None
-        return self._made(header._replace(record_count=0), without_records(header))
+        return self._count_kept(header._replace(record_count=0), without_records(header))
 
-    def _made(self, header: BatchHeader, batch: bytearray) -> tuple[BatchHeader, Buffer]:
+    def _count_kept(self, header: BatchHeader, batch: bytearray) -> tuple[BatchHeader, Buffer]:
         self.counts.records_kept += header.record_count
         self.counts.bytes_kept += len(batch)
         return header._replace(batch_length=len(batch) - LOG_OVERHEAD), batch

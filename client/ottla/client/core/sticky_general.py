@@ -1,8 +1,8 @@
 """The sticky assignment of a group whose members subscribe to different topics.
 
-Called by `sticky`. What is owned stays; what is not goes to whoever has least and may have it; then
-partitions move from those that have more to those that have less until nothing is gained by that. The result
-is kept only if it is better balanced than what was there before.
+Called by `sticky`. Owned partitions stay. Unassigned ones go to the subscribed member with the fewest
+partitions. Then partitions move from members with more to members with fewer until the balance does not
+improve. The result is used only if it is better balanced than the previous assignment.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class GeneralAssignment:
         self._owner[place] = target
 
     def _balanced(self) -> bool:
-        """Whether nobody could get a partition from someone who has two more."""
+        """Whether no member could get a partition from a member that has at least two more."""
         if self._ranking[0][0] >= self._ranking[-1][0] - 1:
             return True
         for size, name in self._ranking:
