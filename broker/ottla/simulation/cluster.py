@@ -27,6 +27,7 @@ from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import StoreError
 from ottla.ports import Ports
+from ottla.ports.threads import run_inline
 from ottla.protocol.errors import KafkaError
 from ottla.server.assembly.broker import Broker, StartupError
 from ottla.simulation.disk import ProcessFiles, SimulatedDisk
@@ -278,6 +279,7 @@ class Cluster:
             random=source,
             files=files,
             network=self.network.for_host(machine.host),
+            run_parallel=run_inline,
         )
         store = EnsembleStore(self.ensemble, machine.host, config.get_int("zookeeper.session.timeout.ms"))
         machine.broker = Broker(config, store=store, ports=ports)

@@ -699,6 +699,9 @@ class HostNetwork:
         self._network = network
         self._host = host
 
+    def resolve(self, host: str) -> set[str]:
+        return {host}
+
     def bind(self, host: str | None, port: int) -> socket.socket:
         sock = SimulatedSocket(self._network, None)
         self._network.listen_on(sock, self._host, port or self._network.free_port())
