@@ -34,6 +34,7 @@ from bench.connection import RequestConnection, check_errors, decode_response
 from bench.processes import touch_free_pages
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import BROKER_CORE, CLIENT_CORE
+from ottla.ports.files import OS_FILES
 from ottla.protocol import frames
 from ottla.protocol.messages import ProduceRequest
 from ottla.protocol.records import Record, build_batch
@@ -129,7 +130,10 @@ def is_clean(side: Side) -> bool:
     folder = segments[0].parent
     active = max(int(path.stem) for path in segments if path.stem.isdigit())
     try:
-        return read_offsets(folder.parent / "cleaner-offset-checkpoint").get((COMPACTED_TOPIC, 0)) == active
+        return (
+            read_offsets(OS_FILES, folder.parent / "cleaner-offset-checkpoint").get((COMPACTED_TOPIC, 0))
+            == active
+        )
     except MalformedCheckpoint:
         return False
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from ottla.metadata.cache import BrokerEndpoint
+from ottla.ports.files import OS_FILES
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
@@ -115,7 +116,7 @@ def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) ->
 def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path: Path) -> None:
     content = os.urandom(INLINE_SLICE_MAX_BYTES * 3)
     (tmp_path / "segment").write_bytes(content)
-    file = SegmentFile(tmp_path / "segment")
+    file = SegmentFile(OS_FILES, tmp_path / "segment")
     small = FileSlice(file, 10, 200)
     big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
     big_size = INLINE_SLICE_MAX_BYTES + 78

@@ -15,6 +15,7 @@ from cleaner_logs import Found, in_memory_place, put, records, survivors
 from ottla.client.admin import AdminClient
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports.files import OS_FILES
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE
@@ -100,7 +101,7 @@ def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) 
         assert len(records(log)) < 60
         await running.until(lambda: (place / CHECKPOINT_FILE).exists())
         await running.until(
-            lambda: read_offsets(place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
+            lambda: read_offsets(OS_FILES, place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
         )
         metrics = running.broker.replication.cleaner.metrics()
         assert metrics["cleaner-recopy-percent"] < 50
@@ -111,7 +112,7 @@ def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) 
         find = running.broker.replication.replicas.find
         await running.until(lambda: find("c", 0) is not None)
         log = running.log("c")
-        assert log.first_dirty_offset == read_offsets(place / CHECKPOINT_FILE)["c", 0] > 200
+        assert log.first_dirty_offset == read_offsets(OS_FILES, place / CHECKPOINT_FILE)["c", 0] > 200
 
     run(place, first, tree)
     run(place, second, tree)

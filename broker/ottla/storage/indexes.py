@@ -1,20 +1,22 @@
-"""The offset index and the time index of a segment, in Kafka's file formats.
+"""The indexes of a segment, in Kafka's file formats.
 
 * `.index`: (offset relative to the segment's base offset: int32, file position: int32), 8 bytes;
-* `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33).
+* `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33);
+* `.txnindex`: aborted transactions (`TransactionIndex`).
 
 Owned by `log_segment`. An offset index entry gives the last offset and the position of a batch. A time index
 entry says that all records with a later timestamp come after its offset. Invariants: offsets (and timestamps)
 strictly ascend; an index is never ahead of its log once both are flushed.
 
-Entries are kept in memory (arrays of integers, searched by bisect) and written to the file at once when the
-segment is rolled, flushed or closed. An index that is lost in a crash is rebuilt from the log. Entries that
-exist at startup are read on first use.
+Entries of the first two are kept in memory (arrays of integers, searched by bisect) and written to the file
+at once when the segment is rolled, flushed or closed. An index that is lost in a crash is rebuilt from the
+log. Entries that exist at startup are read on first use.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import sys
@@ -22,21 +24,25 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
-from ottla.storage.files import InternedPath, sync_file
-from ottla.storage.page_cache import read_file
+from ottla.ports.files import Files, opened, sync_path, write_all, write_file
+from ottla.storage.nonblocking_reads import read_index_file
+from ottla.storage.segment_files import LogFile
 
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
 # Shared columns of indexes without entries in memory; never appended to.
+
+_TXN_VERSION = 0
+_TXN_ENTRY = struct.Struct(">hqqqq")
 
 
 class CorruptIndex(Exception):
     """An index file is invalid and must be rebuilt."""
 
 
-class _Index(InternedPath):
+class _Index(LogFile):
     """An index: two parallel columns and their file."""
 
     __slots__ = ("_first", "_second", "_unloaded", "_unsynced", "_written", "base_offset", "max_entries")
@@ -45,8 +51,8 @@ class _Index(InternedPath):
     NOTHING: ClassVar[array[int]]
     """The first column of an empty index."""
 
-    def __init__(self, path: str | Path, base_offset: int, max_bytes: int) -> None:
-        self.set_path(path)
+    def __init__(self, files: Files, path: str | Path, base_offset: int, max_bytes: int) -> None:
+        super().__init__(files, path)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._first = self.NOTHING
@@ -64,20 +70,21 @@ class _Index(InternedPath):
         Raises CorruptIndex if the file is missing or invalid.
         """
         size = self.ENTRY.size
+        files = self.files
         try:
-            fd = os.open(self.path_str, os.O_RDONLY | os.O_CLOEXEC)
+            fd = files.open(self.path_str)
         except FileNotFoundError:
             raise CorruptIndex(f"{self.path}: missing") from None
         try:
-            length = os.fstat(fd).st_size
+            length = files.fstat(fd).size
             if length % size:
                 raise CorruptIndex(f"{self.path}: {length} bytes are not whole entries of {size}")
             if length == 0:
                 return None
-            first = self.ENTRY.unpack(os.pread(fd, size, 0))
-            last = self.ENTRY.unpack(os.pread(fd, size, length - size))
+            first = self.ENTRY.unpack(files.pread(fd, size, 0))
+            last = self.ENTRY.unpack(files.pread(fd, size, length - size))
         finally:
-            os.close(fd)
+            files.close(fd)
         if last[0] < first[0] or (length > size and last[0] == first[0]) or last[1] < 0:
             raise CorruptIndex(f"{self.path}: ends in {last}, below its first entry")
         self._unloaded = self._written = length // size
@@ -97,13 +104,10 @@ class _Index(InternedPath):
         if self._unloaded or (self._written == count and count):
             return
         tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
-        fd = os.open(self.path_str, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with opened(self.files, self.path_str, os.O_WRONLY | os.O_CREAT) as fd:
             if count:
-                os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
+                write_all(self.files, fd, self._pack(tail), self._written * self.ENTRY.size)
                 self._unsynced = True
-        finally:
-            os.close(fd)
         self._written = count
 
     def flush(self) -> None:
@@ -111,16 +115,16 @@ class _Index(InternedPath):
         self.write()
         if self._unsynced:
             self._unsynced = False
-            sync_file(self.path_str)
+            sync_path(self.files, self.path_str)
 
     def new_empty(self) -> Self:
         """An empty index for the same file."""
-        return type(self)(self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
+        return type(self)(self.files, self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
 
     def replace_file(self) -> None:
         """Replace the file's content with the entries, all of which are in memory."""
         assert not self._unloaded
-        self.path.write_bytes(b"")
+        write_file(self.files, self.path_str, b"")
         self._written = 0
         self.write()
 
@@ -141,7 +145,7 @@ class _Index(InternedPath):
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = read_file(self.path_str)
+        data = read_index_file(self.files, self.path_str)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
@@ -155,8 +159,8 @@ class _Index(InternedPath):
         if self._written > count or count == 0:
             self._written = min(self._written, count)
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(self.path_str).st_size > self._written * self.ENTRY.size:
-                    os.truncate(self.path_str, self._written * self.ENTRY.size)
+                if self.files.stat(self.path_str).size > self._written * self.ENTRY.size:
+                    self.files.truncate(self.path_str, self._written * self.ENTRY.size)
                     self._unsynced = True
 
 
@@ -273,6 +277,120 @@ class TimeIndex(_Index):
         """Drop entries at or beyond `offset`."""
         self._load()
         self._keep(bisect_left(self._second, offset - self.base_offset))
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The abort marker's offset."""
+    last_stable_offset: int
+    """The log's last stable offset after the marker was appended."""
+
+
+class TransactionIndex(LogFile):
+    """`.txnindex`: the aborted transactions that consumers skip (KIP-98).
+
+    Written by `producer_state_manager` when an abort marker is appended, read by `Log` for read_committed
+    fetches. An entry has 34 bytes, big-endian: version int16 (0), then producer id, first offset, last offset
+    (the marker's) and the last stable offset after the marker was written, int64 each.
+
+    Invariants: entries ascend by last offset; a transaction is in the index of the segment that holds its
+    marker. The file does not exist until a transaction is aborted. Entries are written at once: unlike the
+    other indexes, this one cannot be rebuilt from its own segment alone. They stay in memory after their
+    first use.
+    """
+
+    __slots__ = ("_base_offset", "_data", "_size")
+
+    def __init__(self, files: Files, path: str | Path, base_offset: int) -> None:
+        super().__init__(files, path)
+        self._base_offset = base_offset
+        try:
+            self._size = files.stat(self.path_str).size
+        except FileNotFoundError:
+            self._size = 0
+        self._data: bytearray | None = None
+
+    def __len__(self) -> int:
+        return self._size // _TXN_ENTRY.size
+
+    def check(self) -> None:
+        """Raise CorruptIndex if the file must be rebuilt."""
+        if self._size % _TXN_ENTRY.size:
+            raise CorruptIndex(f"{self.path}: {self._size} bytes are not whole entries of {_TXN_ENTRY.size}")
+        last = self._base_offset - 1
+        for version, _, _, last_offset, _ in _TXN_ENTRY.iter_unpack(self._load()):
+            if version != _TXN_VERSION or last_offset <= last:
+                raise CorruptIndex(f"{self.path}: version {version}, offset {last_offset} after {last}")
+            last = last_offset
+
+    def entries(self) -> list[AbortedTransaction]:
+        return [AbortedTransaction(*fields) for _, *fields in _TXN_ENTRY.iter_unpack(self._load())]
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Raises OSError."""
+        data = self._load()
+        assert not data or self._last_offset(len(self) - 1) < aborted.last_offset
+        entry = _TXN_ENTRY.pack(_TXN_VERSION, *aborted)
+        with opened(self.files, self.path_str, os.O_WRONLY | os.O_CREAT) as fd:
+            if self.files.pwrite(fd, entry, self._size) != len(entry):
+                self.files.ftruncate(fd, self._size)
+                raise OSError(errno.ENOSPC, f"{self.path}: the file takes no more bytes")
+        data += entry
+        self._size += len(entry)
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """The aborted transactions that overlap [fetch_offset, upper_bound), and whether later segments have
+        no more of them."""
+        if not self._size:
+            return [], False
+        data = self._load()
+        found = []
+        for at in range(bisect_left(range(len(self)), fetch_offset, key=self._last_offset), len(self)):
+            _, *fields = _TXN_ENTRY.unpack_from(data, at * _TXN_ENTRY.size)
+            aborted = AbortedTransaction(*fields)
+            if aborted.first_offset < upper_bound:
+                found.append(aborted)
+            if aborted.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove transactions that were aborted at or after `offset`."""
+        if self._size:
+            self._load()
+            self._cut(bisect_left(range(len(self)), offset, key=self._last_offset) * _TXN_ENTRY.size)
+
+    def reset(self) -> None:
+        """Remove all entries, also invalid ones."""
+        if self._size:
+            self._cut(0)
+
+    def sync(self) -> None:
+        if self._size:
+            sync_path(self.files, self.path_str)
+
+    def load(self) -> None:
+        """Read the entries into memory."""
+        self._load()
+
+    def _load(self) -> bytearray:
+        if self._data is None:
+            self._data = bytearray(read_index_file(self.files, self.path_str)) if self._size else bytearray()
+        return self._data
+
+    def _last_offset(self, at: int) -> int:
+        assert self._data is not None
+        return int.from_bytes(self._data[at * _TXN_ENTRY.size + 18 : at * _TXN_ENTRY.size + 26], "big")
+
+    def _cut(self, size: int) -> None:
+        if self._data is None:
+            self._data = bytearray()
+        del self._data[size:]
+        if size < self._size:
+            self.files.truncate(self.path_str, size)
+        self._size = size
 
 
 def _big_endian(kind: str, data: bytes) -> array[int]:

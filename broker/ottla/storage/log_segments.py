@@ -9,7 +9,6 @@ Invariant: at least one segment, ascending base offsets; the last one is the act
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -18,9 +17,9 @@ from functools import partial
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_batch
 from ottla.storage.index_recovery import rebuild_indexes, scan_start_for_timestamp, verify_max_timestamp
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import FileSlice
-from ottla.storage.transaction_index import AbortedTransaction
 
 TimestampAndOffset = tuple[int, int, int]
 """(offset, timestamp in ms, leader epoch)."""
@@ -136,10 +135,7 @@ class LogSegments:
         """The result of ListOffsets 0, newest first: the start offsets of the segments that were last written
         before `timestamp_ms` and of all earlier ones; with the log end offset if `timestamp_ms` is at or
         after `now_ms` and the active segment is not empty."""
-        starts = [
-            (max(each.base_offset, log_start_offset), os.fstat(each.fd).st_mtime_ns // 1_000_000)
-            for each in self.all
-        ]
+        starts = [(max(each.base_offset, log_start_offset), each.modified_ms()) for each in self.all]
         if self.active.size:
             starts.append((log_end_offset, now_ms))
         while starts and starts[-1][1] > timestamp_ms:

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.java import JavaUnusable
 from ottla.local.ports import free_port, port_in_use
 from ottla.local.processes import StartFailed
-from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes

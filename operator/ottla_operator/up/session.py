@@ -17,8 +17,7 @@ from typing import IO
 
 from watchfiles import awatch
 
-from ottla.local.java import JavaUnusable, find_java
-from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import LocalPlatform

@@ -48,7 +48,7 @@ from ottla.server.metrics.http_server import HttpServer
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
-from ottla.storage.directories import LogDirProblem
+from ottla.storage.log_dir import LogDirProblem
 from ottla.storage.log_loader import UnsupportedMessageFormat
 from ottla.storage.log_manager import LogManager
 
@@ -225,7 +225,7 @@ class Broker:
         """End the session of this broker's previous process, which a crash left open, and let the controller
         fail over its leaders."""
         self._session_dirs = [log_dir.path for log_dir in self.logs.online_dirs()]
-        if await unclean_restart.expire_session(self.store, self._session_dirs):
+        if await unclean_restart.expire_session(self.ports.files, self.store, self._session_dirs):
             await self._wait_for_failover()
 
     async def _wait_for_failover(self) -> None:
@@ -237,8 +237,8 @@ class Broker:
 
     async def _register(self) -> None:
         store, undo = self.store, self._undo
-        unclean_restart.save_session(store, self._session_dirs)
-        undo.callback(unclean_restart.clear_session, self._session_dirs)
+        unclean_restart.save_session(self.ports.files, store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self.ports.files, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -316,7 +316,7 @@ class Broker:
             self._session_lost = False
             try:
                 replication.replicas.broker_epoch = await self._registration.register()
-                unclean_restart.save_session(self.store, self._session_dirs)
+                unclean_restart.save_session(self.ports.files, self.store, self._session_dirs)
                 await replication.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

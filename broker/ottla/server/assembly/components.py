@@ -75,6 +75,9 @@ async def open_logs(context: BrokerContext, deletion_policies: dict[str, Deletio
         topic_defaults(config),
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        files=context.ports.files,
+        source=context.ports.random,
+        run_parallel=context.ports.run_parallel,
     )
     logs.maintenance.deletion_policies = deletion_policies
     await asyncio.to_thread(logs.load, context.clock(), await _read_topic_configs(context.store))
@@ -107,6 +110,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     cache.cluster_id = logs.cluster_id
     connect = _inter_broker_connect(config, configuration.security.inter_broker)
     sessions = FetchSessionCache(
+        context.ports.random,
         config.get_int("max.incremental.fetch.session.cache.slots"),
         partitions_max=config.get_int("ottla.fetch.session.max.partitions"),
     )

@@ -15,7 +15,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.ports import Ports, random_uuid
-from ottla.protocol.topic_names import OFFSETS_TOPIC
+from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.replication.manager import ReplicaManager
 from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
 from ottla.server.coordination.transactions import TransactionService

@@ -20,7 +20,7 @@ from ottla.client.errors import ClientError
 from ottla.protocol import codec
 from ottla.protocol import messages as m
 from ottla.protocol.errors import MalformedMessage
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.messages.groups import ConsumerProtocolAssignment
 
 _REASON = "removed by an administrator"
 

@@ -21,7 +21,7 @@ from ottla.client.legacy.consumer_fetcher import ConsumerFetcher
 from ottla.client.legacy.group_nodes import Subscription
 from ottla.client.legacy.handlers import ConsumerRebalanceListener, call_listener
 from ottla.client.legacy.streams import KafkaStream
-from ottla.protocol.grouping import indexes_by_topic
+from ottla.protocol.topics import indexes_by_topic
 
 log = logging.getLogger(__name__)
 

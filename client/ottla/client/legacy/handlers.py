@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageSet
-from ottla.protocol.grouping import indexes_by_topic
+from ottla.protocol.topics import indexes_by_topic
 
 
 class KeyedMessage(NamedTuple):
