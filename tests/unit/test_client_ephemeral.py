@@ -61,8 +61,8 @@ def deleted(error: int = 0) -> DeleteGroupsResponse:
 @pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
 def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
     simulation = EphemeralGroupSimulation()
-    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
-    simulation.group.vanish()
+    assert (simulation.asks(), simulation.group.deleting) == ([], False)
+    simulation.group.delete()
     assert simulation.asks() == []
     simulation.leaving = False
     assert simulation.asks() == ["OffsetFetchRequest"]
@@ -70,22 +70,22 @@ def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
     simulation.hears(looked())
     assert simulation.asks() == ["DeleteGroupsRequest"]
     simulation.hears(deleted(error))
-    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
+    assert (simulation.asks(), simulation.group.deleting) == ([], False)
 
 
 def test_a_group_with_offsets_stays() -> None:
     simulation = EphemeralGroupSimulation()
     simulation.leaving = False
-    simulation.group.vanish()
+    simulation.group.delete()
     assert simulation.asks() == ["OffsetFetchRequest"]
     simulation.hears(looked(offset=3))
-    assert (simulation.asks(), simulation.group.vanishing) == ([], False)
+    assert (simulation.asks(), simulation.group.deleting) == ([], False)
 
 
 def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
     simulation = EphemeralGroupSimulation()
     simulation.leaving = False
-    simulation.group.vanish()
+    simulation.group.delete()
     simulation.asks()
     simulation.hears(looked(error=ErrorCode.NOT_COORDINATOR))
     assert simulation.group.next_time(0) > 0
@@ -96,7 +96,7 @@ def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
     simulation.hears(looked())
     assert simulation.asks() == ["DeleteGroupsRequest"]
     simulation.hears(TimeoutError())
-    assert simulation.group.vanishing
+    assert simulation.group.deleting
 
 
 @pytest.mark.parametrize(

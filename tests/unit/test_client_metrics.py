@@ -1,4 +1,4 @@
-"""Figures over time are Kafka's; reporters and Prometheus are given all of them."""
+"""MetricValues over time are Kafka's; reporters and Prometheus are given all of them."""
 
 from __future__ import annotations
 

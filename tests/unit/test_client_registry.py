@@ -128,7 +128,7 @@ def test_who_gets_no_answer_is_told_why_after_the_last_try() -> None:
         raise URLError(ConnectionRefusedError(111, "Connection refused"))
 
     asking, wire, _ = client(answer, max_retries="1")
-    with pytest.raises(RegistryUnreachable, match="2 tries; http://one:8081: Connection refused"):
+    with pytest.raises(RegistryUnreachable, match="2 attempts; http://one:8081: Connection refused"):
         asking.latest("s")
     assert len(wire.asked) == 2
 
