@@ -1,4 +1,4 @@
-"""`kubectl ottla reassign`: what it asks kubectl to do, and how long it waits."""
+"""`kubectl ottla reassign`: its kubectl commands, and how long it waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ printf '{"metadata": {}, "status": {"reassignRequest": {"id": "%s", "phase": "%s
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kubectl on the PATH; the file where it notes down how it is called."""
+    """A fake kubectl on the PATH; the file where it records its command lines."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(_KUBECTL)
     kubectl.chmod(kubectl.stat().st_mode | stat.S_IXUSR)
@@ -47,7 +47,7 @@ def _request(calls: Path) -> dict[str, Any]:
     return request
 
 
-def test_without_more_it_asks_for_all_brokers_to_be_even(calls: Path) -> None:
+def test_without_options_it_requests_balanced_brokers(calls: Path) -> None:
     result = _run()
     assert result.exit_code == 0, result.output
     request = _request(calls)
@@ -66,25 +66,25 @@ def test_kubectls_flags_are_taken_before_the_command_and_after_it(calls: Path) -
     assert second.startswith("--context big --namespace shop annotate ")
 
 
-def test_brokers_to_be_emptied_are_named_once_each(calls: Path) -> None:
+def test_drained_brokers_are_named_once_each(calls: Path) -> None:
     assert _run("--empty", "3,2,3").exit_code == 0
     assert _request(calls)["empty"] == [2, 3]
 
 
-def test_a_list_that_is_none_is_refused_before_anything_is_asked_for(calls: Path) -> None:
+def test_an_invalid_list_is_refused_before_any_kubectl_command(calls: Path) -> None:
     result = _run("--empty", "two")
     assert result.exit_code == 2
     assert "not a list of broker ids" in result.output
     assert not calls.exists()
 
 
-def test_to_release_takes_the_request_away(calls: Path) -> None:
+def test_release_removes_the_request(calls: Path) -> None:
     assert _run("--release").exit_code == 0
     assert calls.read_text().strip() == "annotate brokerclusters.ottla.dev demo ottla.dev/reassign-"
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Completed", 0), ("Refused", 1)])
-def test_waiting_ends_as_the_request_does(
+def test_waiting_ends_with_the_requests_result(
     calls: Path, monkeypatch: pytest.MonkeyPatch, phase: str, code: int
 ) -> None:
     monkeypatch.setenv("PHASE", phase)

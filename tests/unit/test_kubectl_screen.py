@@ -1,4 +1,4 @@
-"""What `kubectl ottla status` shows of a cluster, from its objects alone."""
+"""The output of `kubectl ottla status`, from the cluster's objects alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _broker(id_: int, **more: Any) -> dict[str, Any]:
 _READY = _condition("Ready", "True", "AllBrokersReady", "3 brokers are ready")
 
 
-def test_a_healthy_cluster_is_said_to_be_so_in_few_lines() -> None:
+def test_a_healthy_cluster_takes_few_lines() -> None:
     cluster = _cluster(
         conditions=[_READY, _condition("Rolling", "False", "NotRolling")],
         bootstrapServers="demo-bootstrap.shop.svc:9092",
@@ -60,7 +60,7 @@ def test_a_healthy_cluster_is_said_to_be_so_in_few_lines() -> None:
     assert "Rolling" not in "".join(lines)
 
 
-def test_a_roll_shows_how_far_it_is_and_which_broker_waits_for_what() -> None:
+def test_a_roll_shows_its_progress_and_what_each_broker_waits_for() -> None:
     cluster = _cluster(
         conditions=[
             _condition("Ready", "False", "Rolling", "1 of 3 brokers are updated"),
@@ -85,7 +85,7 @@ def test_a_roll_shows_how_far_it_is_and_which_broker_waits_for_what() -> None:
     assert "restart due: num.io.threads has changed; waiting for broker 0 to rejoin the ISR of a-0" in text
 
 
-def test_resources_that_are_well_are_counted_and_others_shown() -> None:
+def test_healthy_resources_are_counted_and_others_shown() -> None:
     def topic(name: str, *conditions: dict[str, Any]) -> dict[str, Any]:
         return {"kind": "Topic", "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions}}
 
@@ -97,7 +97,7 @@ def test_resources_that_are_well_are_counted_and_others_shown() -> None:
     assert "ready: Topic 2" in text
 
 
-def test_a_cluster_that_no_operator_has_seen_is_said_to_be_that() -> None:
+def test_a_cluster_without_status_is_shown_as_not_yet_reconciled() -> None:
     cluster = _cluster()
     cluster["metadata"]["generation"] = 2
     del cluster["status"]
@@ -113,7 +113,7 @@ def test_many_clusters_get_a_line_each() -> None:
     assert lines[2].split()[2] == "Unknown"
 
 
-def test_a_message_of_many_lines_is_kept_to_one() -> None:
+def test_a_message_of_many_lines_is_shortened_to_one() -> None:
     ready = _condition("Ready", "False", "RollStalled", "first\nsecond " + "x" * 500)
     lines = screen(_cluster(conditions=[ready]), [], _NOW_MS).splitlines()
     assert lines[0].startswith("shop/demo: not Ready (first second xxx")
@@ -129,7 +129,7 @@ def test_a_reassignment_that_was_asked_for_is_shown_until_it_is_done() -> None:
     assert "asked to reassign" not in screen(_cluster(reassignRequest=done), [], _NOW_MS)
 
 
-def test_an_upgrade_and_a_throttled_move_are_told() -> None:
+def test_an_upgrade_and_a_throttled_reassignment_are_shown() -> None:
     move = {"id": "m", "reason": "Empty", "moved": 2, "total": 9, "startedAt": "2026-01-01T00:01:00Z"}
     text = screen(
         _cluster(
@@ -144,7 +144,7 @@ def test_an_upgrade_and_a_throttled_move_are_told() -> None:
     assert "upgrading from 3.8 to 3.9: binaries" in text
 
 
-def test_pipelines_tell_how_far_they_are() -> None:
+def test_pipelines_show_their_progress() -> None:
     ready = [_condition("Ready", "True", "Running")]
     batch = {"id": 7, "records": 120, "durationMs": 80, "endedAt": "2026-01-01T00:00:00Z"}
     status = {"conditions": ready, "lag": 3, "lastBatch": batch, "applicationId": "spark-1"}

@@ -27,7 +27,7 @@ async def registration(tree: MemoryTree, broker_id: int = 1, wait_s: float = 10)
     return BrokerRegistration(store, broker_id, ENDPOINTS, rack="r", clock=lambda: 123, wait_s=wait_s)
 
 
-def test_registering_makes_the_tree_the_cluster_id_and_the_brokers_node() -> None:
+def test_registration_creates_the_tree_the_cluster_id_and_the_brokers_node() -> None:
     async def scenario(tree: MemoryTree) -> None:
         broker = await registration(tree)
         epoch = await broker.register()
@@ -102,7 +102,7 @@ def test_cluster_ids_look_like_kafkas() -> None:
         assert not made.startswith("-")
 
 
-def test_after_a_crash_others_may_take_over_before_the_id_is_taken_again() -> None:
+def test_after_a_crash_failover_happens_before_the_broker_registers_again() -> None:
     async def scenario(tree: MemoryTree) -> None:
         first = await registration(tree)
         await first.register()
