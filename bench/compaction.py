@@ -35,6 +35,7 @@ from rich.table import Table
 from bench.page_cache import touch_free_pages
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import BROKER_CORE, CLIENT_CORE
+from ottla.ports.files import OS_FILES
 from ottla.protocol import codec, frames
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
@@ -156,7 +157,10 @@ def is_clean(side: Side) -> bool:
     folder = segments[0].parent
     active = max(int(path.stem) for path in segments if path.stem.isdigit())
     try:
-        return read_offsets(folder.parent / "cleaner-offset-checkpoint").get((COMPACTED_TOPIC, 0)) == active
+        return (
+            read_offsets(OS_FILES, folder.parent / "cleaner-offset-checkpoint").get((COMPACTED_TOPIC, 0))
+            == active
+        )
     except MalformedCheckpoint:
         return False
 

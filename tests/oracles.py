@@ -15,8 +15,7 @@ import pytest
 
 from bench.apache_kafka import JarsUnavailable, KafkaBroker, kafka_classpath
 from bench.maven import Artifact, fetch_jars, run_maven
-from ottla.local.java import JavaUnusable
-from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable
 
 KAFKA_VERSION = "3.9.1"
 SLF4J = "org.slf4j:slf4j-api:1.7.36"

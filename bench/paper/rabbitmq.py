@@ -17,9 +17,9 @@ from bench.maven import Artifact, fetch_jars
 from bench.paper.systems import BATCH, CLIENT_TIMEOUT_S, MESSAGE_BYTES, System, Unavailable
 from bench.sides import on_core
 from bench.tools import BROKER_CORE, ToolFailed, run_client
-from ottla.local.java import find_java
 from ottla.local.ports import free_port, port_in_use, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.zookeeper import find_java
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _PERF_TEST: Final = (Artifact("com.rabbitmq", "perf-test", "2.22.1"),)

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
-from ottla_operator.planning.groups import plan_group
+from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.observed import DriverInstance, Observed
-from ottla_operator.planning.offset_resets import query_of
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
-from ottla_operator.planning.revision import Revision, target_revision
-from ottla_operator.planning.steps import Reassign, Step
+from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
+from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.planning.versions import plan_upgrade
-from ottla_operator.platform.interfaces import Drivers, Kafka, Platform, Recorder, Secrets, Store
+from ottla_operator.platform.interfaces import Environment
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -36,7 +35,8 @@ from ottla_operator.resources import (
     Topic,
     User,
 )
-from ottla_operator.step_executor import ReconcileResult, ResourcePlan, StepExecutor
+from ottla_operator.resources.common import Status
+from ottla_operator.step_executor import ReconcileResult, StepExecutor
 
 log = logging.getLogger(__name__)
 
@@ -50,27 +50,15 @@ _CONCURRENT_RESOURCES = 16
 class Reconciler:
     """Reconciles one BrokerCluster and the resources that refer to it."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        kafka: Kafka,
-        store: Store,
-        clock_ms: Callable[[], int],
-        recorder: Recorder | None = None,
-        *,
-        secrets: Secrets,
-        drivers: Drivers,
-    ) -> None:
-        self._drivers = drivers
-        self._platform = platform
-        self._kafka = kafka
-        self._secrets = secrets
-        self._store = store
-        self._clock_ms = clock_ms
-        self._executor = StepExecutor(platform, kafka, secrets, store, clock_ms, recorder, drivers)
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._drivers = environment.drivers
+        self._platform = environment.platform
+        self._clock_ms = environment.clock_ms
+        self._executor = StepExecutor(environment)
 
     async def reconcile(self) -> ReconcileResult:
-        resources = await self._store.resources()
+        resources = await self._environment.store.resources()
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
         )
@@ -112,7 +100,7 @@ class Reconciler:
             )
         limit = asyncio.Semaphore(_CONCURRENT_RESOURCES)
 
-        async def execute(planned: ResourcePlan) -> None:
+        async def execute(planned: ResourcePlan[Status]) -> None:
             async with limit:
                 if isinstance(planned.resource, Pipeline):
                     await self._executor.execute_driver_steps(planned, planned.resource, result)
@@ -136,15 +124,15 @@ class Reconciler:
         groups = {r.group_id: query_of(r) for r in members if isinstance(r, ConsumerGroup)}
         users = [r for r in members if isinstance(r, User)]
         addresses = self._platform.addresses(cluster, answering)
-        kafka = await self._kafka.observe(addresses, groups, access=bool(users))
-        secrets = await self._secrets.read(secrets_of(users, cluster)) if users else {}
+        kafka = await self._environment.kafka.observe(addresses, groups, access=bool(users))
+        secrets = await self._environment.secrets.read(secrets_of(users, cluster)) if users else {}
         return Observed(zookeeper, brokers, kafka, self._clock_ms(), secrets)
 
     # ---- planning
 
     def _of_cluster(
         self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None
-    ) -> ResourcePlan:
+    ) -> ResourcePlan[Status]:
         more: dict[str, object] = {
             "bootstrap_servers": self._platform.bootstrap(cluster),
             "listeners": list(self._platform.listeners(cluster)),
@@ -165,7 +153,7 @@ class Reconciler:
         plan: ClusterPlan,
         target: Revision,
         audits: Audits,
-    ) -> list[ResourcePlan]:
+    ) -> list[ResourcePlan[Status]]:
         """The plans of the cluster and of the resources that refer to it, without its Pipelines."""
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
@@ -178,45 +166,17 @@ class Reconciler:
         acted_upon = (t.key for t in topics if t.metadata.acted_upon)
         moves = {key: to for topic in acted_upon for key, to in topic_plans[topic].moves.items()}
         throttling = plan_throttle(cluster, observed, {**moves, **plan.moves})
-        planned = []
+        planned: list[ResourcePlan[Status]] = []
         for resource in members:
             if isinstance(resource, Topic):
-                t = with_audit(topic_plans[resource.key], resource, audits)
-                steps = throttling.let_through(t.steps)
-                planned.append(
-                    ResourcePlan(resource, t.findings, t.status, steps, t.deletion_complete, t.keep_status)
-                )
+                topic_plan = with_audit(topic_plans[resource.key], resource, audits)
+                planned.append(replace(topic_plan, steps=throttling.let_through(topic_plan.steps)))
             elif isinstance(resource, Quota):
-                q = quota_plans[resource.key]
-                planned.append(
-                    ResourcePlan(resource, q.findings, q.status, q.steps, q.deletion_complete, q.keep_status)
-                )
+                planned.append(quota_plans[resource.key])
             elif isinstance(resource, User):
-                u = user_plans[resource.key]
-                planned.append(
-                    ResourcePlan(
-                        resource,
-                        u.findings,
-                        u.status,
-                        u.steps,
-                        u.deletion_complete,
-                        u.keep_status,
-                        u.status_when_done,
-                    )
-                )
+                planned.append(user_plans[resource.key])
             elif isinstance(resource, ConsumerGroup):
-                g = plan_group(resource, observed, placement.usable)
-                planned.append(
-                    ResourcePlan(
-                        resource,
-                        g.findings,
-                        g.status,
-                        g.steps,
-                        g.deletion_complete,
-                        g.keep_status,
-                        g.status_when_done,
-                    )
-                )
+                planned.append(plan_group(resource, observed, placement.usable))
         unseen = {User} if observed.kafka.access is None else set()
         of_members = [
             self._past_deadline(p, placement.usable and type(p.resource) not in unseen) for p in planned
@@ -229,21 +189,18 @@ class Reconciler:
         members: Sequence[AnyResource],
         drivers: Mapping[str, DriverInstance],
         usable: bool,
-    ) -> list[ResourcePlan]:
+    ) -> list[ResourcePlan[Status]]:
         users = {r.metadata.name: r for r in members if isinstance(r, User)}
         view = ClusterView(cluster, "", usable, self._platform.bootstrap(cluster), users)
         return [self._of_pipeline(r, drivers, view) for r in members if isinstance(r, Pipeline)]
 
     def _of_pipeline(
         self, pipeline: Pipeline, drivers: Mapping[str, DriverInstance], view: ClusterView
-    ) -> ResourcePlan:
+    ) -> ResourcePlan[Status]:
         driver = drivers.get(pipeline.key, DriverInstance())
-        plan = plan_pipeline(pipeline, driver, view, self._drivers.traits(pipeline), self._clock_ms())
-        return ResourcePlan(
-            pipeline, plan.findings, plan.status, plan.steps, plan.deletion_complete, launch=plan.launch
-        )
+        return plan_pipeline(pipeline, driver, view, self._drivers.traits(pipeline), self._clock_ms())
 
-    def _past_deadline(self, planned: ResourcePlan, usable: bool) -> ResourcePlan:
+    def _past_deadline(self, planned: ResourcePlan[Status], usable: bool) -> ResourcePlan[Status]:
         deleted_at = planned.resource.metadata.deletion_timestamp
         if deleted_at is None or planned.deletion_complete or usable:
             return planned
@@ -260,7 +217,7 @@ class Reconciler:
         leaving: BrokerCluster | None,
         drivers: Mapping[str, DriverInstance],
         not_run: Collection[str] = (),
-    ) -> list[ResourcePlan]:
+    ) -> list[ResourcePlan[Status]]:
         planned = []
         for resource in resources:
             if isinstance(resource, BrokerCluster):
@@ -281,7 +238,7 @@ class Reconciler:
         return planned
 
 
-def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> ResourcePlan:
+def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> ResourcePlan[Status]:
     message = f"a data folder runs one BrokerCluster: {cluster.metadata.name}, the oldest one"
     findings = (no("Ready", "NotSupported", message),)
     return ResourcePlan(other, findings, other.status, (), other.metadata.deleting)

@@ -7,13 +7,12 @@ follow it are still executed.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, yes
-from ottla_operator.planning.certificates import Subject, issue, pkcs12
+from ottla_operator.planning.certificates import RandomBytes, Subject, issue, new_password, pkcs12
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import Revision
@@ -24,7 +23,7 @@ from ottla_operator.planning.steps import (
     PutPassword,
     RemoveBroker,
     ReplaceBroker,
-    SecretStep,
+    ResourcePlan,
     StartBroker,
     StartDriver,
     Step,
@@ -33,42 +32,13 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.users import jaas_config
-from ottla_operator.platform.interfaces import (
-    BrokerLaunch,
-    Drivers,
-    Kafka,
-    Platform,
-    Recorder,
-    Secrets,
-    StepFailed,
-    Store,
-)
+from ottla_operator.platform.interfaces import BrokerLaunch, Environment, StepFailed
 from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
 
 log = logging.getLogger(__name__)
 
-_PASSWORD_BYTES: Final = 24  # 32 characters
-
 S = TypeVar("S", bound=Status)
-
-
-@dataclass(frozen=True, slots=True)
-class ResourcePlan:
-    """The result of one resource's planner."""
-
-    resource: AnyResource
-    findings: Sequence[Finding]
-    status: Status
-    steps: Sequence[Step] = ()
-    deletion_complete: bool = False
-    keep_status: bool = False
-    """The cluster cannot be observed: the status stays, unless the spec has changed or there is no status
-    yet."""
-    status_when_done: Status | None = None
-    """Replaces `status` when all steps succeeded."""
-    launch: DriverLaunch | None = None
-    """Of a Pipeline: the configuration to run its driver with."""
 
 
 @dataclass(slots=True)
@@ -95,27 +65,19 @@ class ReconcileResult:
 class StepExecutor:
     """Executes the plans of one reconciliation through the interfaces of `platform.interfaces`."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        kafka: Kafka,
-        secrets: Secrets,
-        store: Store,
-        clock_ms: Callable[[], int],
-        recorder: Recorder | None,
-        drivers: Drivers,
-    ) -> None:
-        self._drivers = drivers
-        self._platform = platform
-        self._kafka = kafka
-        self._secrets = secrets
-        self._store = store
-        self._clock_ms = clock_ms
-        self._recorder = recorder
+    def __init__(self, environment: Environment) -> None:
+        self._drivers = environment.drivers
+        self._platform = environment.platform
+        self._kafka = environment.kafka
+        self._secrets = environment.secrets
+        self._store = environment.store
+        self._clock_ms = environment.clock_ms
+        self._random_bytes = environment.random_bytes
+        self._recorder = environment.recorder
 
     async def execute(
         self,
-        planned: ResourcePlan,
+        planned: ResourcePlan[Status],
         cluster: BrokerCluster,
         target: Revision,
         result: ReconcileResult,
@@ -134,7 +96,7 @@ class StepExecutor:
         await self.finish(planned, failures, result)
 
     async def execute_driver_steps(
-        self, planned: ResourcePlan, pipeline: Pipeline, result: ReconcileResult
+        self, planned: ResourcePlan[Status], pipeline: Pipeline, result: ReconcileResult
     ) -> None:
         """Execute a Pipeline's steps and write its status; this works without a cluster."""
         metadata, failures = pipeline.metadata, list[StepFailed]()
@@ -193,7 +155,10 @@ class StepExecutor:
             self._recorder.record(resource, reason, message, warning=warning)
 
     async def _execute_all(
-        self, planned: ResourcePlan, run_step: Callable[[Step], Awaitable[None]], result: ReconcileResult
+        self,
+        planned: ResourcePlan[Status],
+        run_step: Callable[[Step], Awaitable[None]],
+        result: ReconcileResult,
     ) -> list[StepFailed]:
         """Execute a resource's steps in order. A failed step does not stop the ones after it."""
         failures = []
@@ -229,15 +194,20 @@ class StepExecutor:
                 await self._platform.replace_broker(cluster, step.broker)
             case RemoveBroker():
                 await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
-            case PutPassword() | PutCertificate() | DeleteSecret():
-                await _execute_secret_step(self._secrets, resource, step, self._clock_ms())
+            case PutPassword():
+                await self._secrets.put(resource, step.secret, _password_data(step, self._random_bytes))
+            case PutCertificate():
+                data = _certificate_data(step, self._clock_ms(), self._random_bytes)
+                await self._secrets.put(resource, step.secret, data)
+            case DeleteSecret():
+                await self._secrets.delete(resource, step.secret)
             case StartDriver() | StopDriver():
                 raise AssertionError(f"{step} belongs to a Pipeline")
             case _:
                 await self._kafka.execute(step)
 
     async def finish(
-        self, planned: ResourcePlan, failures: Sequence[StepFailed], result: ReconcileResult
+        self, planned: ResourcePlan[Status], failures: Sequence[StepFailed], result: ReconcileResult
     ) -> None:
         """Write the status, or remove the finalizer of a resource whose deletion is complete."""
         resource = planned.resource
@@ -317,28 +287,17 @@ def _as_paused(finding: Finding, why: str, steps: Sequence[Step]) -> Finding:
 # ---- Secrets of Users, with the entry names of Strimzi
 
 
-async def _execute_secret_step(store: Secrets, owner: AnyResource, step: SecretStep, now_ms: int) -> None:
-    """Raises StepFailed."""
-    match step:
-        case PutPassword():
-            await store.put(owner, step.secret, _password_data(step))
-        case PutCertificate():
-            await store.put(owner, step.secret, _certificate_data(step, now_ms))
-        case DeleteSecret():
-            await store.delete(owner, step.secret)
-
-
-def _password_data(step: PutPassword) -> Mapping[str, bytes]:
-    password = step.password or secrets.token_urlsafe(_PASSWORD_BYTES)
+def _password_data(step: PutPassword, random_bytes: RandomBytes) -> Mapping[str, bytes]:
+    password = step.password or new_password(random_bytes)
     return {
         "password": password.encode(),
         "sasl.jaas.config": jaas_config(step.user, password).encode(),
     }
 
 
-def _certificate_data(step: PutCertificate, now_ms: int) -> Mapping[str, bytes]:
-    pair = issue(step.authority, Subject(step.user), step.lifetime, now_ms)
-    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+def _certificate_data(step: PutCertificate, now_ms: int, random_bytes: RandomBytes) -> Mapping[str, bytes]:
+    pair = issue(step.authority, Subject(step.user), step.lifetime, now_ms, random_bytes)
+    password = new_password(random_bytes)
     return {
         "ca.crt": step.authority.certificate,
         "user.crt": pair.certificate,

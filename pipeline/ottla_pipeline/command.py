@@ -28,16 +28,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline import connectivity, jobs
+from ottla_pipeline import errors, jobs
 from ottla_pipeline.config.common import JobConfig
 from ottla_pipeline.config.loading import ConfigError, load
 from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.progress import GroupOffsets, Status
 from ottla_pipeline.running import JobContext, JobMetrics, ProgressListener, await_queries
-from ottla_pipeline.spark import JavaMissing, build_session, keep_checkpoint
+from ottla_pipeline.spark import JavaMissing, build_session, use_java_checkpoint_files
 from ottla_pipeline.status_port import StatusPort
 
-STARTUP_ERRORS = (ConfigError, JobStartError, JavaMissing, connectivity.BrokersUnreachable, OSError)
+STARTUP_ERRORS = (ConfigError, JobStartError, JavaMissing, errors.BrokersUnreachable, OSError)
 
 
 def job_names() -> list[str]:
@@ -135,7 +135,7 @@ def execute(
 
 
 class Execution:
-    """One run of a job: connectivity check, Spark session, queries, status server."""
+    """One run of a job: check of the brokers, Spark session, queries, status server."""
 
     def __init__(
         self, module: ModuleType, name: str, config: JobConfig, params: dict[str, Any], echo: Any
@@ -166,7 +166,7 @@ class Execution:
 
     def _run(self, stop: threading.Event, master: str, memory: str) -> int:
         config, module = self._config, self._module
-        connectivity.check_reachable(config.kafka.bootstrap)
+        errors.check_reachable(config.kafka.bootstrap)
         settings = {**config.spark.settings, **getattr(module, "SESSION", {})}
         spark = build_session(
             f"ottla-{config.JOB}-{config.name}",
@@ -189,7 +189,7 @@ class Execution:
 
     def _stream(self, context: JobContext, stop: threading.Event) -> int:
         config = self._config
-        keep_checkpoint(context.spark, config.checkpoint)
+        use_java_checkpoint_files(context.spark, config.checkpoint)
         group = GroupOffsets(config.kafka.librdkafka(), config.consumer_group)
         progress = ProgressListener(self._status, group, self._echo)
         context.spark.streams.addListener(progress)

@@ -28,7 +28,7 @@ class FileSystem:
     def _of(self, path: str) -> Any:
         parts = urlsplit(path)
         root = f"{parts.scheme}://{parts.netloc}"
-        if root not in self._systems:  # asking Hadoop again costs more than the renames themselves
+        if root not in self._systems:  # Hadoop's look-up takes longer than a rename
             self._systems[root] = self._path(path).getFileSystem(self._conf)
         return self._systems[root]
 
@@ -44,7 +44,7 @@ class FileSystem:
         if not self.exists(directory):
             return []
         found = self._of(directory).listStatus(self._path(directory))
-        # In one piece: to ask for each name costs a call to the JVM each, and a commit log has thousands.
+        # One call to the JVM for all names: a commit log has thousands.
         paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
         text = str(self._jvm.scala.Predef.genericWrapArray(paths).mkString("\n"))
         return sorted(line.rpartition("/")[2] for line in text.split("\n") if line)

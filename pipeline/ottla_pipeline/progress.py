@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-Offsets = dict[tuple[str, int], int]
+from ottla_pipeline.checkpoints import Offsets, parse_offsets
 
 REQUEST_S = 30.0
 
@@ -57,12 +57,6 @@ class QueryProgress:
     def lag(self) -> int:
         """Records that existed when the batch was planned and that no batch has read."""
         return sum(max(0, end - self.reached.get(where, 0)) for where, end in self.latest.items())
-
-
-def parse_offsets(text: str) -> Offsets:
-    """Parses Spark's offset JSON, `{"topic": {"0": 23}}`. Raises AttributeError, TypeError or ValueError for
-    the formats of other sources."""
-    return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
 
 
 def offsets_of(text: str | None) -> Offsets:

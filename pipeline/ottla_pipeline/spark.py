@@ -4,8 +4,8 @@ Called by every job and by `prefetch`. Under spark-submit the command line confi
 then sets only what the jobs need for correct results (UTC, the Parquet calendar).
 
 Ivy resolves `PACKAGES` once; `prefetch` stores the paths of the jars, and later sessions take them from
-there: no resolution, no network, two seconds less per start. The archive of Spark's classes
-(`cds_archive`) is in the same folder.
+there: no resolution, no network, two seconds less per start. The archive of Spark's classes, which
+`prefetch` creates, is in the same folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ottla_pipeline.filesystem import FileSystem
 
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
-LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
+LOCAL_FILE_SYSTEM = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
 DELTA_VERSION = "4.0.0"
 PACKAGES = (
     f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{SPARK_VERSION}",
     f"org.apache.spark:spark-avro_{SCALA_VERSION}:{SPARK_VERSION}",
     f"io.delta:delta-spark_{SCALA_VERSION}:{DELTA_VERSION}",
-    LOCAL_FILES,
+    LOCAL_FILE_SYSTEM,
 )
 EXTRAS: Final[Mapping[str, str]] = {
     "iceberg": f"org.apache.iceberg:iceberg-spark-runtime-4.0_{SCALA_VERSION}:1.10.0",
@@ -42,7 +42,7 @@ EXTRAS: Final[Mapping[str, str]] = {
 }
 """Packages of tables that jobs may join; a session includes those in its job's `spark.packages`."""
 # Dependencies that PySpark's jars include, or that only compilers need: 50 MB less to copy at every start.
-SHIPPED = (
+EXCLUDED = (
     "com.google.code.findbugs:jsr305",
     "org.antlr:antlr4-runtime",
     "org.apache.hadoop:hadoop-client-api",
@@ -115,7 +115,7 @@ def ivy_home() -> Path:
 def jar_list() -> Path:
     """The file with the paths of the packages' jars, one per line, written by `prefetch`; its name has a
     hash of the packages' versions."""
-    names = "\n".join((*PACKAGES, *EXTRAS.values(), *SHIPPED))
+    names = "\n".join((*PACKAGES, *EXTRAS.values(), *EXCLUDED))
     pinned = hashlib.sha256(names.encode()).hexdigest()[:12]
     return ivy_home() / f"ottla-{pinned}.txt"
 
@@ -143,7 +143,7 @@ def jar_name(package: str) -> str:
 def package_settings(extras: Collection[str] = ()) -> dict[str, str]:
     """Settings that add the connector and the `extras` to a session: none if they are among Spark's own
     jars (in an image), the paths of prefetched jars, or coordinates for Ivy to resolve."""
-    bundled = sorted(spark_jars().glob(f"*{LOCAL_FILES.split(':')[1]}*.jar"))
+    bundled = sorted(spark_jars().glob(f"*{LOCAL_FILE_SYSTEM.split(':')[1]}*.jar"))
     if bundled:
         return local_file_settings(bundled)
     jars = prefetched_jars()
@@ -153,7 +153,7 @@ def package_settings(extras: Collection[str] = ()) -> dict[str, str]:
         return {"spark.jars": ",".join(str(jar) for jar in wanted)} | local_file_settings(wanted)
     return {
         "spark.jars.packages": ",".join((*PACKAGES, *(EXTRAS[name] for name in sorted(extras)))),
-        "spark.jars.excludes": ",".join(SHIPPED),
+        "spark.jars.excludes": ",".join(EXCLUDED),
         "spark.jars.ivy": str(ivy_home()),
     }
 
@@ -165,7 +165,7 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
 
     The class must be on the class path before Spark looks for its jars, which is before Ivy's resolution.
     """
-    name = LOCAL_FILES.split(":")[1]
+    name = LOCAL_FILE_SYSTEM.split(":")[1]
     found = [str(jar) for jar in jars if name in jar.name]
     if not found:
         return {}
@@ -176,7 +176,7 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
 
 
 def class_archive(java: str) -> Path:
-    """The path of the archive of Spark's classes for this Java (see `cds_archive`)."""
+    """The path of the archive of Spark's classes for this Java (see `prefetch`)."""
     release = Path(java).resolve().parents[1] / "release"
     build = release.read_text() if release.is_file() else java
     made_of = hashlib.sha256("\n".join((*PACKAGES, str(spark_jars()), build)).encode()).hexdigest()[:12]
@@ -232,7 +232,7 @@ def build_session(
     return builder.getOrCreate()
 
 
-def keep_checkpoint(spark: SparkSession, folder: str) -> None:
+def use_java_checkpoint_files(spark: SparkSession, folder: str) -> None:
     """Writes the checkpoints of queries below `folder` with Java's file operations if it is on a local disk.
 
     Spark prefers Hadoop's FileContext, for the atomic renames of HDFS. For local files FileContext starts

@@ -22,12 +22,14 @@ TIMEOUT_S: Final = 10.0
 
 
 class _Server(ThreadingHTTPServer):
+    """An HTTP server with a limit of open connections."""
+
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, *args: Any) -> None:
         self._open: dict[socket.socket, None] = {}
-        """In the order in which they were accepted."""
+        """Open connections, in the order of their acceptance."""
         self._changing = threading.Lock()
         super().__init__(*args)
 
@@ -47,7 +49,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone, or had to: nothing to log."""
+        """Logs nothing: the client has disconnected, or its connection was closed."""
 
 
 class StatusPort:
@@ -77,7 +79,7 @@ class StatusPort:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing: probes come every few seconds."""
+                """Logs nothing: probes arrive every few seconds."""
 
         self._server = _Server((host, port), Handler)
         self.port = int(self._server.server_address[1])

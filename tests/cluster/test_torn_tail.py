@@ -21,6 +21,7 @@ from verify import VerifiableProducer, check_all_kept, read_topic
 from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
+from ottla.ports.files import OS_FILES
 from ottla.protocol.records import iter_batches
 from ottla.storage.log_dir_checks import check_log_dirs
 
@@ -95,7 +96,9 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
         followed = [p for p in range(PARTITIONS) if p not in led]
         torn.kill()
         # A process that is killed tears nothing that recovery would not mend.
-        assert [str(finding) for finding in check_log_dirs([torn.data_dir]) if finding.is_error] == []
+        assert [
+            str(finding) for finding in check_log_dirs(OS_FILES, [torn.data_dir]) if finding.is_error
+        ] == []
         for partitions in (led, followed):
             for n, partition in enumerate(partitions):
                 DAMAGES[n % len(DAMAGES)](segments(torn, partition)[-1])

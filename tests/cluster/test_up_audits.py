@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from up_session import UpSession
 
-from ottla.local.java import JavaUnusable, find_java
+from ottla.local.zookeeper import JavaUnusable, find_java
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.ottla_consumer import BlockingAuditedConsumer
 from ottla_pipeline.auditing.reporting import AuditOptions

@@ -21,7 +21,7 @@ from up_session import UpSession
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.java import JavaUnusable, find_java
+from ottla.local.zookeeper import JavaUnusable, find_java
 
 pytestmark = pytest.mark.timeout(900)
 TOPIC, GROUP = "orders", "ottla-lake-orders"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from up_session import UpSession
 
-from ottla.local.java import JavaUnusable, find_java
+from ottla.local.zookeeper import JavaUnusable, find_java
 from tests.interop.python_jobs import produce, read_committed
 
 pytestmark = pytest.mark.timeout(600)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -167,7 +168,9 @@ class Clients:
         """Signed by the authority whose key the Secret holds."""
         public = self.secret("demo-clients-ca-cert")
         authority = Pair(self.secret("demo-clients-ca")["ca.key"], public["ca.crt"])
-        return issue(authority, Subject(name, organization), Lifetime(), time.time_ns() // 1_000_000)
+        return issue(
+            authority, Subject(name, organization), Lifetime(), time.time_ns() // 1_000_000, os.urandom
+        )
 
     def java(self, name: str) -> str:
         """A properties file for Java's stores."""

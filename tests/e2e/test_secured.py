@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -267,7 +268,7 @@ def test_keys_of_authorities_are_replaced_while_brokers_and_clients_run(clients:
         traffic.wait_for_more(50)
         # As it would be five minutes later.
         key, earlier_ms = clients.secret("demo-cluster-ca")["ca.key"], time.time_ns() // 1_000_000 - 300_000
-        aged = new_authority("demo-cluster-ca", Lifetime(400, 370), earlier_ms, key)
+        aged = new_authority("demo-cluster-ca", Lifetime(400, 370), earlier_ms, os.urandom, key)
         bundle = b"".join((aged.certificate, *before["demo-cluster-ca"]))
         data = {"ca.crt": base64.b64encode(bundle).decode()}
         kube.patch("secret", "demo-cluster-ca-cert", secured.namespace, {"data": data})

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.apache_kafka import kafka_classpath, run_tool
-from ottla.local.java import find_java
+from ottla.local.zookeeper import find_java
 
 _PROGRAMS = Path(__file__).with_name("java")
 _OUR_OWN = ("Tools$Ended: ended", "ended", "Tools$Ended")

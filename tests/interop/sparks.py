@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.spark import JavaMissing, build_session, check_java, keep_checkpoint
+from ottla_pipeline.spark import JavaMissing, build_session, check_java, use_java_checkpoint_files
 
 # Tests end before the second compiler pays; without it, the first has little room for code by default.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -29,7 +29,7 @@ def session_of(*settings: Mapping[str, str]) -> Iterator[SparkSession]:
     except JavaMissing as missing:
         pytest.skip(str(missing))
     session = build_session("ottla-tests", extra={name: each[name] for each in settings for name in each})
-    keep_checkpoint(session, "/")  # as the command does
+    use_java_checkpoint_files(session, "/")  # as the command does
     try:
         yield session
     finally:

@@ -25,6 +25,7 @@ from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.ports.files import OS_FILES
 from ottla.protocol import messages as m
 from ottla.protocol.compression import CODEC_BY_NAME
 from ottla.protocol.errors import ErrorCode
@@ -202,7 +203,7 @@ def wait_until_clean(data: Path) -> None:
 
     def is_clean() -> bool:
         try:
-            offsets = read_offsets(data / "cleaner-offset-checkpoint")
+            offsets = read_offsets(OS_FILES, data / "cleaner-offset-checkpoint")
         except MalformedCheckpoint:
             return False
         return all(

@@ -21,16 +21,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from ottla.local.java import JavaUnusable, find_java
 from ottla.local.ports import free_port, wait_until
-from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper
-from ottla_operator.kubernetes.zookeeper_acls import set_acls
-from ottla_operator.kubernetes.zookeeper_security import ServerStage
+from ottla_operator.kubernetes.zookeeper_client import set_acls
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage
 from ottla_operator.planning.certificates import Lifetime, Pair, Subject, issue
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.resources import BrokerCluster
@@ -54,7 +53,7 @@ class Ensemble:
     def __init__(self, directory: Path, now_ms: int) -> None:
         self.cluster, self.directory = a_cluster(), directory
         self.secrets = plan_secrets(
-            self.cluster, {"demo-brokers-0": ["localhost"]}, {}, now_ms, zookeeper=["localhost"]
+            self.cluster, {"demo-brokers-0": ["localhost"]}, {}, now_ms, os.urandom, zookeeper=["localhost"]
         ).data
         self.now_ms = now_ms
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -173,7 +172,7 @@ class Ensemble:
 
     def certificate(self, authority: str, subject: Subject) -> Pair:
         signing = Pair(self.secrets[authority]["ca.key"], self.secrets[f"{authority}-cert"]["ca.crt"])
-        return issue(signing, subject, Lifetime(), self.now_ms)
+        return issue(signing, subject, Lifetime(), self.now_ms, os.urandom)
 
     def client(self, pair: Pair | None) -> KazooClient:
         return new_client(self.secure, 10.0, ZooKeeperAccess(tls=self.tls(pair)))

@@ -15,8 +15,7 @@ from typing import TypeVar
 import pytest
 from secured_zookeeper import SecuredZooKeeper, access
 
-from ottla.local.java import JavaUnusable
-from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.metadata.bulk_reads import MultiRead
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import (

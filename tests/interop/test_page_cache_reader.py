@@ -23,6 +23,7 @@ import pytest
 from ottla.local.ports import wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.messages import (
     CreateTopicsRequest,
     FetchRequest,
@@ -32,7 +33,7 @@ from ottla.protocol.messages import (
 from ottla.protocol.records import Record, build_batch, iter_batches
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.server.logs.page_cache_reader import MISSES_MAX
-from ottla.storage import page_cache
+from ottla.storage.nonblocking_reads import blocking_allowed
 from ottla.wire.connection import BrokerConnection
 
 MIB = 1 << 20
@@ -41,7 +42,7 @@ TOPIC = "t"
 pytestmark = pytest.mark.timeout(420)
 
 
-is_resident: Final = page_cache.is_resident
+is_resident: Final = OS_FILES.is_resident
 
 
 class Waits:
@@ -51,7 +52,10 @@ class Waits:
         self.calls = self.waits = 0
         self._thread = threading.get_ident()
         for name in ("pread", "preadv", "sendfile"):
-            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+            counted = self._counted(getattr(os, name))
+            monkeypatch.setattr(os, name, counted)
+            if name != "preadv":
+                monkeypatch.setattr(OsFiles, name, staticmethod(counted))
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
@@ -69,8 +73,8 @@ class Waits:
 
 
 def take_all_for_warm(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(page_cache, "is_resident", lambda *_, **__: True)
-    patch.setattr(page_cache, "try_pread", lambda fd, length, position: os.pread(fd, length, position))
+    patch.setattr(OsFiles, "is_resident", staticmethod(lambda *_, **__: True))
+    patch.setattr(OsFiles, "try_pread", staticmethod(lambda *range_: os.pread(*range_)))
 
 
 @pytest.fixture
@@ -250,8 +254,8 @@ class Cold:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._read: set[tuple[int, int]] = set()
         self.descriptors_max = 0
-        monkeypatch.setattr(page_cache, "try_pread", self._try_pread)
-        monkeypatch.setattr(page_cache, "load", self._load)
+        monkeypatch.setattr(OsFiles, "try_pread", staticmethod(self._try_pread))
+        monkeypatch.setattr(OsFiles, "load", staticmethod(self._load))
 
     def evict(self) -> None:
         self._read.clear()
@@ -261,7 +265,7 @@ class Cold:
         return {(inode, page) for page in range(position >> 12, ((position + length - 1) >> 12) + 1)}
 
     def _try_pread(self, fd: int, length: int, position: int) -> bytes | None:
-        if page_cache.blocking_allowed() or self._pages(fd, position, length) <= self._read:
+        if blocking_allowed() or self._pages(fd, position, length) <= self._read:
             return os.pread(fd, length, position)
         return None
 

@@ -32,10 +32,10 @@ from ottla.local.ports import wait_until
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.reporting import AuditOptions
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.decoding.audit_columns import produced_columns
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs import audit, audit_report, lake
 from ottla_pipeline.lake.manifest import committed_files
+from ottla_pipeline.lake.rows import produced_columns
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import JavaMissing, check_java
 from tests.interop.lake_line import SMALL

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.client.registry import NotRegistered, Schema, Version
 from ottla_pipeline.decoding import AvroFormat, JsonFormat, JsonSchemaFormat, decode, plan, writer_ids
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+from ottla_pipeline.decoding.formats import SchemaUnusable
 
 SPARK = ({"spark.sql.shuffle.partitions": "2"},)
 AT = datetime(2024, 5, 1, 12, 30, 0, 123000, tzinfo=UTC)

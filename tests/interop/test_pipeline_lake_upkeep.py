@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.jobs import backfill, lake, lake_compact, replay
+from ottla_pipeline.jobs.lake import open_lake
 from ottla_pipeline.lake import commits
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
-from ottla_pipeline.lake.session import open_lake
 from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL, Line, create_topics
 

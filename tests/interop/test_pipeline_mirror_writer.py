@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
+from ottla_pipeline.mirroring.syncs import OffsetSyncReader
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy, Target
 from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
@@ -68,7 +67,7 @@ def a_target(bootstrap: str, name: str, limits: Limits = SMALL) -> Place:
     target = Target(
         name,
         (("bootstrap.servers", bootstrap),),
-        Naming("east", "west"),
+        ReplicationPolicy("east", "west"),
         f"{name}.syncs",
         limits,
     )
@@ -77,10 +76,10 @@ def a_target(bootstrap: str, name: str, limits: Limits = SMALL) -> Place:
 
 @pytest.fixture
 def place(broker: OneBroker) -> Place:
-    target, facts = a_target(broker.bootstrap, f"m{next(NUMBERS)}")
-    create(broker.bootstrap, facts.target, 1)
+    target, mirrored = a_target(broker.bootstrap, f"m{next(NUMBERS)}")
+    create(broker.bootstrap, mirrored.target, 1)
     create(broker.bootstrap, target.syncs, 1, cleanup_policy="compact")
-    return target, facts
+    return target, mirrored
 
 
 def write(writer: PartitionWriter, offsets: range, limits: Limits = SMALL) -> Written:
@@ -90,8 +89,8 @@ def write(writer: PartitionWriter, offsets: range, limits: Limits = SMALL) -> Wr
     return written
 
 
-def there(broker: OneBroker, facts: MirroredTopic) -> list[int]:
-    return [int(record.value or b"") for record in read(broker.bootstrap, facts.target)[0]]
+def there(broker: OneBroker, mirrored: MirroredTopic) -> list[int]:
+    return [int(record.value or b"") for record in read(broker.bootstrap, mirrored.target)[0]]
 
 
 def test_a_zombie_of_a_former_attempt_is_fenced_and_writes_nothing_twice(
@@ -135,7 +134,7 @@ def test_the_position_is_remembered_when_the_group_was_forgotten(broker: OneBrok
 
 def test_every_record_is_translated_to_where_it_is(broker: OneBroker, place: Place) -> None:
     write(PartitionWriter(*place, 0), range(100, 300))
-    with SyncReader(dict(place[0].settings), place[0].syncs) as reader:
+    with OffsetSyncReader(dict(place[0].settings), place[0].syncs) as reader:
         table = reader.catch_up()
     # 25 records to a transaction (two whole batches of ten, in fact), and its marker behind them.
     assert [table.translate("t", 0, n) for n in (0, 100, 119, 120, 299, 300)] == [0, 0, 19, 21, 208, 209]
@@ -144,8 +143,8 @@ def test_every_record_is_translated_to_where_it_is(broker: OneBroker, place: Pla
 def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
     broker: OneBroker, place: Place
 ) -> None:
-    target, facts = place
-    (first,) = mirror_partition(target, {"t": facts}, {})(rows(range(60)))
+    target, mirrored = place
+    (first,) = mirror_partition(target, {"t": mirrored}, {})(rows(range(60)))
     (report,) = first.to_pylist()
     assert (report["topic"], report["partition"], report["records"], report["transactions"]) == (
         "t",
@@ -155,18 +154,18 @@ def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
     )
     assert report["newest_ms"] == BEGAN_MS + 59
     owners = {("t", 0): report["worker"]}
-    (again,) = mirror_partition(target, {"t": facts}, owners)(rows(range(40, 80)))
+    (again,) = mirror_partition(target, {"t": mirrored}, owners)(rows(range(40, 80)))
     assert (again.to_pylist()[0]["records"], again.to_pylist()[0]["skipped"]) == (20, 20)
-    assert there(broker, facts) == list(range(80))
+    assert there(broker, mirrored) == list(range(80))
     mixed = rows(range(80, 90))[0]
     other = mixed.set_column(1, "partition", pa.array([1] * 10, pa.int32()))
     with pytest.raises(WriteFailed, match="needs its own task"):
-        list(mirror_partition(target, {"t": facts}, owners)([mixed, other]))
+        list(mirror_partition(target, {"t": mirrored}, owners)([mixed, other]))
 
 
 def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Place) -> None:
-    target, facts = place
-    small = MirroredTopic("t", f"{facts.target}.small", facts.lineage, 100)
+    target, mirrored = place
+    small = MirroredTopic("t", f"{mirrored.target}.small", mirrored.lineage, 100)
     create(broker.bootstrap, small.target, 1, max_message_bytes="100")
     batch = rows(range(1))[0]
     batch = batch.set_column(5, "value", pa.array([b"x" * 1000], pa.binary()))

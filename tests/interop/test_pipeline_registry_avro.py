@@ -12,8 +12,7 @@ from typing import Any, Final
 import pyspark
 import pytest
 
-from ottla_pipeline.registry.formats import avro_schema
-from ottla_pipeline.registry.formats.parsed import InvalidSchema
+from ottla_pipeline.registry.formats import InvalidSchema, avro_schema
 from ottla_pipeline.spark import JavaMissing, check_java
 
 JUDGE: Final = Path(__file__).with_name("java") / "AvroCompatibility.java"

@@ -14,7 +14,7 @@ import pytest
 from registries import Registry
 
 from ottla.local.ports import wait_until
-from ottla_pipeline.registry.checks import Compare, Earlier, Invalid, Parse, Source
+from ottla_pipeline.registry.checks import Compare, EarlierVersion, Invalid, Parse, Source
 from ottla_pipeline.registry.errors import CheckFailed
 from ottla_pipeline.registry.worker import WorkerPool
 
@@ -34,7 +34,7 @@ def branches(count: int, prefix: str) -> str:
 SLOW = Compare(
     "BACKWARD",
     Source("JSON", branches(2500, "a")),
-    (Earlier(1, "", "JSON", Source("JSON", branches(2500, "b"))),),
+    (EarlierVersion(1, "", "JSON", Source("JSON", branches(2500, "b"))),),
 )
 
 

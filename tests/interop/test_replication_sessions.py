@@ -13,10 +13,10 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicPartition
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports import OsClock, Ports
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.partition import Partition
-from ottla.server.assembly.broker import Broker, new_event_loop, wall_clock_ms
-from ottla.server.assembly.components import monotonic_clock_ms
+from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.server.dispatch.fetch_sessions import FetchSession
 
 pytestmark = pytest.mark.timeout(200)
@@ -31,6 +31,18 @@ SETTINGS = {
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
 
 
+CLOCK = OsClock()
+
+
+class SteppedClock(OsClock):
+    """A clock whose wall time is set ahead."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 class Brokers:
     """Brokers 1 to 3, and what is to be seen of them."""
 
@@ -38,8 +50,7 @@ class Brokers:
         self._directory = directory
         self._tree = MemoryTree()
         self.running: dict[int, Broker] = {}
-        self.clock_ahead_ms = 0
-        """How far the brokers' wall clock is set ahead."""
+        self.clock = SteppedClock()
 
     async def start(self, broker_id: int) -> None:
         settings = {
@@ -51,7 +62,7 @@ class Brokers:
         broker = Broker(
             BrokerConfig.from_properties(settings),
             store=MemoryStore(self._tree),
-            clock=lambda: wall_clock_ms() + self.clock_ahead_ms,
+            ports=Ports(clock=self.clock),
         )
         await broker.start()
         self.running[broker_id] = broker
@@ -220,8 +231,8 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         await until(brokers.idle, "nothing is left to look at")
         leader = brokers.leader("t", 0)
         assert leader is not None
-        end_ms = monotonic_clock_ms() + 2 * int(SETTINGS["replica.lag.time.max.ms"])
-        await until(lambda: monotonic_clock_ms() > end_ms, "time passed")
+        end_ms = CLOCK.monotonic_ms() + 2 * int(SETTINGS["replica.lag.time.max.ms"])
+        await until(lambda: CLOCK.monotonic_ms() > end_ms, "time passed")
         # Each has asked once more since: should the machine have held this process up, they had no turn.
         sessions = [s for each in leader.isr for s in brokers.sessions(leader.broker_id, each)]
         assert len(sessions) == 2
@@ -232,7 +243,7 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         )
         assert brokers.idle()
         brokers.append("t", 1)
-        leader.maybe_shrink_isr(monotonic_clock_ms())
+        leader.maybe_shrink_isr(CLOCK.monotonic_ms())
         assert leader.isr_change is None
         assert len(leader.isr) == 3
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
@@ -266,9 +277,9 @@ def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
         leader = brokers.leader("t", 0)
         assert leader is not None
         epoch = leader.partition_epoch
-        brokers.clock_ahead_ms += step_ms
+        brokers.clock.ahead_ms += step_ms
         brokers.append("t", 1)
-        brokers.running[leader.broker_id].replication.replicas.tick(monotonic_clock_ms())
+        brokers.running[leader.broker_id].replication.replicas.tick(CLOCK.monotonic_ms())
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have another")
         assert leader.partition_epoch == epoch
 

@@ -31,6 +31,7 @@ from ottla.cli.main import main
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.ports.files import OS_FILES
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
@@ -423,7 +424,7 @@ def test_nothing_is_lost_or_changed_from_hand_to_hand(history: FolderHistory) ->
 
 
 def opened(data: Path) -> LogManager:
-    properties = read_properties(data / "meta.properties")
+    properties = read_properties(OS_FILES, data / "meta.properties")
     logs = LogManager([data], 0, properties["cluster.id"], {"file.delete.delay.ms": "0"})
     logs.load(int(time.time() * 1000), TOPICS)
     return logs
@@ -558,7 +559,7 @@ STATIONS = ("by_kafka", "killed_kafka", "by_us", "killed_us")
 
 @pytest.mark.parametrize("station", STATIONS)
 def test_log_check_finds_no_error_in_folders_of_either_broker(history: FolderHistory, station: str) -> None:
-    found = check_log_dirs([getattr(history, station)])
+    found = check_log_dirs(OS_FILES, [getattr(history, station)])
     assert [str(finding) for finding in found if finding.is_error] == []
     is_clean = station in ("by_kafka", "by_us")
     assert not is_clean or [str(finding) for finding in found] == []
@@ -574,7 +575,7 @@ def test_log_check_finds_damage_in_kafkas_folder(history: FolderHistory, tmp_pat
         content = path.read_bytes()
         for damaged in (content[:-1], content[:9] + bytes([content[9] ^ 64]) + content[10:]):
             path.write_bytes(damaged)
-            if not any(finding.path.stem == path.stem for finding in check_log_dirs([path.parent])):
+            if not any(finding.path.stem == path.stem for finding in check_log_dirs(OS_FILES, [path.parent])):
                 missed.append((path, len(damaged)))
         path.write_bytes(content)
     assert missed == []

@@ -19,9 +19,8 @@ import pytest
 from secured_zookeeper import USER, SecuredZooKeeper, access
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.java import JavaUnusable
 from ottla.local.ports import free_port, wait_until
-from ottla.local.zookeeper import ZooKeeperUnavailable
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable
 from ottla.metadata.kazoo_connection import TlsHandler
 from ottla.metadata.store import StoreDenied, StoreUnavailable
 from ottla.metadata.zookeeper import ZooKeeperStore

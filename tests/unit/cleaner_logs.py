@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ottla.ports import OS_RANDOM
+from ottla.ports.files import OS_FILES, Files
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import (
     ControlType,
@@ -23,9 +25,9 @@ from ottla.storage.cleaner.offset_map import OffsetMap
 from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import LogDir
 from ottla.storage.log_loader import open_cleaned
 from ottla.storage.log_segment import LogSegment
-from ottla.storage.segment_files import Rename
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=400, index_interval_bytes=100)
@@ -50,8 +52,11 @@ def in_memory_place(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-def open_log(directory: Path, config: LogConfig = CONFIG, *, clean: bool = True) -> Log:
-    return Log.open(directory / "compacted-0", config, clean_shutdown=clean, now_ms=NOW_MS)
+def open_log(
+    directory: Path, config: LogConfig = CONFIG, *, clean: bool = True, files: Files = OS_FILES
+) -> Log:
+    log_dir = LogDir(directory, files=files, source=OS_RANDOM)
+    return Log.open(directory / "compacted-0", config, clean_shutdown=clean, now_ms=NOW_MS, log_dir=log_dir)
 
 
 def put(
@@ -111,22 +116,21 @@ def clean(
     now_ms: int = NOW_MS,
     map_entries: int = 1000,
     upper_bound: int | None = None,
-    rename: Rename = os.rename,
     finished: Callable[[list[int]], None] = lambda bases: None,
 ) -> Counts:
     """One cleaning, as the worker and the broker do it together."""
     job, segments = job_for(log, now_ms=now_ms, map_entries=map_entries, upper_bound=upper_bound)
     offsets = OffsetMap(job.map_bytes)
-    indexed = cleaner.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
 
     def swap(bases: list[int], size: int) -> None:
         finished(bases)
-        new = open_cleaned(log.directory, bases[0], log.config)
+        new = open_cleaned(OS_FILES, str(log.directory), bases[0], log.config)
         assert new.size == size
         old = [segment for segment in segments if segment.base_offset in bases]
-        assert log.replace_segments(old, new, job.upper_bound, rename)
+        assert log.replace_segments(old, new, job.upper_bound)
 
-    counts = cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
+    counts = cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, lambda size: None, swap)
     log.first_dirty_offset = indexed.end_offset
     return counts
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ottla.server.logs.page_cache_reader import PageCache, PageCacheReader
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.listener import SocketServer
-from ottla.storage import page_cache
 
 
 def framed(body: bytes) -> bytes:
@@ -18,14 +17,12 @@ def framed(body: bytes) -> bytes:
 class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
-    def __init__(
-        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: PageCache = page_cache
-    ) -> None:
+    def __init__(self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
-        self.page_cache_reader = PageCacheReader(self.loop, disk)
+        self.page_cache_reader = PageCacheReader(self.loop)
         self.server = SocketServer(
             loop=self.loop,
             on_frame=self.on_frame,

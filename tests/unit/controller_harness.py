@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -41,6 +42,13 @@ M = TypeVar("M", bound=Message)
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 90))
+
+
+class FirstOfAll(Random):
+    """Always the first of the numbers to choose from; ids are random."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0 if stop is None else start
 
 
 class FakeBroker:
@@ -153,7 +161,7 @@ class Node:
             config=cluster.config,
             clock=cluster.clock,
             inter_broker=InterBrokerClient(lambda _: None, cluster.connect, request_timeout_s=30),
-            random_below=lambda n: 0,
+            random=FirstOfAll(),
         )
 
     @property

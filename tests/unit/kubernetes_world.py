@@ -25,7 +25,7 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.planning.observed import AccessState, KafkaState
-from ottla_operator.platform.interfaces import Address, InvolvedObject, KafkaStep
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, KafkaStep
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -364,13 +364,7 @@ class KubernetesWorld:
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
         reconciler = Reconciler(
-            platform,
-            QuietKafka(),
-            store,
-            lambda: self.api.now_ms,
-            self.said,
-            secrets=secrets,
-            drivers=drivers,
+            Environment(platform, QuietKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.said)
         )
         return asyncio.run(reconcile(reconciler, store))
 

@@ -44,7 +44,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, KafkaStep, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, KafkaStep, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -592,12 +592,14 @@ class World:
     def step(self, ms: int = 500) -> list[str]:
         """One pass, then time goes on."""
         reconciler = Reconciler(
-            self.cluster,
-            FakeKafka(self.cluster),
-            self.store,
-            lambda: self.cluster.now_ms,
-            secrets=self.secrets,
-            drivers=self.drivers,
+            Environment(
+                self.cluster,
+                FakeKafka(self.cluster),
+                self.store,
+                self.secrets,
+                self.drivers,
+                lambda: self.cluster.now_ms,
+            )
         )
         result = asyncio.run(reconciler.reconcile())
         self.cluster.advance(ms)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cleaner_logs import job_for, open_log, put
 
+from ottla.ports.files import OS_FILES
 from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from ottla.storage.cleaner.worker import map_bytes
@@ -73,9 +74,9 @@ def test_a_worker_takes_no_more_memory_than_its_job_needs(tmp_path: Path) -> Non
     memory = map_bytes(job)
     assert memory < 24 * 60
     offsets = OffsetMap(memory)
-    indexed = cleaner.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
     assert indexed.end_offset == job.upper_bound, "every key had room"
     assert offsets.size == job.upper_bound
     job.load_factor = 0.0
     with pytest.raises(cleaner.LogCleaningError, match="no room"):
-        cleaner.build_map(job, OffsetMap(map_bytes(job)), lambda size: None)
+        cleaner.build_map(OS_FILES, job, OffsetMap(map_bytes(job)), lambda size: None)

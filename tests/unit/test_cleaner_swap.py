@@ -24,6 +24,8 @@ from cleaner_logs import (
     survivors,
 )
 
+from ottla.ports.files import OS_FILES, OsFiles
+from ottla.ports.files import Path as FilePath
 from ottla.protocol.records import parse_batch_header
 from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.offset_map import OffsetMap
@@ -78,17 +80,16 @@ def strays(log: Log) -> list[str]:
     )
 
 
-class Stumbling:
-    """Renames, until the process is gone."""
+class Stumbling(OsFiles):
+    """Files that can be renamed `left` times, until the process is gone."""
 
-    def __init__(self, steps: int) -> None:
-        self.left = steps
+    left = 1 << 30
 
-    def __call__(self, old: Path, new: Path) -> None:
+    def rename(self, old: FilePath, new: FilePath, /) -> None:
         if self.left == 0:
             raise Crash
         self.left -= 1
-        old.rename(new)
+        os.rename(old, new)
 
 
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "unflushed"])
@@ -101,10 +102,11 @@ def test_a_crash_after_any_rename_leaves_the_old_log_or_the_new(in_memory: Path,
     for steps in range(0, 1000, step):
         place = in_memory / f"crash-{steps}"
         shutil.copytree(in_memory / "origin", place)
-        victim = open_log(place, MERGING)
-        rename = Stumbling(steps)
+        files = Stumbling()
+        victim = open_log(place, MERGING, files=files)
+        files.left = steps
         try:
-            clean(victim, rename=rename)
+            clean(victim)
         except Crash:
             pass
         else:
@@ -133,7 +135,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
     end_offset = log.log_end_offset
     job, _ = job_for(log)
     offsets = OffsetMap(job.map_bytes)
-    indexed = cleaner.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
     left = 9
 
     def moved(size: int) -> None:
@@ -143,7 +145,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
             raise Crash
 
     with pytest.raises(Crash):
-        cleaner.clean(job, offsets, indexed.end_offset, moved, lambda bases, size: None)
+        cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, moved, lambda bases, size: None)
     assert any(name.endswith(".cleaned") for name in strays(log))
     again = open_log(in_memory, MERGING, clean=False)
     assert strays(again) == []
@@ -160,16 +162,16 @@ class Ready:
         self.end_offset = job.upper_bound
         self.bases: list[int] = []
         offsets = OffsetMap(job.map_bytes)
-        indexed = cleaner.build_map(job, offsets, lambda size: None)
+        indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
 
         def finished(bases: list[int], size: int) -> None:
             self.bases = self.bases or bases
 
-        cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, finished)
+        cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, lambda size: None, finished)
         assert len(self.bases) > 2
 
     def swap(self) -> bool:
-        new = open_cleaned(self.log.directory, self.bases[0], self.log.config)
+        new = open_cleaned(OS_FILES, str(self.log.directory), self.bases[0], self.log.config)
         old = [segment for segment in self.segments if segment.base_offset in self.bases]
         return self.log.replace_segments(old, new, self.end_offset)
 
@@ -234,7 +236,7 @@ class TestWhatHappensMeanwhile:
         fresh = Log.open(directory, MERGING, clean_shutdown=True, now_ms=NOW_MS)
         put(fresh, ("new", "1"))
         before = sorted(path.name for path in directory.iterdir())
-        new = open_cleaned(ready.log.directory, 0, ready.log.config)
+        new = open_cleaned(OS_FILES, str(ready.log.directory), 0, ready.log.config)
         assert not ready.log.replace_segments(ready.segments[: len(ready.bases)], new, ready.end_offset)
         assert sorted(path.name for path in directory.iterdir()) == before
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cleaner_logs import Found, in_memory_place, job_for, open_log, put, records, seal, survivors
 
+from ottla.ports.files import OS_FILES
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.cleaner.batch_filter import Counts
 from ottla.storage.cleaner.messages import (
@@ -73,7 +74,7 @@ def answer(process: CleanerProcess) -> Answer:
 
 
 def swap(log: Log, segments: list[LogSegment], cleaned: Cleaned, end_offset: int) -> None:
-    new = open_cleaned(log.directory, cleaned.bases[0], log.config)
+    new = open_cleaned(OS_FILES, str(log.directory), cleaned.bases[0], log.config)
     assert new.size == cleaned.size
     old = [segment for segment in segments if segment.base_offset in cleaned.bases]
     assert log.replace_segments(old, new, end_offset)

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from ottla.cli import reassignment
+from ottla.cli import reassignment_plan
 from ottla.cli.reassign import log_dir_state
-from ottla.cli.reassignment import BadPlan, parse_plan, parse_topics
+from ottla.cli.reassignment_plan import BadPlan, parse_plan, parse_topics
 from ottla.cli.topics import problems_of
-from ottla.cli.transactions import without_coordinator
+from ottla.cli.transactions import hanging_transactions
 from ottla.client.admin_types import (
     ConfigChange,
     ConfigOperation,
@@ -43,7 +43,7 @@ def test_a_plan_has_the_format_of_kafkas_tool() -> None:
     assert plan.replicas == {T0: [1], T1: [2, 0]}
     assert plan.log_dirs == {TopicPartitionReplica("t", 1, 2): "/a"}
     assert plan.brokers == {0, 1, 2}
-    assert parse_plan(json.dumps(reassignment.document(plan.replicas))).replicas == plan.replicas
+    assert parse_plan(json.dumps(reassignment_plan.document(plan.replicas))).replicas == plan.replicas
 
 
 @pytest.mark.parametrize(
@@ -62,43 +62,43 @@ def test_bad_lists_of_topics_are_refused(text: str, says: str) -> None:
 def test_a_proposal_spreads_over_brokers_and_racks_and_is_the_same_each_time() -> None:
     current = {TopicPartition("t", p): (0, 1) for p in range(6)}
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b", 4: "b"}
-    proposed = reassignment.propose(current, racks)
-    assert all(reassignment.propose(current, racks) == proposed for _ in range(20))
+    proposed = reassignment_plan.propose(current, racks)
+    assert all(reassignment_plan.propose(current, racks) == proposed for _ in range(20))
     assert all({racks[b] for b in replicas} == {"a", "b"} for replicas in proposed.values())
     assert {b for replicas in proposed.values() for b in replicas} == {1, 2, 3, 4}
     with pytest.raises(BadPlan, match="2 replicas, which 1 brokers cannot hold"):
-        reassignment.propose(current, {1: None})
+        reassignment_plan.propose(current, {1: None})
 
 
 def test_throttles_name_senders_and_receivers_of_new_and_running_moves() -> None:
-    plan = parse_plan(json.dumps(reassignment.document({T0: [1, 2]})))
+    plan = parse_plan(json.dumps(reassignment_plan.document({T0: [1, 2]})))
     other = TopicPartition("u", 0)
     moving = {T0: Reassignment((3, 0, 1), (3,), (0,)), other: Reassignment((5, 6), (6,), (5,))}
-    changes = reassignment.throttle(plan, {T0: (3, 0, 1)}, moving, 1000)
+    changes = reassignment_plan.throttle(plan, {T0: (3, 0, 1)}, moving, 1000)
     topics = {each.name: rows for each, rows in changes.items() if each.type is ConfigType.TOPIC}
     assert topics["t"] == [
-        ConfigChange(reassignment.LEADER_REPLICAS, "0:0,0:1"),
-        ConfigChange(reassignment.FOLLOWER_REPLICAS, "0:2"),
+        ConfigChange(reassignment_plan.LEADER_REPLICAS, "0:0,0:1"),
+        ConfigChange(reassignment_plan.FOLLOWER_REPLICAS, "0:2"),
     ]
     assert topics["u"] == [
-        ConfigChange(reassignment.LEADER_REPLICAS, "0:5"),
-        ConfigChange(reassignment.FOLLOWER_REPLICAS, "0:6"),
+        ConfigChange(reassignment_plan.LEADER_REPLICAS, "0:5"),
+        ConfigChange(reassignment_plan.FOLLOWER_REPLICAS, "0:6"),
     ]
     brokers = {each.name: rows for each, rows in changes.items() if each.type is ConfigType.BROKER}
     assert set(brokers) == {"0", "1", "2", "5", "6"}
     assert brokers["2"] == [
-        ConfigChange(reassignment.LEADER_RATE, "1000"),
-        ConfigChange(reassignment.FOLLOWER_RATE, "1000"),
+        ConfigChange(reassignment_plan.LEADER_RATE, "1000"),
+        ConfigChange(reassignment_plan.FOLLOWER_RATE, "1000"),
     ]
 
 
 def test_unthrottling_deletes_what_throttling_sets() -> None:
-    changes = reassignment.unthrottle(["t"], [1])
+    changes = reassignment_plan.unthrottle(["t"], [1])
     assert {change.operation for rows in changes.values() for change in rows} == {ConfigOperation.DELETE}
     assert [change.name for change in changes[ConfigResource(ConfigType.BROKER, "1")]] == [
-        reassignment.LEADER_RATE,
-        reassignment.FOLLOWER_RATE,
-        reassignment.LOG_DIR_RATE,
+        reassignment_plan.LEADER_RATE,
+        reassignment_plan.FOLLOWER_RATE,
+        reassignment_plan.LOG_DIR_RATE,
     ]
 
 
@@ -138,5 +138,5 @@ def test_a_transaction_is_hanging_if_no_coordinator_lists_the_partition() -> Non
 
     candidates = [(T0, state(1)), (T1, state(1)), (T0, state(2)), (T0, state(3))]
     ids = {1: "one", 3: "three"}
-    found = list(without_coordinator(candidates, ids, {"one": described(T0)}))
+    found = list(hanging_transactions(candidates, ids, {"one": described(T0)}))
     assert found == [(T1, state(1)), (T0, state(2)), (T0, state(3))]

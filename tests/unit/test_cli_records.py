@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ottla.cli import record_filters
-from ottla.cli.produce import _Problem, _RecordBuilder, _records
-from ottla.cli.rates import Latencies, Throughput, due_s
+from ottla.cli.perf import Latencies, Throughput, due_s
+from ottla.cli.produce import _InputError, _RecordBuilder, _records
 from ottla.cli.record_filters import BadFilter
-from ottla.cli.record_formats import Shown, head, printer
+from ottla.cli.record_formats import DecodedRecord, header_line, make_formatter
 from ottla.cli.record_values import plain, reader, writer
 from ottla.client.core.types import ConsumerRecord
 
@@ -88,29 +88,29 @@ def test_filters_of_keys_headers_and_text() -> None:
 RECORD = ConsumerRecord("t", 2, 5, 1_700_000_000_123, 0, b"k", b"v,\xff", [("h", b"x"), ("h", None)])
 
 
-def shown(value: Any = b"v,\xff", key: Any = b"k") -> Shown:
-    return Shown(RECORD._replace(key=key, value=value), key, value)
+def shown(value: Any = b"v,\xff", key: Any = b"k") -> DecodedRecord:
+    return DecodedRecord(RECORD._replace(key=key, value=value), key, value)
 
 
 def test_formats() -> None:
-    assert printer("text", None, None)(shown()) == b"v,\xff\n"
-    assert printer("text", None, ":")(shown()) == b"k:v,\xff\n"
-    assert printer("text", None, None)(shown({"a": 1})) == b'{"a": 1}\n'
-    assert printer("raw", None, None)(shown()) == b"v,\xff"
-    assert json.loads(printer("json", None, None)(shown())) == {
+    assert make_formatter("text", None, None)(shown()) == b"v,\xff\n"
+    assert make_formatter("text", None, ":")(shown()) == b"k:v,\xff\n"
+    assert make_formatter("text", None, None)(shown({"a": 1})) == b'{"a": 1}\n'
+    assert make_formatter("raw", None, None)(shown()) == b"v,\xff"
+    assert json.loads(make_formatter("json", None, None)(shown())) == {
         "topic": "t", "partition": 2, "offset": 5, "timestamp": 1_700_000_000_123, "key": "k",
         "value": "v,\\xff", "headers": [["h", "x"], ["h", None]],
     }  # fmt: skip
-    assert head("csv", None) == b"topic,partition,offset,timestamp,key,value,headers\r\n"
-    assert printer("csv", None, None)(shown('say "x"', None)) == (
+    assert header_line("csv", None) == b"topic,partition,offset,timestamp,key,value,headers\r\n"
+    assert make_formatter("csv", None, None)(shown('say "x"', None)) == (
         b't,2,5,1700000000123,,"say ""x""","[[""h"", ""x""], [""h"", null]]"\r\n'
     )
-    template = printer(
+    template = make_formatter(
         "text", r"{topic}-{partition}@{offset}\t{time} {key}={value} {header:h}{header:no}", None
     )
     assert template(shown(b"v")) == b"t-2@5\t2023-11-14T22:13:20.123+00:00 k=v \n"
     with pytest.raises(ValueError, match=r"\{nokey\}; allowed: topic"):
-        printer("text", "{nokey}", None)
+        make_formatter("text", "{nokey}", None)
 
 
 def test_values_of_javas_serializers() -> None:
@@ -132,7 +132,7 @@ def test_values_of_javas_serializers() -> None:
     }
 
 
-def shape(**changes: Any) -> _RecordBuilder:
+def builder(**changes: Any) -> _RecordBuilder:
     settings: dict[str, Any] = {
         "topic": "t", "partition": None, "headers": [("all", b"1")], "null": None, "separator": None,
         "encode_key": lambda data: data, "encode_value": lambda data: data, "json_keys": False,
@@ -144,8 +144,8 @@ def shape(**changes: Any) -> _RecordBuilder:
 def read(text: bytes, form: str, **changes: Any) -> list[Any]:
     file = io.BufferedReader(io.BytesIO(text))  # type: ignore[arg-type]
     found: list[Any] = []
-    for each in _records([file], form, shape(**changes)):
-        found += [str(each)] if isinstance(each, _Problem) else each
+    for each in _records([file], form, builder(**changes)):
+        found += [str(each)] if isinstance(each, _InputError) else each
     return found
 
 
@@ -160,7 +160,7 @@ def test_csv_columns_are_read_by_name() -> None:
 
 def test_what_consume_prints_as_csv_and_json_is_read_again() -> None:
     for form in ("csv", "json"):
-        text = head(form, None) + printer(form, None, None)(shown(b"v"))
+        text = header_line(form, None) + make_formatter(form, None, None)(shown(b"v"))
         (record,) = read(text, form)
         assert (record.key, record.value, record.partition, record.timestamp_ms) == (
             b"k", b"v", 2, 1_700_000_000_123,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
-from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
@@ -233,7 +234,9 @@ def test_zookeeper_of_a_secured_cluster_admits_certificates_of_the_clusters_auth
     assert found["X509AuthenticationProvider.superUser"] == "CN=demo-operator,O=ottla.dev"
     spec = manifests_zookeeper.build_stateful_set(cluster, IMAGES, stage, "")["spec"]["template"]["spec"]
     (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
-    planned = plan_secrets(cluster, {}, {}, 0, zookeeper=manifests_zookeeper.server_names(cluster)).data
+    planned = plan_secrets(
+        cluster, {}, {}, 0, os.urandom, zookeeper=manifests_zookeeper.server_names(cluster)
+    ).data
     there = {}
     for source in volume["projected"]["sources"]:
         data = planned[source["secret"]["name"]]
@@ -348,8 +351,8 @@ def test_a_disruption_budget_of_the_specs_selects_brokers_alone() -> None:
     ],
 )
 def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str) -> None:
-    assert word in listeners.problem(a_cluster(listeners=spec))
-    assert not listeners.problem(a_cluster())
+    assert word in listeners.listeners_problem(a_cluster(listeners=spec))
+    assert not listeners.listeners_problem(a_cluster())
 
 
 def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
@@ -364,7 +367,7 @@ def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
     (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"]
     (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
     secrets = {source["secret"]["name"]: source["secret"] for source in volume["projected"]["sources"]}
-    planned = plan_secrets(cluster, {"demo-brokers-2": ["a"]}, {}, 0).data
+    planned = plan_secrets(cluster, {"demo-brokers-2": ["a"]}, {}, 0, os.urandom).data
     there = [*planned["demo-brokers"]]
     for name in ("demo-cluster-ca-cert", "demo-clients-ca-cert"):
         (item,) = secrets[name]["items"]
@@ -400,7 +403,7 @@ def test_the_status_tells_clients_where_each_listener_is_and_whom_to_trust() -> 
         ]
     )
     outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
-    plain, out = listeners.statuses(cluster, outside, "PEM")
+    plain, out = listeners.listener_statuses(cluster, outside, "PEM")
     assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
     assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
 

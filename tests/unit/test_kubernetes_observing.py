@@ -9,7 +9,7 @@ import pytest
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.observing import Listed
-from ottla_operator.kubernetes.zookeeper_roll import next_to_replace
+from ottla_operator.kubernetes.zookeeper_planning import next_to_replace
 from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.planning.rolling import CRASHES_MAX
 

@@ -8,7 +8,7 @@ import pytest
 from kubernetes_world import KubernetesWorld
 
 from ottla_operator.kubernetes.api import ApiError
-from ottla_operator.kubernetes.volumes import volume_loss
+from ottla_operator.kubernetes.observing import volume_loss
 from ottla_operator.planning.observed import VolumeLoss
 from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla_operator.kubernetes import naming, platform
-from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity, stage_of
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity, stage_of
 from tests.unit.kubernetes_world import Item, KubernetesWorld
 
 SECURED = [{"name": "secure", "port": 9093, "tls": True}]

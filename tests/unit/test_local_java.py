@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.local.java import JavaUnusable, find_java, parse_java_version
+from ottla.local.zookeeper import JavaUnusable, find_java, parse_java_version
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any
 
 import pytest
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore, MemoryTree
-from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration, new_cluster_id
+from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration, cluster_id, new_cluster_id
 from ottla.metadata.znodes import Endpoint
 
 ENDPOINTS = [Endpoint("PLAINTEXT", "host", 9092)]
@@ -27,7 +28,7 @@ async def registration(tree: MemoryTree, broker_id: int = 1, wait_s: float = 10)
     return BrokerRegistration(store, broker_id, ENDPOINTS, rack="r", clock=lambda: 123, wait_s=wait_s)
 
 
-def test_registration_creates_the_tree_the_cluster_id_and_the_brokers_node() -> None:
+def test_registering_makes_the_tree_and_the_brokers_node() -> None:
     async def scenario(tree: MemoryTree) -> None:
         broker = await registration(tree)
         epoch = await broker.register()
@@ -44,8 +45,18 @@ def test_registration_creates_the_tree_the_cluster_id_and_the_brokers_node() -> 
         assert all(tree.find(path) is not None for path in znodes.PERSISTENT_PATHS)
         other = await registration(tree, 2)
         await other.register()
-        assert broker.cluster_id is not None
-        assert other.cluster_id == broker.cluster_id
+
+    run(scenario)
+
+
+def test_brokers_share_the_cluster_id_that_the_first_one_made() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        ids = set()
+        for seed in (1, 2):
+            store = MemoryStore(tree)
+            await store.connect()
+            ids.add(await cluster_id(store, Random(seed)))
+        assert len(ids) == 1
 
     run(scenario)
 
@@ -96,8 +107,9 @@ def test_after_a_lost_session_the_broker_has_a_new_epoch() -> None:
 
 
 def test_cluster_ids_look_like_kafkas() -> None:
+    random = Random(1)
     for _ in range(200):
-        made = new_cluster_id()
+        made = new_cluster_id(random)
         assert len(made) == 22
         assert not made.startswith("-")
 

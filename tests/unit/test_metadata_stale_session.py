@@ -9,6 +9,7 @@ import pytest
 
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.unclean_restart import FILE_NAME, clear_session, expire_session, save_session
+from ottla.ports.files import OS_FILES
 
 
 async def connected(tree: MemoryTree) -> MemoryStore:
@@ -22,9 +23,9 @@ def test_the_session_of_a_crashed_process_is_closed_with_its_ephemeral_nodes(tmp
         tree = MemoryTree()
         crashed = await connected(tree)
         await crashed.create("/mine", b"", ephemeral=True)
-        save_session(crashed, [tmp_path])
+        save_session(OS_FILES, crashed, [tmp_path])
         next_run = await connected(tree)
-        assert await expire_session(next_run, [tmp_path])
+        assert await expire_session(OS_FILES, next_run, [tmp_path])
         assert await next_run.exists("/mine") is None
 
     asyncio.run(scenario())
@@ -33,10 +34,10 @@ def test_the_session_of_a_crashed_process_is_closed_with_its_ephemeral_nodes(tmp
 def test_a_closed_session_leaves_no_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await connected(MemoryTree())
-        assert not await expire_session(store, [tmp_path])
-        save_session(store, [tmp_path])
-        clear_session([tmp_path])
-        assert not await expire_session(store, [tmp_path])
+        assert not await expire_session(OS_FILES, store, [tmp_path])
+        save_session(OS_FILES, store, [tmp_path])
+        clear_session(OS_FILES, [tmp_path])
+        assert not await expire_session(OS_FILES, store, [tmp_path])
 
     asyncio.run(scenario())
 
@@ -44,7 +45,7 @@ def test_a_closed_session_leaves_no_file(tmp_path: Path) -> None:
 def test_an_invalid_file_does_not_prevent_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         (tmp_path / FILE_NAME).write_text("torn")
-        assert await expire_session(await connected(MemoryTree()), [tmp_path])
+        assert await expire_session(OS_FILES, await connected(MemoryTree()), [tmp_path])
 
     asyncio.run(scenario())
     assert "has no valid session" in caplog.text
@@ -52,7 +53,7 @@ def test_an_invalid_file_does_not_prevent_the_start(tmp_path: Path, caplog: pyte
 
 def test_the_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     async def scenario() -> None:
-        save_session(await connected(MemoryTree()), [tmp_path])
+        save_session(OS_FILES, await connected(MemoryTree()), [tmp_path])
 
     asyncio.run(scenario())
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ from operator_cluster import World
 from ottla_operator.conditions import find
 from ottla_operator.planning.audits import Audits
 from ottla_operator.planning.observed import AuditedTopic, AuditResult, DifferingWindow, JobProgress
-from ottla_operator.platform.process_status import progress_of
+from ottla_operator.platform.processes import progress_of
 from ottla_operator.resources import TopicStatus
 from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
 

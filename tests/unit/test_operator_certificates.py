@@ -5,6 +5,8 @@ The judge of what is issued is OpenSSL, through Python's own ssl.
 
 from __future__ import annotations
 
+import os
+import random
 import ssl
 import time
 from dataclasses import replace
@@ -32,11 +34,11 @@ from ottla_operator.planning.certificates import (
 DAY_MS = 86_400_000
 NOW_MS = time.time_ns() // 1_000_000 - 10 * DAY_MS  # OpenSSL looks at the clock by itself
 LIFETIME = Lifetime(validity_days=365, renewal_days=30)
-AUTHORITY = new_authority("demo-cluster-ca", LIFETIME, NOW_MS)
-RENEWED = new_authority("demo-cluster-ca", LIFETIME, NOW_MS + 5 * DAY_MS, AUTHORITY.key)
-STRANGER = new_authority("demo-cluster-ca", LIFETIME, NOW_MS)
+AUTHORITY = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, os.urandom)
+RENEWED = new_authority("demo-cluster-ca", LIFETIME, NOW_MS + 5 * DAY_MS, os.urandom, AUTHORITY.key)
+STRANGER = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, os.urandom)
 BROKER = Subject("demo-brokers", "ottla.dev", ("localhost", "10.1.2.3"))
-ISSUED = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS)
+ISSUED = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS, os.urandom)
 
 
 def shake_hands(server: Pair, client: Pair, trusted: bytes, name: str = "localhost") -> bytes:
@@ -72,9 +74,9 @@ def shake_hands(server: Pair, client: Pair, trusted: bytes, name: str = "localho
 
 @pytest.mark.parametrize("trusted", [AUTHORITY.certificate, RENEWED.certificate])
 def test_what_an_authority_has_signed_holds_by_each_of_its_certificates(trusted: bytes) -> None:
-    later = issue(RENEWED, Subject("alice"), LIFETIME, NOW_MS)
+    later = issue(RENEWED, Subject("alice"), LIFETIME, NOW_MS, os.urandom)
     assert subject_of(shake_hands(ISSUED, later, trusted)) == "CN=alice"
-    renewed = issue(RENEWED, BROKER, LIFETIME, NOW_MS)
+    renewed = issue(RENEWED, BROKER, LIFETIME, NOW_MS, os.urandom)
     assert subject_of(shake_hands(renewed, ISSUED, trusted)) == "CN=demo-brokers,O=ottla.dev"
 
 
@@ -84,7 +86,7 @@ def test_a_broker_is_known_under_all_of_its_names(name: str) -> None:
 
 
 def test_a_stranger_and_a_wrong_name_are_refused() -> None:
-    stranger = issue(STRANGER, Subject("alice"), LIFETIME, NOW_MS)
+    stranger = issue(STRANGER, Subject("alice"), LIFETIME, NOW_MS, os.urandom)
     with pytest.raises(ssl.SSLError):
         shake_hands(ISSUED, stranger, AUTHORITY.certificate)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
@@ -93,7 +95,9 @@ def test_a_stranger_and_a_wrong_name_are_refused() -> None:
 
 def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
     for subject in (BROKER, Subject("alice")):
-        der = ssl.PEM_cert_to_DER_cert(issue(AUTHORITY, subject, LIFETIME, NOW_MS).certificate.decode())
+        der = ssl.PEM_cert_to_DER_cert(
+            issue(AUTHORITY, subject, LIFETIME, NOW_MS, os.urandom).certificate.decode()
+        )
         assert f"User:{subject_of(der)}" == subject.principal
 
 
@@ -108,7 +112,7 @@ def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
         (ISSUED, replace(BROKER, names=("localhost", "b")), 0, "it lacks the name b"),
         (ISSUED, replace(BROKER, names=("10.9.9.9",)), 0, "it lacks the name 10.9.9.9"),
         (ISSUED, Subject("demo-brokers"), 0, "its subject differs"),
-        (issue(STRANGER, BROKER, LIFETIME, NOW_MS), BROKER, 0, "another authority issued it"),
+        (issue(STRANGER, BROKER, LIFETIME, NOW_MS, os.urandom), BROKER, 0, "another authority issued it"),
         (None, BROKER, 0, "it is missing"),
         (Pair(AUTHORITY.key, ISSUED.certificate), BROKER, 0, "its key does not match"),
         (Pair(b"", b"nothing"), BROKER, 0, "it cannot be read"),
@@ -146,7 +150,7 @@ def test_why_an_authority_is_renewed(pair: Pair | None, days: int, reason: str) 
 
 
 def test_nothing_outlives_its_authority() -> None:
-    late = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS + 300 * DAY_MS)
+    late = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS + 300 * DAY_MS, os.urandom)
     ends = [x509.load_pem_x509_certificate(pem).not_valid_after_utc for pem in (late[1], AUTHORITY[1])]
     assert ends[0] == ends[1]
 
@@ -172,3 +176,13 @@ def test_stores_for_java_open_with_their_password_alone() -> None:
 
 def test_a_key_and_its_certificate_in_one_file_come_apart_again() -> None:
     assert Pair.of_pem(ISSUED.pem) == ISSUED
+
+
+def test_the_same_random_bytes_give_the_same_keys_and_certificates() -> None:
+    def issued(seed: int) -> Pair:
+        random_bytes = random.Random(seed).randbytes
+        authority = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, random_bytes)
+        return issue(authority, BROKER, LIFETIME, NOW_MS, random_bytes)
+
+    assert issued(1) == issued(1)
+    assert issued(1).key != issued(2).key

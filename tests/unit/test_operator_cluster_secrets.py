@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -29,11 +30,11 @@ def a_cluster(**spec: Any) -> BrokerCluster:
 
 
 CLUSTER = a_cluster()
-FIRST = plan_secrets(CLUSTER, NAMES, {}, NOW_MS)
+FIRST = plan_secrets(CLUSTER, NAMES, {}, NOW_MS, os.urandom)
 
 
 def again(found: dict[str, Data], now_ms: int = NOW_MS, names: Any = None, **spec: Any) -> SecretsPlan:
-    return plan_secrets(a_cluster(**spec), NAMES if names is None else names, found, now_ms)
+    return plan_secrets(a_cluster(**spec), NAMES if names is None else names, found, now_ms, os.urandom)
 
 
 def without(name: str) -> dict[str, Data]:

@@ -1,4 +1,4 @@
-"""From listeners and authorization to Kafka's settings, read back by the broker's own table."""
+"""Kafka's security settings for listeners and authorization, validated by the broker's own table."""
 
 from __future__ import annotations
 
@@ -7,37 +7,41 @@ from typing import Any
 import pytest
 
 from ottla.metadata.config import BrokerConfig
-from ottla_operator.planning.listener_security import SecurityFiles, protocol_map, security_settings
+from ottla_operator.planning.listener_security import (
+    REPLICATION,
+    SecurityFiles,
+    protocol_map,
+    security_settings,
+)
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
 FILES = SecurityFiles("/own.pem", "/cluster.crt", "/clients.crt")
-BETWEEN = "REPLICATION"
 OWN = "User:CN=demo-brokers,O=ottla.dev;User:CN=demo-operator,O=ottla.dev"
 SCRAM, TLS = {"authentication": {"type": "scram-sha-512"}}, {"authentication": {"type": "tls"}}
 
 
 def settings(listeners: list[dict[str, Any]], **spec: Any) -> dict[str, str]:
-    """What is set of one listener has its prefix taken off."""
+    """The security settings, with the protocols of the listener and of the inter-broker listener."""
     given = {"replicas": 1, "listeners": [{"name": "in-side", "port": 9092, **one} for one in listeners]}
     cluster, problems = parse_resource("BrokerCluster", {"name": "demo"}, {**given, **spec})
     assert not problems
     assert isinstance(cluster, BrokerCluster)
-    mapped = protocol_map(cluster.spec, cluster.spec.listeners, BETWEEN)
-    found = security_settings("demo", cluster.spec, cluster.spec.listeners, BETWEEN, FILES)
+    mapped = protocol_map(cluster)
+    found = security_settings(cluster, FILES)
     own = {
         "listeners": "REPLICATION://:9091,IN_SIDE://:9092",
-        "inter.broker.listener.name": BETWEEN,
+        "inter.broker.listener.name": REPLICATION,
         "zookeeper.connect": "localhost",
     }
     config = BrokerConfig.from_properties({**own, **found, "listener.security.protocol.map": mapped})
     assert not config.warnings
     protocols = {listener.name: listener.protocol for listener in config.listeners}
-    return {**found, "between": protocols["REPLICATION"], "protocol": protocols["IN_SIDE"]}
+    return {**found, "inter_broker": protocols["REPLICATION"], "protocol": protocols["IN_SIDE"]}
 
 
 @pytest.mark.parametrize(
-    ("listener", "between", "protocol", "expected"),
+    ("listener", "inter_broker", "protocol", "expected"),
     [
         ({}, "PLAINTEXT", "PLAINTEXT", {}),
         ({"tls": True}, "SSL", "SSL", {"ssl.keystore.location": "/own.pem", "ssl.keystore.type": "PEM"}),
@@ -78,10 +82,10 @@ def settings(listeners: list[dict[str, Any]], **spec: Any) -> dict[str, str]:
     ],
 )
 def test_what_a_listener_asks_of_its_clients(
-    listener: dict[str, Any], between: str, protocol: str, expected: dict[str, str]
+    listener: dict[str, Any], inter_broker: str, protocol: str, expected: dict[str, str]
 ) -> None:
     found = settings([listener])
-    assert (found["between"], found["protocol"]) == (between, protocol)
+    assert (found["inter_broker"], found["protocol"]) == (inter_broker, protocol)
     prefix = "listener.name.in_side."
     assert {n.removeprefix(prefix): v for n, v in found.items() if n.startswith(prefix)} == expected
 
@@ -102,4 +106,4 @@ def test_brokers_the_operator_and_whom_the_spec_names_are_super_users(
     found = settings([{}], authorization={"type": "simple", "superUsers": users})
     assert found["super.users"] == expected
     assert found["authorizer.class.name"] == "kafka.security.authorizer.AclAuthorizer"
-    assert (found["between"], found["protocol"]) == ("SSL", "PLAINTEXT")
+    assert (found["inter_broker"], found["protocol"]) == ("SSL", "PLAINTEXT")

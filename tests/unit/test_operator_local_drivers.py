@@ -11,10 +11,10 @@ import pytest
 
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.platform import local_drivers, process_status
+from ottla_operator.platform import local_drivers, processes
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.platform.local_drivers import LocalDrivers
-from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.loading import parse_resource
 
@@ -72,7 +72,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         return {key: JobProgress("app") for key in addresses}
 
     monkeypatch.setattr(local_drivers, "ChildProcess", FakeProcess)
-    monkeypatch.setattr(process_status, "fetch_progress", fetch_progress)
+    monkeypatch.setattr(processes, "fetch_progress", fetch_progress)
     return World(tmp_path)
 
 

@@ -15,8 +15,8 @@ from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.platform import local
 from ottla_operator.platform.interfaces import BrokerLaunch, StepFailed
 from ottla_operator.platform.local import LocalPlatform
-from ottla_operator.platform.process_status import exit_message
-from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.platform.local_security import SecretFiles
+from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 

@@ -13,7 +13,7 @@ from ottla_operator.planning.observed import BatchProgress, DriverInstance, JobP
 from ottla_operator.planning.pipeline_config import DriverLaunch, Login, complete_config, heap_mib
 from ottla_operator.planning.pipelines import DELETION_TIMEOUT_MS, ClusterView, plan_pipeline
 from ottla_operator.planning.steps import StartDriver, StopDriver
-from ottla_operator.platform.process_status import progress_of
+from ottla_operator.platform.processes import progress_of
 from ottla_operator.resources import BrokerCluster, Pipeline, PipelineStatus
 from ottla_operator.resources.loading import parse_resource
 

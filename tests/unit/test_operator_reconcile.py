@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from operator_cluster import FakeCluster, World
 
+from ottla_operator.planning.groups import query_of
 from ottla_operator.planning.observed import GroupState
-from ottla_operator.planning.offset_resets import query_of
 from ottla_operator.planning.steps import CreateTopic
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, QuotaStatus, TopicStatus

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from operator_cluster import World
 
+from ottla_operator.planning.groups import plan_reset, query_of, targets
 from ottla_operator.planning.observed import GroupQuery, GroupState, Positions
-from ottla_operator.planning.offset_resets import plan_reset, query_of, targets
 from ottla_operator.planning.steps import ResetOffsets
 from ottla_operator.resources import ConsumerGroup
 from ottla_operator.resources.group import OffsetReset

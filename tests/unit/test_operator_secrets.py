@@ -14,7 +14,7 @@ from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.planning.observed import Secret
 from ottla_operator.platform.interfaces import Secrets, StepFailed
-from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.resources import AnyResource
 from ottla_operator.resources.loading import parse_resource
 

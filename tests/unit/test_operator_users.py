@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def keep_authorities(world: World) -> None:
     cluster = world.store.kept["BrokerCluster/demo"]
     assert isinstance(cluster, BrokerCluster)
     found = {name: secret.data for name, secret in world.secrets.kept.items()}
-    for name, data in plan_secrets(cluster, {}, found, world.cluster.now_ms).data.items():
+    for name, data in plan_secrets(cluster, {}, found, world.cluster.now_ms, os.urandom).data.items():
         world.secrets.write(name, data, cluster.key)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
-from ottla_operator.planning.versions import plan_upgrade
+from ottla_operator.planning.revision import plan_upgrade
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus

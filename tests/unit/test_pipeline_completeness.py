@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt, WindowCount
 from ottla_pipeline.completeness import auditor, number_bitmap
 from ottla_pipeline.completeness.config import AuditConfig
-from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger
+from ottla_pipeline.completeness.ledger import EVENTS, CountRow, Ledger
 from ottla_pipeline.completeness.number_bitmap import BITS, FULL, NumberBitmap
 from ottla_pipeline.completeness.verdicts import (
     TierRule,
@@ -68,11 +68,11 @@ def window(count: int, start_ms: int = 0, *, closed: bool = True, topic: str = "
     return WindowCount(topic, start_ms, count, 0, 0 if closed else 3, closed, numbers)
 
 
-def held(*numbers: int, start_ms: int = 0, producer: str | None = "p/1", topic: str = "a") -> list[Counted]:
+def held(*numbers: int, start_ms: int = 0, producer: str | None = "p/1", topic: str = "a") -> list[CountRow]:
     """As Spark gives them: each bucket of a batch once."""
     buckets = Counter(number // BITS for number in numbers)
     return [
-        Counted(
+        CountRow(
             topic,
             producer,
             start_ms,
@@ -90,7 +90,7 @@ class Audit:
     def __init__(self) -> None:
         self.ledger = Ledger(MINUTE_MS, ("brokers", "lake"))
 
-    def both(self, rows: list[Counted]) -> None:
+    def both(self, rows: list[CountRow]) -> None:
         for tier in self.ledger.tiers:
             self.ledger.add_counts(tier, rows)
 
@@ -125,7 +125,7 @@ def test_one_record_in_a_million_is_missed_by_name(audit: Audit) -> None:
         for tier in audit.ledger.tiers:
             lost = 1 << 777_777 % BITS if (tier, bucket) == ("lake", 777_777 // BITS) else 0
             kept = bits & ~lost
-            audit.ledger.add_counts(tier, [Counted("a", "p/1", 0, bucket, kept, kept.bit_count())])
+            audit.ledger.add_counts(tier, [CountRow("a", "p/1", 0, bucket, kept, kept.bit_count())])
     rows = audit.rows()
     assert rows[0, "brokers"].status == "complete"
     lake = rows[0, "lake"]
@@ -233,7 +233,7 @@ def test_what_comes_for_a_complete_window_are_copies_unless_they_are_another_pro
 
 
 def test_records_without_the_headers_are_counted_apart(audit: Audit) -> None:
-    audit.both([Counted("a", None, 0, 0, 0, 7)])
+    audit.both([CountRow("a", None, 0, 0, 0, 7)])
     assert audit.ledger.unaudited == {"brokers": {"a": 7}, "lake": {"a": 7}}
     assert audit.rows() == {}
 

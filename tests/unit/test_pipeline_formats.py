@@ -12,9 +12,9 @@ import fastavro
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from ottla_pipeline.decoding import avro_schemas, json_schemas
-from ottla_pipeline.decoding.avro_schemas import MARKER, SchemaUnusable
-from ottla_pipeline.decoding.formats import AvroFormat, Format, JsonFormat
+from ottla_pipeline.decoding import avro, json_schemas
+from ottla_pipeline.decoding.avro import MARKER
+from ottla_pipeline.decoding.formats import AvroFormat, Format, JsonFormat, SchemaUnusable
 
 FORMATS: TypeAdapter[Any] = TypeAdapter(Format)
 
@@ -69,7 +69,7 @@ def test_references_are_written_out_where_they_are_first_used() -> None:
         ],
     }
     texts = {"shop.Money": json.dumps(money), "shop.Line": json.dumps(line)}
-    whole = json.loads(avro_schemas.inline_references(json.dumps(order), texts))
+    whole = json.loads(avro.inline_references(json.dumps(order), texts))
     assert json.dumps(whole).count('"cents"') == 1
     assert json.dumps(whole).count('"price"') == 1
     parsed: Any = fastavro.parse_schema(whole)  # an independent parser resolves every name
@@ -77,14 +77,12 @@ def test_references_are_written_out_where_they_are_first_used() -> None:
 
 
 def test_the_reader_schema_is_marked_and_has_to_be_a_record() -> None:
-    made = json.loads(
-        avro_schemas.with_marker('{"type":"record","name":"A","fields":[{"name":"a","type":"int"}]}')
-    )
+    made = json.loads(avro.with_marker('{"type":"record","name":"A","fields":[{"name":"a","type":"int"}]}'))
     assert [field["name"] for field in made["fields"]] == ["a", MARKER]
     assert made["fields"][1]["default"] is True
     for wrong in ('"string"', '["null"]', '{"type":"record","name":"A","fields":[]}', "{"):
         with pytest.raises(SchemaUnusable):
-            avro_schemas.with_marker(wrong)
+            avro.with_marker(wrong)
 
 
 def test_json_schema_becomes_columns() -> None:

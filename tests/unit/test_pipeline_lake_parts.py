@@ -1,4 +1,4 @@
-"""The lake's configuration, its choice of files to compact, drift of types, positions of a backfill."""
+"""The lake's configuration, its choice of files to compact, evolution of types, ranges of a backfill."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
+from ottla_pipeline.checkpoints import OffsetRange, parse_entry
 from ottla_pipeline.config.loading import ConfigError, validate
-from ottla_pipeline.lake import reprocessing
-from ottla_pipeline.lake.compaction import PARTITION_BYTES_MAX, choose
+from ottla_pipeline.lake.compaction import PARTITION_BYTES_MAX, choose_files
 from ottla_pipeline.lake.config import Compaction, LakeConfig
+from ottla_pipeline.lake.reprocessing import backfill_ranges
 from ottla_pipeline.lake.rows import type_at
 from ottla_pipeline.lake.schema_evolution import merge_structs
 
@@ -63,18 +64,18 @@ def test_small_files_are_chosen_where_there_are_enough() -> None:
     small, big = 1 << 20, 65 << 20
     sizes = {f"l/d=1/{n}": small for n in range(4)} | {"l/d=1/big": big}
     sizes |= {f"l/d=2/{n}": small for n in range(3)} | {"l/d=2/big": big}
-    assert choose(sizes, Compaction()) == [f"l/d=1/{n}" for n in range(4)]
-    assert len(choose(sizes, Compaction(min_files=3))) == 7
-    assert len(choose(sizes, Compaction(min_files=3, smaller_than_mb=66))) == 9
-    assert choose({}, Compaction()) == []
+    assert choose_files(sizes, Compaction()) == [f"l/d=1/{n}" for n in range(4)]
+    assert len(choose_files(sizes, Compaction(min_files=3))) == 7
+    assert len(choose_files(sizes, Compaction(min_files=3, smaller_than_mb=66))) == 9
+    assert choose_files({}, Compaction()) == []
 
 
 def test_no_file_is_made_too_large_and_no_commit_rewrites_too_much() -> None:
     almost = (64 << 20) - 1
-    chosen = choose({f"l/d=1/{n:03}": almost for n in range(100)}, Compaction())
+    chosen = choose_files({f"l/d=1/{n:03}": almost for n in range(100)}, Compaction())
     assert len(chosen) == PARTITION_BYTES_MAX // almost
     sizes = {f"l/d={d}/{n:03}": almost for d in range(20) for n in range(16)}
-    assert len({path.rpartition("/")[0] for path in choose(sizes, Compaction())}) == 8
+    assert len({path.rpartition("/")[0] for path in choose_files(sizes, Compaction())}) == 8
 
 
 def test_a_table_keeps_its_types_and_takes_what_is_new() -> None:
@@ -99,10 +100,10 @@ def test_a_table_keeps_its_types_and_takes_what_is_new() -> None:
 
 def test_a_backfill_ends_where_the_job_is() -> None:
     text = 'v1\n{"batchWatermarkMs":0}\n{"a":{"0":5,"1":7}}'
-    limits = reprocessing.offsets_of(text)
-    assert limits == {"a": {"0": 5, "1": 7}}
-    wanted = {"a": {"0": 9, "1": 3, "2": 4}, "b": {"0": 1}}
-    assert reprocessing.limit_ends(wanted, limits) == {"a": {"0": 5, "1": 3, "2": 0}, "b": {"0": 0}}
-    starts = {"a": {"0": 2, "1": 3, "2": 0}, "b": {"0": 0}}
-    found = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(wanted, limits))
-    assert found == ({"a": {"0": 2}}, {"a": {"0": 5}})
+    (limits,) = parse_entry(text).ends
+    assert limits == {("a", 0): 5, ("a", 1): 7}
+    wanted = {("a", 0): 9, ("a", 1): 3, ("a", 2): 4, ("b", 0): 1}
+    whole = backfill_ranges({}, wanted, limits)
+    assert whole == (OffsetRange("a", 0, 0, 5), OffsetRange("a", 1, 0, 3))
+    starts = {("a", 0): 2, ("a", 1): 3, ("a", 2): 0, ("b", 0): 0}
+    assert backfill_ranges(starts, wanted, limits) == (OffsetRange("a", 0, 2, 5),)

@@ -12,14 +12,20 @@ from hypothesis import strategies as st
 from ottla_pipeline.config.loading import ConfigError, validate
 from ottla_pipeline.mirroring.config import MirrorConfig
 from ottla_pipeline.mirroring.groups import GroupFilter, offsets_to_commit, translated
-from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.target import Limits, MirroredTopic
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy
 from ottla_pipeline.mirroring.tasks import Writers, transactions
 from ottla_pipeline.mirroring.topics import Topic, plan
-from ottla_pipeline.mirroring.translation import Lineage, Run, Sync, SyncKey, Table, slot_of
+from ottla_pipeline.mirroring.translation import (
+    Lineage,
+    OffsetSync,
+    OffsetSyncKey,
+    OffsetSyncStore,
+    Run,
+    slot_of,
+)
 from ottla_pipeline.mirroring.writer import Position, PositionRefused, resume_position
 
-NAMING = Naming("east", "west")
+NAMING = ReplicationPolicy("east", "west")
 LINEAGE = Lineage("c/s", "c/t")
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 
@@ -52,9 +58,9 @@ def test_partitions_are_added_and_settings_follow() -> None:
     assert not plan(source, there, NAMING, sync_configs=False).configure
 
 
-def a_table() -> Table:
-    table = Table()
-    table.add(SyncKey("orders", 0, slot_of(0)), Sync(LINEAGE, 0, 110, (Run(100, 50, 10),)))
+def a_table() -> OffsetSyncStore:
+    table = OffsetSyncStore()
+    table.add(OffsetSyncKey("orders", 0, slot_of(0)), OffsetSync(LINEAGE, 0, 110, (Run(100, 50, 10),)))
     return table
 
 

@@ -12,10 +12,10 @@ from ottla_pipeline.mirroring.translation import (
     FIRST,
     RING,
     Lineage,
+    OffsetSync,
+    OffsetSyncKey,
+    OffsetSyncStore,
     Run,
-    Sync,
-    SyncKey,
-    Table,
     merged,
     runs_of,
     slot_of,
@@ -51,14 +51,14 @@ class Mirror:
             self.next_target += 1
         self.next_target += 1  # the transaction's marker
         self.sources += sources
-        sync = Sync(LINEAGE, self.number, self.next_source, tuple(runs_of(sources, reports)))
-        self.kept[SyncKey("t", 0, slot_of(self.number)).encode()] = sync.encode()
+        sync = OffsetSync(LINEAGE, self.number, self.next_source, tuple(runs_of(sources, reports)))
+        self.kept[OffsetSyncKey("t", 0, slot_of(self.number)).encode()] = sync.encode()
         self.number += 1
 
-    def table(self) -> Table:
-        table = Table()
+    def table(self) -> OffsetSyncStore:
+        table = OffsetSyncStore()
         for key, value in self.kept.items():
-            table.add(SyncKey.decode(key), Sync.decode(value))
+            table.add(OffsetSyncKey.decode(key), OffsetSync.decode(value))
         return table
 
     def first_at_or_after(self, offset: int) -> int:
@@ -130,7 +130,7 @@ def test_before_the_first_mirrored_record_a_group_starts_with_it() -> None:
 
 
 def test_a_partition_that_was_not_mirrored_has_no_translation() -> None:
-    assert Table().translate("t", 0, 5) is None
+    assert OffsetSyncStore().translate("t", 0, 5) is None
 
 
 def test_two_reports_are_enough_where_nobody_else_writes() -> None:
@@ -159,10 +159,10 @@ def test_thinned_runs_keep_the_first_and_the_last(count: int) -> None:
 
 
 def test_a_topic_made_anew_has_no_translations_of_the_former_one() -> None:
-    table = Table()
-    table.add(SyncKey("t", 0, slot_of(9)), Sync(LINEAGE, 9, 1001, (Run(1000, 1005, 1),)))
+    table = OffsetSyncStore()
+    table.add(OffsetSyncKey("t", 0, slot_of(9)), OffsetSync(LINEAGE, 9, 1001, (Run(1000, 1005, 1),)))
     anew = Lineage(LINEAGE.source, "another")
-    table.add(SyncKey("t", 0, slot_of(0)), Sync(anew, 0, 2001, (Run(2000, 0, 1),)))
+    table.add(OffsetSyncKey("t", 0, slot_of(0)), OffsetSync(anew, 0, 2001, (Run(2000, 0, 1),)))
     assert table.translate("t", 0, 1500) == 0
     latest = table.latest("t", 0)
     assert latest is not None
@@ -170,5 +170,8 @@ def test_a_topic_made_anew_has_no_translations_of_the_former_one() -> None:
 
 
 def test_keys_and_syncs_survive_their_encoding() -> None:
-    key, sync = SyncKey("a-topic", 3, slot_of(12)), Sync(LINEAGE, 12, 99, (Run(1, 2, 3), Run(7, 8, 1)))
-    assert (SyncKey.decode(key.encode()), Sync.decode(sync.encode())) == (key, sync)
+    key, sync = (
+        OffsetSyncKey("a-topic", 3, slot_of(12)),
+        OffsetSync(LINEAGE, 12, 99, (Run(1, 2, 3), Run(7, 8, 1))),
+    )
+    assert (OffsetSyncKey.decode(key.encode()), OffsetSync.decode(sync.encode())) == (key, sync)

@@ -7,19 +7,19 @@ import socket
 import pytest
 
 from ottla.local.ports import free_port
-from ottla_pipeline import connectivity
+from ottla_pipeline import errors
 from ottla_pipeline.errors import error_summary
 
 
 def test_one_broker_that_can_be_connected_to_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connectivity.check_reachable(f"127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
+        errors.check_reachable(f"127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_a_cluster_that_is_not_there_is_told_address_by_address() -> None:
     first, second = free_port(), free_port()
-    with pytest.raises(connectivity.BrokersUnreachable) as caught:
-        connectivity.check_reachable(f"127.0.0.1:{first}, PLAINTEXT://127.0.0.1:{second}")
+    with pytest.raises(errors.BrokersUnreachable) as caught:
+        errors.check_reachable(f"127.0.0.1:{first}, PLAINTEXT://127.0.0.1:{second}")
     refused = "Connection refused"
     expected = f"(127.0.0.1:{first}: {refused}; 127.0.0.1:{second}: {refused})"
     assert expected in str(caught.value)
@@ -27,8 +27,8 @@ def test_a_cluster_that_is_not_there_is_told_address_by_address() -> None:
 
 @pytest.mark.parametrize("bootstrap", ["", "host", "host:", ":1", "host:0", "host:99999", "host:x"])
 def test_what_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
-    with pytest.raises(connectivity.BrokersUnreachable, match=r"must be HOST:PORT\[,HOST:PORT"):
-        connectivity.check_reachable(bootstrap)
+    with pytest.raises(errors.BrokersUnreachable, match=r"must be HOST:PORT\[,HOST:PORT"):
+        errors.check_reachable(bootstrap)
 
 
 def test_the_error_of_a_task_in_python_is_found_among_the_stacks() -> None:

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from ottla_pipeline.registry.formats import json_schema
-from ottla_pipeline.registry.formats.parsed import InvalidSchema
+from ottla_pipeline.registry.formats import InvalidSchema, json_schema
 
 STRING, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 

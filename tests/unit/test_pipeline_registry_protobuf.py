@@ -12,8 +12,7 @@ from google.protobuf import descriptor_pool, empty_pb2, struct_pb2, timestamp_pb
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.type import color_pb2
 
-from ottla_pipeline.registry.formats import proto_schema
-from ottla_pipeline.registry.formats.parsed import InvalidSchema
+from ottla_pipeline.registry.formats import InvalidSchema, proto_schema
 
 EVERYTHING = """
 // The license.

@@ -88,7 +88,7 @@ class Desk:
         return self.do(decisions.delete_version(self.state, subject, version, permanent=permanent))
 
     def level(self, subject: str | None, level: str) -> None:
-        self.do(decisions.set_level(self.state, subject, {"compatibilityLevel": level}))
+        self.do(decisions.set_config(self.state, subject, {"compatibilityLevel": level}))
 
     def mode(self, subject: str | None, mode: str, **options: bool) -> None:
         self.do(decisions.set_mode(self.state, subject, mode, **options))
@@ -175,7 +175,7 @@ def test_a_global_level_holds_where_a_subject_has_none(desk: Desk) -> None:
     assert desk.register("s", record("q")) == 2
     desk.level("s", "FULL")
     refused(409, lambda: desk.register("s", record("p")))
-    desk.do(decisions.delete_level(desk.state, "s"))
+    desk.do(decisions.delete_config(desk.state, "s"))
     assert desk.register("s", record("p")) == 3
 
 
@@ -211,7 +211,7 @@ def test_normalize_tells_schemas_apart_by_what_they_mean(desk: Desk) -> None:
 
 
 def test_the_normalize_setting_of_a_subject_does_the_same(desk: Desk) -> None:
-    desk.do(decisions.set_level(desk.state, "j", {"normalize": True}))
+    desk.do(decisions.set_config(desk.state, "j", {"normalize": True}))
     assert desk.register("j", SchemaRequest('{"b":1,"a":2}', "JSON")) == desk.register(
         "j", SchemaRequest('{"a":2,"b":1}', "JSON")
     )
@@ -287,7 +287,7 @@ def test_only_what_is_deleted_softly_is_deleted_for_good(desk: Desk) -> None:
     desk.mode("s", "READWRITE")
     desk.delete("s", -1)
     desk.delete("s", 1, permanent=True)
-    assert (desk.state.subjects, desk.state.levels, desk.state.modes) == ({}, {}, {})
+    assert (desk.state.subjects, desk.state.configs, desk.state.modes) == ({}, {}, {})
 
 
 def test_an_id_that_was_deleted_for_good_is_never_given_away_again(desk: Desk) -> None:
@@ -434,7 +434,7 @@ def run(desk: Desk, command: tuple[Any, ...]) -> None:
         case ("delete", subject, version, permanent):
             desk.delete(subject, version, permanent=permanent)
         case ("level", subject, None):
-            desk.do(decisions.delete_level(desk.state, subject))
+            desk.do(decisions.delete_config(desk.state, subject))
         case ("level", subject, level):
             desk.level(subject, level)
         case ("mode", subject, None):

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from ottla_pipeline.checkpoints import (
+    OffsetLogEntry,
+    OffsetRange,
+    offset_ranges,
+    parse_entry,
+    parse_initial,
+)
 from ottla_pipeline.config.loading import ConfigError, load, validate
 from ottla_pipeline.windowing.config import WindowConfig, WindowsConfig, interval_us
 from ottla_pipeline.windowing.late import can_be_late, earliest_end_us
-from ottla_pipeline.windowing.offset_log import OffsetLogEntry, Range, parse_entry, parse_initial, ranges
 from ottla_pipeline.windowing.plan import names
 from ottla_pipeline.windowing.results import instant
 from tests.windows_model import windows_of
@@ -169,7 +175,10 @@ def test_an_entry_of_the_ledger_says_the_watermark_and_where_each_source_ends() 
     assert parse_initial('\0v1\n{"t":{"0":2}}') == {("t", 0): 2}
     with pytest.raises(ValueError, match="version 'v2'"):
         parse_entry(ENTRY.replace("v1", "v2"))
-    assert ranges({("t", 0): 2, ("t", 1): 0}, ends) == (Range("t", 0, 2, 4), Range("u", 0, 0, 9))
+    assert offset_ranges({("t", 0): 2, ("t", 1): 0}, ends) == (
+        OffsetRange("t", 0, 2, 4),
+        OffsetRange("u", 0, 0, 9),
+    )
 
 
 def test_instants_are_in_utc_and_as_fine_as_they_must_be() -> None:

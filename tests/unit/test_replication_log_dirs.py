@@ -12,6 +12,7 @@ import pytest
 from replication_brokers import TOPIC, Brokers, error_of, until
 from replication_cluster import values_of
 
+from ottla.ports.files import OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
@@ -132,7 +133,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", full)
+            patch.setattr(OsFiles, "pwritev", staticmethod(full))
             with pytest.raises(KafkaError) as refused:
                 brokers[1].produce("lost", partition=here[0])
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,7 +26,7 @@ from tests.unit.test_server_authenticator import FakeConnection
 
 NOW = 1_700_000_000_000
 CREDENTIALS = {name: scram.new_credential(name, "geheim") for name in scram.MECHANISMS}
-DECOYS = ScramCredentials()
+DECOYS = ScramCredentials(Random(1))
 SIGNED = SignedRules((), None, 0, "sub")
 
 STARTS: dict[str, Callable[[], SaslServer]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from ottla.metadata.scram_credentials import ScramCredentials
@@ -18,7 +20,7 @@ def no_tokens(token_id: str) -> None:
 
 
 def decoys_of(mechanism: str) -> Decoy:
-    return ScramCredentials().decoy(mechanism)
+    return ScramCredentials(Random(1)).decoy(mechanism)
 
 
 no_decoy = decoys_of("SCRAM-SHA-256")

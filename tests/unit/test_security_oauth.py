@@ -10,7 +10,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ottla.security.logins import login
+from ottla.security.clients import login
 from ottla.security.mechanisms import SaslFailed
 from ottla.security.oauth import (
     BearerToken,

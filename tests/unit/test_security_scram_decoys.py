@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from random import Random
 
 import pytest
 
@@ -25,7 +26,7 @@ def with_salt(salt: bytes, iterations: int = 4096) -> ScramCredential:
 
 
 def broker(users: dict[str, ScramCredential]) -> ScramCredentials:
-    credentials = ScramCredentials()
+    credentials = ScramCredentials(Random(1))
     for user, credential in users.items():
         credentials.on_entity_changed(USERS, user, {MECHANISM: credential.to_text()})
     return credentials

@@ -9,8 +9,7 @@ import pytest
 
 from ottla.security.distinguished_names import subject_of
 from ottla.security.mapping_rules import MappingRules
-from ottla.security.principal_builder import DEFAULT_CLASS, Identity, principal_builder
-from ottla.security.principals import ANONYMOUS, Principal
+from ottla.security.principals import ANONYMOUS, DEFAULT_CLASS, Identity, Principal, principal_builder
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, client_context, openssl_name, server_context
 from tests.certificates import PASSWORD, Authority, Certified

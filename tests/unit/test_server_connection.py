@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
+from ottla.ports.files import OS_FILES, OsFiles
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.storage.segment_files import FileSlice, SegmentFile
@@ -171,7 +172,7 @@ def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, 
         h = Harness()
         content = os.urandom(3_000_000)
         (tmp_path / "segment").write_bytes(content)
-        file = SegmentFile(tmp_path / "segment")
+        file = SegmentFile(OS_FILES, tmp_path / "segment")
         await h.send(framed(b"fetch"))
         await h.request(1)
         # More than a socket's buffer holds: the rest goes when the client reads.
@@ -203,10 +204,10 @@ def test_others_have_their_turn_while_a_long_file_range_is_sent(
             calls.append(turns)
             return count
 
-        monkeypatch.setattr(os, "sendfile", sendfile)
+        monkeypatch.setattr(OsFiles, "sendfile", staticmethod(sendfile))
         h = Harness()
         (tmp_path / "segment").touch()
-        file = SegmentFile(tmp_path / "segment")
+        file = SegmentFile(OS_FILES, tmp_path / "segment")
         await h.send(framed(b"fetch"))
         await h.request(1)
         h.connection.respond((FileSlice(file, 0, 3 * SENDFILE_TURN_BYTES), FileSlice(file, 0, 10)))

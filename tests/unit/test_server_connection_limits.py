@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.ports import OsClock
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
 from ottla.server.network.connection import Connection
@@ -49,7 +50,7 @@ class Served:
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
-            limits=ConnectionLimits(settings, rates),
+            limits=ConnectionLimits(settings, rates, clock=OsClock().monotonic_ms),
         )
         self.ports = {
             x.name: self.server.bind(Endpoint(x.name, "127.0.0.1", 0)).port for x in settings.listeners

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
+from ottla.ports.files import OS_FILES
 from ottla.protocol import frames
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
@@ -39,7 +40,7 @@ def fetched(tmp_path: Path, index: int, data: bytes) -> FetchedPartition:
     path = tmp_path / f"{index}.log"
     path.write_bytes(data)
     wanted = WantedPartition("t", ZERO_UUID, FetchRequest.FetchPartition(partition=index, fetch_offset=0))
-    piece = FileSlice(SegmentFile(path), 0, len(data))
+    piece = FileSlice(SegmentFile(OS_FILES, path), 0, len(data))
     return FetchedPartition(wanted, high_watermark=1, slices=[piece], size=len(data))
 
 

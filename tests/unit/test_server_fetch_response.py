@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from ottla.metadata.cache import BrokerEndpoint
+from ottla.ports.files import OS_FILES
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
@@ -117,7 +118,7 @@ def test_the_packed_fetch_response_equals_the_codecs(
 ) -> None:
     content = os.urandom(INLINE_SLICE_MAX_BYTES * 3)
     (tmp_path / "segment").write_bytes(content)
-    file = SegmentFile(tmp_path / "segment")
+    file = SegmentFile(OS_FILES, tmp_path / "segment")
     small = FileSlice(file, 10, 200)
     big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
     big_size = INLINE_SLICE_MAX_BYTES + 78

@@ -15,6 +15,7 @@ from cleaner_logs import Found, in_memory_place, put, records, survivors
 from ottla.client.admin import AdminClient
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports.files import OS_FILES
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE
@@ -51,7 +52,7 @@ class Running:
         """Appends committed records; returns the records of the log."""
         log = self.log(name)
         for number in range(count):
-            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker._clock())
+            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker.ports.clock.wall_ms())
         self.broker.replication.replicas.partition(name, 0).high_watermark = log.log_end_offset
         return records(log)
 
@@ -100,7 +101,7 @@ def test_logs_are_cleaned_and_the_checkpoint_is_written(place: Path) -> None:
         assert len(records(log)) < 60
         await running.until(lambda: (place / CHECKPOINT_FILE).exists())
         await running.until(
-            lambda: read_offsets(place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
+            lambda: read_offsets(OS_FILES, place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
         )
         metrics = running.broker.replication.cleaner.metrics()
         assert metrics["cleaner-recopy-percent"] < 50
@@ -111,7 +112,7 @@ def test_logs_are_cleaned_and_the_checkpoint_is_written(place: Path) -> None:
         find = running.broker.replication.replicas.find
         await running.until(lambda: find("c", 0) is not None)
         log = running.log("c")
-        assert log.first_dirty_offset == read_offsets(place / CHECKPOINT_FILE)["c", 0] > 200
+        assert log.first_dirty_offset == read_offsets(OS_FILES, place / CHECKPOINT_FILE)["c", 0] > 200
 
     run(place, first, tree)
     run(place, second, tree)
@@ -176,8 +177,14 @@ def test_the_cleaner_applies_retention_to_compacted_logs(place: Path) -> None:
         cut = await running.topic("cut", **{"min.cleanable.dirty.ratio": "1"})
         for log in (small, old, cut):
             for number in range(300):  # each key once: compaction lets none go
-                put(log, (f"key-{number}", f"{number}"), now_ms=running.broker._clock(), timestamp=1)
-        put(old, ("young", "x"), now_ms=running.broker._clock(), timestamp=running.broker._clock() + 10**9)
+                put(
+                    log,
+                    (f"key-{number}", f"{number}"),
+                    now_ms=running.broker.ports.clock.wall_ms(),
+                    timestamp=1,
+                )
+        now_ms = running.broker.ports.clock.wall_ms()
+        put(old, ("young", "x"), now_ms=now_ms, timestamp=now_ms + 10**9)
         cut.maybe_increment_log_start_offset(150)
         partitions = [
             running.broker.replication.replicas.partition(name, 0) for name in ("small", "old", "cut")
@@ -286,6 +293,6 @@ def test_a_disabled_cleaner_cleans_nothing(place: Path) -> None:
         # Nor has what lies below the start: that would be the cleaner's as well.
         running.log("kept").maybe_increment_log_start_offset(200)
         logs = running.broker.replication.cleaner._logs
-        assert logs.cleanup(running.broker._clock(), {("kept", 0): 300}) == 0
+        assert logs.cleanup(running.broker.ports.clock.wall_ms(), {("kept", 0): 300}) == 0
 
     run(place, scenario, log_cleaner_enable="false")

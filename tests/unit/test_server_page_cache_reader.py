@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
+from ottla.ports.files import OsFiles
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
-from ottla.storage import page_cache
-from ottla.storage.page_cache import PageCacheMiss
+from ottla.storage.nonblocking_reads import PageCacheMiss, blocking_allowed
 from ottla.storage.segment_files import FileSlice, SegmentFile
 
 MIB = 1 << 20
 
 
-class SlowDisk:
+class SlowDisk(OsFiles):
     """A disk that reads on request: `give` lets one more load complete."""
 
     def __init__(self) -> None:
@@ -66,17 +66,17 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def segment(tmp_path: Path, size: int) -> tuple[SegmentFile, bytes]:
+def segment(disk: SlowDisk, tmp_path: Path, size: int) -> tuple[SegmentFile, bytes]:
     content = os.urandom(size)
     (tmp_path / "segment").write_bytes(content)
-    return SegmentFile(tmp_path / "segment"), content
+    return SegmentFile(disk, tmp_path / "segment"), content
 
 
 def test_other_requests_are_served_during_a_page_cache_miss(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness(disk=disk)
-        file, content = segment(tmp_path, 100_000)
+        h = Harness()
+        file, content = segment(disk, tmp_path, 100_000)
         await h.send(framed(b"fetch") + framed(b"next"))
         await h.request(1)
         h.connection.respond((b"head", FileSlice(file, 100, 50_000), b"tail"))
@@ -102,8 +102,8 @@ def test_other_requests_are_served_during_a_page_cache_miss(run: asyncio.Runner,
 def test_a_range_is_checked_in_chunks_and_loaded_chunks_are_sent(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness(disk=disk)
-        file, content = segment(tmp_path, 2 * MIB + 5000)
+        h = Harness()
+        file, content = segment(disk, tmp_path, 2 * MIB + 5000)
         disk.warm.append(range(MIB))
         disk.give(10)
         await h.send(framed(b"fetch"))
@@ -121,8 +121,8 @@ def test_a_sequential_read_of_an_uncached_file_waits_once(run: asyncio.Runner, t
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(1)
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         found = asyncio.Event()
 
         def done(problem: OSError | None) -> None:
@@ -149,8 +149,8 @@ def test_reads_of_cached_ranges_cause_no_read_ahead(run: asyncio.Runner, tmp_pat
     async def scenario() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         for number in range(99):
             assert cold.ensure_resident(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
         assert disk.ahead == []
@@ -165,8 +165,8 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        h = Harness(disk=disk)
-        file, _ = segment(tmp_path, 100_000)
+        h = Harness()
+        file, _ = segment(disk, tmp_path, 100_000)
         await h.send(framed(b"fetch"))
         await h.request(1)
         h.connection.respond((FileSlice(file, 0, 100_000),))
@@ -178,8 +178,8 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
 def test_a_closed_connection_is_left_alone(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness(disk=disk)
-        file, _ = segment(tmp_path, 100_000)
+        h = Harness()
+        file, _ = segment(disk, tmp_path, 100_000)
         await h.send(framed(b"fetch"))
         await h.request(1)
         h.connection.respond((FileSlice(file, 0, 100_000),))
@@ -203,14 +203,14 @@ def unexpected(problem: BaseException) -> None:
 def test_a_lookup_is_retried_when_its_pages_are_loaded(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
 
         def lookup() -> str:
             if misses:
-                raise PageCacheMiss(file.fd, *misses.pop(0))
+                raise PageCacheMiss(disk, file.fd, *misses.pop(0))
             return "found"
 
         cold.run_lookup(lookup, answers.append, unexpected)
@@ -227,15 +227,15 @@ def test_a_lookup_with_repeated_misses_is_made_on_the_loop(run: asyncio.Runner, 
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(100)
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         tries: list[bool] = []
 
         def lookup() -> None:
-            waits = page_cache.blocking_allowed()
+            waits = blocking_allowed()
             tries.append(waits)
             if not waits:
-                raise PageCacheMiss(file.fd, 0, 4)
+                raise PageCacheMiss(disk, file.fd, 0, 4)
 
         cold.run_lookup(lookup, lambda _: None, unexpected)
         await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
@@ -250,17 +250,17 @@ def test_a_response_may_cause_another_page_cache_miss(run: asyncio.Runner, tmp_p
 
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         misses = [(0, 4)]
         may_wait: list[bool] = []
 
         def lookup() -> None:
             if misses:
-                raise PageCacheMiss(file.fd, *misses.pop())
+                raise PageCacheMiss(disk, file.fd, *misses.pop())
 
         def answer(_: None) -> None:
-            may_wait.append(page_cache.blocking_allowed())
+            may_wait.append(blocking_allowed())
 
         cold.run_lookup(lookup, answer, unexpected)
         disk.give()
@@ -277,12 +277,12 @@ def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         problems: list[BaseException] = []
 
         def lookup() -> None:
-            raise PageCacheMiss(file.fd, 0, 4)
+            raise PageCacheMiss(disk, file.fd, 0, 4)
 
         cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
@@ -294,10 +294,10 @@ def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop(), disk)
-        file, _ = segment(tmp_path, 10)
+        cold = PageCacheReader(asyncio.get_running_loop())
+        file, _ = segment(disk, tmp_path, 10)
         reported: list[OSError | None] = []
-        cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], reported.append)
+        cold.load([PageCacheMiss(disk, file.fd, at, 1) for at in range(3)], reported.append)
         await until(lambda: len(disk.loads) == 3)
         disk.give(2)
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from storage_logs import NOW_MS, append, batch
 
 from ottla.cli.main import main
+from ottla.ports.files import OS_FILES
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.directories import write_topic_id
 from ottla.storage.log import Log
@@ -99,8 +100,12 @@ def directory(healthy: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(healthy, tmp_path / "data"))
 
 
+def findings_in(directories: Sequence[Path]) -> list[Finding]:
+    return check_log_dirs(OS_FILES, directories)
+
+
 def found(directory: Path) -> list[str]:
-    return [str(finding) for finding in check_log_dirs([directory])]
+    return [str(finding) for finding in findings_in([directory])]
 
 
 def test_nothing_is_found_in_a_healthy_directory(healthy: Path) -> None:
@@ -109,7 +114,7 @@ def test_nothing_is_found_in_a_healthy_directory(healthy: Path) -> None:
 
 def test_nothing_but_notes_after_a_crash(tmp_path: Path) -> None:
     directory = make(tmp_path / "data", clean=False)
-    assert [finding for finding in check_log_dirs([directory]) if finding.is_error] == []
+    assert [finding for finding in findings_in([directory]) if finding.is_error] == []
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -147,7 +152,7 @@ def test_every_damage_is_found_and_named(directory: Path) -> None:
         for change, content in damages(data).items():
             path.unlink() if content is None else path.write_bytes(content)
             stem = path.name.partition(".")[0]
-            where = [finding for finding in check_log_dirs([directory]) if stem in finding.path.name]
+            where = [finding for finding in findings_in([directory]) if stem in finding.path.name]
             if not where and not UNSEEN.get(path.name, lambda change: False)(change):
                 missed.append((path.name, change, found(directory)))
         path.write_bytes(data)
@@ -157,7 +162,7 @@ def test_every_damage_is_found_and_named(directory: Path) -> None:
 
 def is_named(directory: Path, told: str) -> bool:
     """Whether a line ends so, and is an error."""
-    return any(finding.is_error and str(finding).endswith(told) for finding in check_log_dirs([directory]))
+    return any(finding.is_error and str(finding).endswith(told) for finding in findings_in([directory]))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +210,7 @@ def test_what_is_on_its_way_is_a_note(directory: Path) -> None:
     shutil.copytree(directory / "orders-1", directory / f"moving-0.{'b' * 32}-future")
     (directory / "orders-1" / f"{0:020}.log.deleted").write_bytes(b"")
     (directory / "notes.txt").write_text("mine")
-    findings = check_log_dirs([directory])
+    findings = findings_in([directory])
     assert [finding for finding in findings if finding.is_error] == []
     assert [finding.problem for finding in findings] == [
         "a deleted log; a broker's start removes it",
@@ -226,14 +231,14 @@ def test_a_future_log_is_verified_too(directory: Path) -> None:
 
 def test_one_partition_in_two_directories_is_found(directory: Path, tmp_path: Path) -> None:
     other = make(tmp_path / "other")
-    problems = [finding.problem for finding in check_log_dirs([directory, other])]
+    problems = [finding.problem for finding in findings_in([directory, other])]
     assert f"{directory / 'orders-0'} is a log of the same partition" in problems
 
 
 def torn(directory: Path, content: bytes) -> list[Finding]:
     with (directory / "orders-1" / f"{77:020}.log").open("ab") as file:
         file.write(content)
-    return [finding for finding in check_log_dirs([directory]) if finding.path.suffix == ".log"]
+    return [finding for finding in findings_in([directory]) if finding.path.suffix == ".log"]
 
 
 def test_a_torn_end_is_a_note_after_a_crash_only(directory: Path, tmp_path: Path) -> None:
@@ -254,7 +259,7 @@ def test_a_start_offset_that_retention_has_passed_is_a_note_after_a_crash_only(
     crashed = make(tmp_path / "crashed", clean=False)
     for place, is_error in ((directory, True), (crashed, False)):
         (place / "log-start-offset-checkpoint").write_text("0\n1\ntrimmed 0 7\n")
-        findings = [f for f in check_log_dirs([place]) if f.problem == "7 is before the first segment, 39"]
+        findings = [f for f in findings_in([place]) if f.problem == "7 is before the first segment, 39"]
         assert [finding.is_error for finding in findings] == [is_error]
 
 
@@ -310,5 +315,5 @@ def test_a_directory_that_a_broker_has_open_is_told(directory: Path) -> None:
 
 def test_a_partition_with_the_id_of_another_topic_is_found(directory: Path) -> None:
     for partition, topic_id in enumerate((UUID(int=1), UUID(int=2))):
-        write_topic_id(directory / f"orders-{partition}", topic_id)
+        write_topic_id(OS_FILES, directory / f"orders-{partition}", topic_id)
     assert is_named(directory, "orders-1: its topic id is not that of orders-0")

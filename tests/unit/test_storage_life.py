@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import KafkaError
 from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log import Log
@@ -256,7 +257,7 @@ class TestLeaderEpochs:
         assert log.latest_epoch == 3
 
     def test_a_new_entry_wins_over_what_contradicts_it(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochFileCache(tmp_path)
+        epochs = LeaderEpochFileCache(OS_FILES, tmp_path)
         for epoch, start in [(1, 0), (2, 10), (3, 20)]:
             epochs.assign(epoch, start)
         epochs.assign(4, 10)
@@ -265,7 +266,7 @@ class TestLeaderEpochs:
         assert epochs.entries() == [(1, 0), (4, 10)]
 
     def test_truncation_from_both_ends(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochFileCache(tmp_path)
+        epochs = LeaderEpochFileCache(OS_FILES, tmp_path)
         for epoch, start in [(1, 0), (2, 10), (3, 20), (5, 30)]:
             epochs.assign(epoch, start)
         epochs.truncate_from_end(30)
@@ -273,10 +274,10 @@ class TestLeaderEpochs:
         epochs.truncate_from_start(15)
         assert epochs.entries() == [(2, 15), (3, 20)]
         epochs.write()
-        assert LeaderEpochFileCache(tmp_path).entries() == [(2, 15), (3, 20)]
+        assert LeaderEpochFileCache(OS_FILES, tmp_path).entries() == [(2, 15), (3, 20)]
 
     def test_the_file_is_kafkas(self, tmp_path: Path) -> None:
-        epochs = LeaderEpochFileCache(tmp_path)
+        epochs = LeaderEpochFileCache(OS_FILES, tmp_path)
         epochs.assign(0, 0)
         epochs.assign(7, 120)
         epochs.write()
@@ -339,7 +340,9 @@ class TestDurability:
     def test_deleting_removes_the_directory(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         read = log.read(0, 100, up_to=50)
-        log.delete()
+        renamed = log.rename_for_deletion()
+        assert renamed is not None
+        OS_FILES.rmtree(renamed)
         assert not list(tmp_path.iterdir())
         assert read.to_bytes()
         with pytest.raises(KafkaError):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from storage_logs import NOW_MS, append, batch, values
 
+from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.directories import LogDirProblem, read_properties
@@ -95,7 +96,7 @@ def test_what_others_wrote_into_meta_properties_stays(dirs: tuple[Path, Path]) -
     dirs[0].mkdir()
     (dirs[0] / "meta.properties").write_text("#of old\nbroker.id=1\ndirectory.id=gCpDJgRlS2CBCpxoP2VMsQ\n")
     manager(*dirs).close(NOW_MS)
-    assert read_properties(dirs[0] / "meta.properties") == {
+    assert read_properties(OS_FILES, dirs[0] / "meta.properties") == {
         "broker.id": "1",
         "directory.id": "gCpDJgRlS2CBCpxoP2VMsQ",
         "version": "0",
@@ -111,7 +112,7 @@ def test_each_directory_keeps_the_checkpoints_of_its_own_logs(dirs: tuple[Path, 
     logs.close(NOW_MS)
     for partition, path in enumerate(dirs):
         for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-            assert read_offsets(path / name) == {("events", partition): 1}
+            assert read_offsets(OS_FILES, path / name) == {("events", partition): 1}
 
 
 # --- a directory that fails ---------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_a_directory_that_fails_takes_only_its_own_logs_out_of_use(
         def full(fd: int, buffers: object, offset: int) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        patch.setattr(os, "pwritev", full)
+        patch.setattr(OsFiles, "pwritev", staticmethod(full))
         with pytest.raises(KafkaError) as refused:
             append(first, "lost")
         assert code_of(refused) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -183,7 +184,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_its_directory(dirs: tuple[Pat
     break_directory(dirs[0])
     logs.write_high_watermarks({("events", 0): 0, ("events", 1): 0})
     assert failed == [dirs[0]]
-    assert read_offsets(dirs[1] / "replication-offset-checkpoint") == {("events", 1): 0}
+    assert read_offsets(OS_FILES, dirs[1] / "replication-offset-checkpoint") == {("events", 1): 0}
 
 
 def test_a_start_goes_on_without_a_directory_that_cannot_be_used(dirs: tuple[Path, Path]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from storage_logs import NOW_MS, append, values
 
+from ottla.ports.files import OS_FILES
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
 from ottla.storage.directories import (
     LogDirProblem,
@@ -58,12 +59,13 @@ def test_a_topics_id_is_on_disk_before_its_first_batch(tmp_path: Path) -> None:
     busy, idle = (logs.get_or_create("events", number, LogConfig(), NOW_MS) for number in range(2))
     for log in (busy, idle):
         log.topic_id = uuid.UUID(int=7)
-        assert read_topic_id(log.directory) is None
+        assert read_topic_id(OS_FILES, log.directory) is None
     append(busy, "a")
-    assert (read_topic_id(busy.directory), read_topic_id(idle.directory)) == (uuid.UUID(int=7), None)
+    assert read_topic_id(OS_FILES, busy.directory) == uuid.UUID(int=7)
+    assert read_topic_id(OS_FILES, idle.directory) is None
     assert logs.has_deferred_tasks(NOW_MS)
     logs.run_deferred_tasks(NOW_MS)
-    assert read_topic_id(idle.directory) == uuid.UUID(int=7)
+    assert read_topic_id(OS_FILES, idle.directory) == uuid.UUID(int=7)
     logs.close(NOW_MS)
 
 
@@ -107,7 +109,7 @@ def test_a_directory_of_another_broker_or_cluster_is_refused(
 
 def test_meta_properties_are_kafkas(tmp_path: Path) -> None:
     manager(tmp_path).close(NOW_MS)
-    assert read_properties(tmp_path / "meta.properties") == {
+    assert read_properties(OS_FILES, tmp_path / "meta.properties") == {
         "version": "0",
         "broker.id": "1",
         "cluster.id": "c1",
@@ -134,7 +136,7 @@ def test_partitions_are_spread_over_directories(tmp_path: Path) -> None:
         logs.get_or_create("events", partition, LogConfig())
     assert len(list((tmp_path / "a").glob("events-*"))) == 3
     logs.write_high_watermarks({("events", partition): 0 for partition in range(6)})
-    assert len(read_offsets(tmp_path / "b" / "replication-offset-checkpoint")) == 3
+    assert len(read_offsets(OS_FILES, tmp_path / "b" / "replication-offset-checkpoint")) == 3
     logs.close(NOW_MS)
     assert len(manager(tmp_path / "a", tmp_path / "b").logs()) == 6
 
@@ -156,7 +158,7 @@ def test_deleting_removes_a_log_and_what_was_noted_of_it(tmp_path: Path) -> None
     assert not list(tmp_path.glob("events-0*"))
     assert not logs.has_deferred_tasks(NOW_MS + 60_000)
     logs.write_checkpoints()
-    assert list(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
+    assert list(read_offsets(OS_FILES, tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -279,7 +281,7 @@ def test_a_recovery_point_that_a_truncation_lowered_is_written_down_soon(tmp_pat
     log.truncate_to(3)
     assert logs.has_deferred_tasks(NOW_MS)
     logs.run_deferred_tasks(NOW_MS)
-    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {("events", 0): 3}
+    assert read_offsets(OS_FILES, tmp_path / "recovery-point-offset-checkpoint") == {("events", 0): 3}
 
 
 def test_only_log_starts_that_the_files_do_not_show_are_checkpointed(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_only_log_starts_that_the_files_do_not_show_are_checkpointed(tmp_path: P
     assert log is not None
     log.maybe_increment_log_start_offset(1)
     logs.write_start_offsets()
-    assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {("events", 1): 1}
+    assert read_offsets(OS_FILES, tmp_path / "log-start-offset-checkpoint") == {("events", 1): 1}
 
 
 def test_a_log_that_fails_in_upkeep_leaves_those_of_other_directories_their_turn(tmp_path: Path) -> None:
@@ -311,7 +313,7 @@ def test_a_log_that_fails_in_upkeep_leaves_those_of_other_directories_their_turn
     logs.write_checkpoints()
     assert last.recovery_point == 3
     recovery_points = last.directory.parent / "recovery-point-offset-checkpoint"
-    assert read_offsets(recovery_points) == {("events", 2): 3}
+    assert read_offsets(OS_FILES, recovery_points) == {("events", 2): 3}
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_a_damaged_checkpoint_is_noticed_and_costs_no_data(tmp_path: Path, data:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_bytes(data)
     with pytest.raises(MalformedCheckpoint):
-        read_offsets(path)
+        read_offsets(OS_FILES, path)
     log = manager(tmp_path).get("events", 0)
     assert log is not None
     assert values(log) == ["a"]

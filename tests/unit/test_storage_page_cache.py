@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from ottla.local.ports import wait_until
+from ottla.ports.files import OS_FILES
 from ottla.protocol.records import Record, build_batch
-from ottla.storage import page_cache
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.page_cache import NonblockingReads, PageCacheMiss, is_resident, load, pread, read_file
+from ottla.storage.nonblocking_reads import (
+    NonblockingReads,
+    PageCacheMiss,
+    blocking_allowed,
+    pread,
+    read_index_file,
+)
 from ottla.storage.segment_files import SegmentFile
 
 MIB = 1 << 20
@@ -37,7 +43,7 @@ def evict_open(fd: int) -> None:
     def is_gone() -> bool:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not is_resident(fd, 0, 1)
+        return not OS_FILES.is_resident(fd, 0, 1)
 
     if not wait_until(is_gone, timeout_s=20):
         pytest.skip("this file system is memory")
@@ -59,17 +65,17 @@ def miss(attempt: Callable[[], object], *paths: Path) -> PageCacheMiss:
 @pytest.fixture
 def file(tmp_path: Path) -> SegmentFile:
     (tmp_path / "file").write_bytes(os.urandom(2 * MIB))
-    return SegmentFile(tmp_path / "file")
+    return SegmentFile(OS_FILES, tmp_path / "file")
 
 
 def test_what_is_in_memory_is_read_and_what_is_not_is_named(file: SegmentFile) -> None:
     with NonblockingReads():
-        assert len(pread(file.fd, 5000, 100)) == 5000
-    cold = miss(lambda: pread(file.fd, 5000, MIB), file.path)
+        assert len(pread(OS_FILES, file.fd, 5000, 100)) == 5000
+    cold = miss(lambda: pread(OS_FILES, file.fd, 5000, MIB), file.path)
     assert (cold.position, cold.length) == (MIB, 5000)
-    load(cold.file.fd, MIB, 5000)
+    OS_FILES.load(cold.file.fd, MIB, 5000)
     with NonblockingReads():
-        assert pread(file.fd, 5000, MIB) == os.pread(file.fd, 5000, MIB)
+        assert pread(OS_FILES, file.fd, 5000, MIB) == os.pread(file.fd, 5000, MIB)
 
 
 def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None:
@@ -79,13 +85,13 @@ def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None
 
     def probe() -> None:
         begin_and_end()
-        assert is_resident(file.fd, 0, 4096)
-        if not is_resident(file.fd, 0, MIB):
-            raise PageCacheMiss(file.fd, 0, MIB)
+        assert OS_FILES.is_resident(file.fd, 0, 4096)
+        if not OS_FILES.is_resident(file.fd, 0, MIB):
+            raise PageCacheMiss(OS_FILES, file.fd, 0, MIB)
 
     def read() -> None:
         begin_and_end()
-        pread(file.fd, MIB, 0)
+        pread(OS_FILES, file.fd, MIB, 0)
 
     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
     assert miss(probe, file.path)
@@ -94,15 +100,15 @@ def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None
 
 def test_the_end_of_a_file_is_no_reason_to_wait(file: SegmentFile) -> None:
     with NonblockingReads():
-        assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
-        assert pread(file.fd, 5000, 2 * MIB) == b""
+        assert len(pread(OS_FILES, file.fd, 5000, 2 * MIB - 100)) == 100
+        assert pread(OS_FILES, file.fd, 5000, 2 * MIB) == b""
 
 
 def test_waiting_is_allowed_where_nobody_forbids_it(file: SegmentFile, tmp_path: Path) -> None:
     evict(file.path)
-    assert len(pread(file.fd, 5000, 100)) == 5000
+    assert len(pread(OS_FILES, file.fd, 5000, 100)) == 5000
     evict(file.path)
-    assert len(read_file(file.path)) == 2 * MIB
+    assert len(read_index_file(OS_FILES, str(file.path))) == 2 * MIB
 
 
 def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
@@ -113,14 +119,14 @@ def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
         may_wait: list[bool] = []
 
         async def task() -> None:
-            may_wait.append(page_cache.blocking_allowed())
+            may_wait.append(blocking_allowed())
 
         with NonblockingReads():
-            loop.call_soon(lambda: may_wait.append(page_cache.blocking_allowed()))
+            loop.call_soon(lambda: may_wait.append(blocking_allowed()))
             begun = loop.create_task(task())
             with NonblockingReads():
                 pass
-            assert not page_cache.blocking_allowed()
+            assert not blocking_allowed()
         await begun
         assert may_wait == [True, True]
 
@@ -130,10 +136,10 @@ def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
 def test_the_pages_of_a_deleted_file_can_still_be_fetched(file: SegmentFile) -> None:
     path = file.path
     del file
-    cold = miss(lambda: read_file(path), path)
+    cold = miss(lambda: read_index_file(OS_FILES, str(path)), path)
     path.unlink()
-    load(cold.file.fd, cold.position, cold.length)
-    assert is_resident(cold.file.fd, 0, 2 * MIB)
+    OS_FILES.load(cold.file.fd, cold.position, cold.length)
+    assert OS_FILES.is_resident(cold.file.fd, 0, 2 * MIB)
 
 
 def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +147,16 @@ def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: py
         raise OSError(errno.EOPNOTSUPP, "as tmpfs says")
 
     monkeypatch.setattr(os, "preadv", refuse)
-    assert is_resident(file.fd, 100, MIB)
+    assert OS_FILES.is_resident(file.fd, 100, MIB)
     with NonblockingReads():
-        assert len(pread(file.fd, 5000, 100)) == 5000
-        assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
+        assert len(pread(OS_FILES, file.fd, 5000, 100)) == 5000
+        assert len(pread(OS_FILES, file.fd, 5000, 2 * MIB - 100)) == 100
     evict_open(file.fd)
-    assert not is_resident(file.fd, 100, MIB)
+    assert not OS_FILES.is_resident(file.fd, 100, MIB)
     with NonblockingReads(), pytest.raises(PageCacheMiss):
-        pread(file.fd, 5000, MIB)
-    load(file.fd, 0, 2 * MIB)
-    assert is_resident(file.fd, 100, MIB)
+        pread(OS_FILES, file.fd, 5000, MIB)
+    OS_FILES.load(file.fd, 0, 2 * MIB)
+    assert OS_FILES.is_resident(file.fd, 100, MIB)
 
 
 def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
@@ -168,7 +174,7 @@ def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
 
     cold = miss(look_up, *(path for path in (tmp_path / "t-0").iterdir() if path.stat().st_size))
     for _ in range(10):
-        load(cold.file.fd, cold.position, cold.length)
+        OS_FILES.load(cold.file.fd, cold.position, cold.length)
         try:
             with NonblockingReads():
                 found = look_up()
@@ -179,4 +185,4 @@ def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
         raise AssertionError("it never has what it needs")
     assert found == look_up()
     assert found[2] == (123, 1_000_123, 0)
-    assert page_cache.blocking_allowed()
+    assert blocking_allowed()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from storage_logs import NOW_MS, append, batch, open_log
 
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log
@@ -234,7 +235,7 @@ def log_bytes(log: Log, up_to: int) -> bytes:
     """All whole batches that end before `up_to`."""
     found = b""
     for segment in log.segments:
-        for position, header in scan_headers(segment.fd, 0, segment.size):
+        for position, header in scan_headers(OS_FILES, segment.fd, 0, segment.size):
             if header.last_offset < up_to:
                 found += segment.read_batch(position)
     return found

@@ -11,6 +11,7 @@ import pytest
 from storage_logs import NOW_MS, append, contents, open_log, values
 from test_records_legacy import message
 
+from ottla.ports.files import OsFiles
 from ottla.protocol.errors import KafkaError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -205,8 +206,8 @@ def test_a_failed_write_leaves_no_part_of_a_batch(tmp_path: Path, monkeypatch: p
         def full(fd: int, data: bytes, offset: int) -> int:
             raise OSError(28, "No space left on device")
 
-        patch.setattr(os, "pwritev", short)
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(OsFiles, "pwritev", staticmethod(short))
+        patch.setattr(OsFiles, "pwrite", staticmethod(full))
         with pytest.raises(KafkaError):
             append(log, "b")
     assert log.size == size

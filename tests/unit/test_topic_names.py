@@ -17,9 +17,10 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
+from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 from ottla.storage.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE, read_offsets
 from ottla.storage.directories import parse_future_directory, parse_partition_directory
 from ottla.storage.log_config import LogConfig
@@ -154,7 +155,7 @@ def test_directories_and_checkpoint_lines_with_illegal_names_are_left_alone(
     again.load(NOW_MS)
     assert list(again.logs()) == [("good", 0)]
     assert again.read_high_watermarks() == {("good", 0): 1}
-    assert read_offsets(tmp_path / REPLICATION_FILE) == {("good", 0): 1}
+    assert read_offsets(OS_FILES, tmp_path / REPLICATION_FILE) == {("good", 0): 1}
     assert "../../x" in caplog.text
     assert "is not a partition directory" in caplog.text
     again.close(NOW_MS)

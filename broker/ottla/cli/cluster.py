@@ -35,7 +35,7 @@ def cluster() -> None:
 def describe(session: Session) -> None:
     """List brokers, with their leaders and replicas."""
 
-    async def look(admin: AdminClient) -> dict[str, Any]:
+    async def query(admin: AdminClient) -> dict[str, Any]:
         found = await admin.describe_cluster()
         partitions = [p for t in (await admin.describe_topics()).values() for p in t.partitions]
         led = Counter(p.leader for p in partitions)
@@ -60,7 +60,7 @@ def describe(session: Session) -> None:
             ],
         }
 
-    found = session.admin(look)
+    found = session.admin(query)
     if session.output == "json":
         as_json(found)
         return
@@ -216,10 +216,10 @@ async def wait_for_reassignments(admin: AdminClient, moving: set[TopicPartition]
 def disks(session: Session, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool) -> None:
     """List the log directories of brokers with their usage, or the replicas in them."""
 
-    async def look(admin: AdminClient) -> Results[int, tuple[LogDirDescription, ...]]:
+    async def query(admin: AdminClient) -> Results[int, tuple[LogDirDescription, ...]]:
         return (await admin.describe_log_dirs(brokers or None)).raise_first()
 
-    found = session.admin(look)
+    found = session.admin(query)
     directories = [(broker, each) for broker, of_broker in sorted(found.items()) for each in of_broker]
     if replicas or topics:
         rows = [row for each in directories for row in _replicas(*each, set(topics))]

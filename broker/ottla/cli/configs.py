@@ -48,10 +48,10 @@ def describe(session: Session, kind: str, name: str, everything: bool) -> None:
 
     resource = _resource(kind, name)
 
-    async def look(admin: AdminClient) -> dict[str, ConfigEntry]:
+    async def query(admin: AdminClient) -> dict[str, ConfigEntry]:
         return (await admin.describe_configs([resource]))[resource]
 
-    found = session.admin(look)
+    found = session.admin(query)
     show(
         (
             {"name": n, "value": c.value, "from": _SOURCES.get(c.source, str(c.source))}

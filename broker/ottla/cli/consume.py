@@ -1,7 +1,8 @@
 """`ottla consume`: reads topics, and filters, decodes and prints records.
 
 Without a group, partitions are read from the given positions, and no offset is committed. With a group, the
-offsets of printed records are committed, so that the next run reads a record that could not be decoded again.
+offsets of printed records are committed, so that the next run reads a record that could not be decoded
+again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ottla.cli import record_filters
-from ottla.cli.record_filters import Accepts, BadFilter
-from ottla.cli.record_formats import FORMATS, Print, Shown, head, printer
+from ottla.cli.record_filters import BadFilter, RecordFilter
+from ottla.cli.record_formats import FORMATS, DecodedRecord, Formatter, header_line, make_formatter
 from ottla.cli.record_values import READ_FORMATS, Read, reader, registry_client, registry_options
 from ottla.cli.session import Refused, Session, cluster_command, key_values
 from ottla.client.admin import AdminClient
@@ -51,7 +52,10 @@ Offsets = dict[TopicPartition, int]
     help="The start position: -N is the last N of each partition, TIME is ISO 8601.",
 )
 @click.option(
-    "--tail", type=click.IntRange(min=1), metavar="N", help="Print the last N records that match the filters."
+    "--tail",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print the last N records that match the filters.",
 )
 @click.option("--follow", is_flag=True, help="After --tail, print new records.")
 @click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only these partitions.")
@@ -135,7 +139,7 @@ def consume(
     form = form or ("json" if session.output == "json" else "text")
     try:
         accepts = _filters(keys, key_matches, headers, grep, where)
-        printing = printer(form, template, key_separator)
+        formatter = make_formatter(form, template, key_separator)
         names = None if pattern is None else re.compile(pattern)
     except (BadFilter, ValueError, re.error) as error:
         raise click.UsageError(str(error)) from None
@@ -148,21 +152,26 @@ def consume(
         **({} if group is None else {"group.id": group, "enable.auto.commit": False}),
         **key_values(settings, "--set"),
     }
-    run = _Output(
-        reader(key_format, client), reader(value_format, client), accepts, printing, head(form, template),
-        count_max, skip_errors,
-    )  # fmt: skip
-    wanted = _Selection(
+    printer = _RecordPrinter(
+        reader(key_format, client),
+        reader(value_format, client),
+        accepts,
+        formatter,
+        header_line(form, template),
+        count_max,
+        skip_errors,
+    )
+    wanted = _ReadRange(
         topics, names, start, _time_ms(until), frozenset(only), until_end or until is not None
     )
 
     async def work() -> None:
         async with Consumer(given) as consumer:
-            with run.progress:
+            with printer.progress:
                 if group is not None:
-                    await _read_as_member(session, consumer, wanted, run, idle)
+                    await _read_as_member(session, consumer, wanted, printer, idle)
                 else:
-                    await _read_partitions(session, consumer, wanted, run, idle, tail, follow)
+                    await _read_partitions(session, consumer, wanted, printer, idle, tail, follow)
 
     try:
         session.run(work())
@@ -171,8 +180,8 @@ def consume(
         sys.stderr.close()
     except BadRecord as error:
         raise Refused(str(error)) from None
-    if run.skipped:
-        click.echo(f"{run.skipped} records could not be decoded", err=True)
+    if printer.skipped:
+        click.echo(f"{printer.skipped} records could not be decoded", err=True)
 
 
 class BadRecord(Exception):
@@ -180,7 +189,7 @@ class BadRecord(Exception):
 
 
 @dataclass(frozen=True)
-class _Selection:
+class _ReadRange:
     """The topics and positions to read."""
 
     topics: tuple[str, ...]
@@ -198,7 +207,7 @@ def _filters(
     headers: Iterable[str],
     grep: Iterable[str],
     where: Iterable[str],
-) -> Accepts:
+) -> RecordFilter:
     """The filter of all options: keys are alternatives, all other conditions must match. Raises BadFilter."""
     by_key = [record_filters.by_key(each) for each in keys]
     found = [*map(record_filters.by_key_pattern, key_matches), *map(record_filters.by_header, headers)]
@@ -209,14 +218,14 @@ def _filters(
 
 
 @dataclass
-class _Output:
+class _RecordPrinter:
     """Decodes, filters and prints records, and counts them."""
 
     read_key: Read
     read_value: Read
-    accepts: Accepts
-    print: Print
-    head: bytes
+    accepts: RecordFilter
+    print: Formatter
+    header_line: bytes
     count_max: int | None
     skip_errors: bool
     printed: int = 0
@@ -234,7 +243,7 @@ class _Output:
         self._progress.add_task("", total=None)
         return self._progress
 
-    def decode(self, record: ConsumerRecord) -> Shown | None:
+    def decode(self, record: ConsumerRecord) -> DecodedRecord | None:
         """The decoded record; None when a filter excludes it, or it is skipped. Raises BadRecord."""
         try:
             key = self.read_key(record.topic, record.key)
@@ -245,13 +254,13 @@ class _Output:
                 raise BadRecord(f"{where}: {error}; --skip-errors skips it") from None
             self.skipped += 1
             return None
-        return Shown(record, key, value) if self.accepts(key, value, record.headers) else None
+        return DecodedRecord(record, key, value) if self.accepts(key, value, record.headers) else None
 
-    def show(self, shown: Shown) -> bool:
+    def show(self, shown: DecodedRecord) -> bool:
         """Print a record. Returns whether `count_max` is reached."""
         out = sys.stdout.buffer
-        if self.head and not self.printed:
-            out.write(self.head)
+        if self.header_line and not self.printed:
+            out.write(self.header_line)
         out.write(self.print(shown))
         self.printed += 1
         if self._progress is not None:
@@ -262,8 +271,8 @@ class _Output:
 async def _read_partitions(
     session: Session,
     consumer: Consumer,
-    wanted: _Selection,
-    run: _Output,
+    wanted: _ReadRange,
+    printer: _RecordPrinter,
     idle_s: float | None,
     tail: int | None,
     follow: bool,
@@ -272,8 +281,8 @@ async def _read_partitions(
         starts, firsts, ends = await _positions(admin, wanted)
     try:
         if tail is not None:
-            for shown in await _last_accepted(consumer, run, firsts, ends, tail):
-                if run.show(shown):
+            for shown in await _last_accepted(consumer, printer, firsts, ends, tail):
+                if printer.show(shown):
                     return
             sys.stdout.flush()
             if not follow:
@@ -281,8 +290,8 @@ async def _read_partitions(
             starts = ends
         async for _, records in _ranges(consumer, starts, ends if wanted.ends else None, idle_s):
             for record in records:
-                accepted = run.decode(record)
-                if accepted is not None and run.show(accepted):
+                accepted = printer.decode(record)
+                if accepted is not None and printer.show(accepted):
                     return
             sys.stdout.flush()
     finally:
@@ -290,7 +299,7 @@ async def _read_partitions(
 
 
 async def _read_as_member(
-    session: Session, consumer: Consumer, wanted: _Selection, run: _Output, idle_s: float | None
+    session: Session, consumer: Consumer, wanted: _ReadRange, printer: _RecordPrinter, idle_s: float | None
 ) -> None:
     """Read as a member of the group. Commits the offsets of printed records after each poll, also on an
     error."""
@@ -311,8 +320,8 @@ async def _read_as_member(
                 for record in records:
                     if wanted.ends and record.offset >= ends.get(tp, 0):
                         break
-                    shown = run.decode(record)
-                    enough = shown is not None and run.show(shown)
+                    shown = printer.decode(record)
+                    enough = shown is not None and printer.show(shown)
                     done[tp] = record.offset + 1
                     if enough:
                         return
@@ -356,20 +365,20 @@ async def _ranges(
 
 
 async def _last_accepted(
-    consumer: Consumer, run: _Output, firsts: Offsets, ends: Offsets, count: int
-) -> list[Shown]:
+    consumer: Consumer, printer: _RecordPrinter, firsts: Offsets, ends: Offsets, count: int
+) -> list[DecodedRecord]:
     """The newest `count` records that match the filters, ordered by timestamp.
 
     Each partition is read backwards in growing ranges until it has `count` matches or is exhausted: offsets
     may have no records (compaction, transactions), and filters may exclude any number of records.
     """
-    found: defaultdict[TopicPartition, deque[Shown]] = defaultdict(deque)
+    found: defaultdict[TopicPartition, deque[DecodedRecord]] = defaultdict(deque)
     upper, size = dict(ends), count
     while upper:
         lower = {tp: max(firsts[tp], end - size) for tp, end in upper.items()}
-        piece: defaultdict[TopicPartition, deque[Shown]] = defaultdict(lambda: deque(maxlen=count))
+        piece: defaultdict[TopicPartition, deque[DecodedRecord]] = defaultdict(lambda: deque(maxlen=count))
         async for tp, newer in _ranges(consumer, lower, upper):
-            piece[tp].extend(filter(None, map(run.decode, newer)))
+            piece[tp].extend(filter(None, map(printer.decode, newer)))
         for tp, accepted in piece.items():
             found[tp].extendleft(reversed(accepted))
         upper = {tp: at for tp, at in lower.items() if at > firsts[tp] and len(found[tp]) < count}
@@ -381,7 +390,7 @@ async def _last_accepted(
     return newest[-count:]
 
 
-async def _positions(admin: AdminClient, wanted: _Selection) -> tuple[Offsets, Offsets, Offsets]:
+async def _positions(admin: AdminClient, wanted: _ReadRange) -> tuple[Offsets, Offsets, Offsets]:
     """(start positions, start offsets, end offsets) of the partitions. Raises Refused."""
     asked = await _partitions(admin, wanted)
     firsts, ends = await admin.start_offsets(asked), await admin.end_offsets(asked)
@@ -406,7 +415,7 @@ async def _positions(admin: AdminClient, wanted: _Selection) -> tuple[Offsets, O
     return {tp: found.get(tp, end) for tp, end in ends.items()}, firsts, ends
 
 
-async def _partitions(admin: AdminClient, wanted: _Selection) -> list[TopicPartition]:
+async def _partitions(admin: AdminClient, wanted: _ReadRange) -> list[TopicPartition]:
     if wanted.pattern is not None:
         names = [name for name in await admin.list_topics() if wanted.pattern.fullmatch(name)]
         if not names:

@@ -186,8 +186,8 @@ def chosen(
 
 
 def write_csv(offsets: Mapping[str, Offsets], *, with_group: bool) -> None:
-    """Print offsets in the format of --from-file, here and in Kafka's tool. `with_group`: with a column of
-    groups."""
+    """Print offsets in the format of --from-file, here and in Kafka's tool. `with_group`: with a column
+    of groups."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(
         (*((group,) if with_group else ()), *tp, offset)
         for group, of_group in sorted(offsets.items())

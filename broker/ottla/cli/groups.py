@@ -1,19 +1,24 @@
-"""`ottla groups`: list, describe, reset and delete consumer groups."""
+"""`ottla groups`: list, describe, reset and delete consumer groups.
+
+With --zookeeper, groups of Kafka 0.8 are listed and described with the fields of Kafka's former tools,
+ConsumerOffsetChecker and `kafka-consumer-groups --zookeeper`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from ottla.cli import zookeeper_groups
 from ottla.cli.group_resets import Reset, new_offsets, parse_reset, parse_topic, partitions_of, write_csv
 from ottla.cli.output import as_json, by_topic, done, show, table
 from ottla.cli.session import Refused, Session, Unreachable, cluster_command
 from ottla.client.admin import AdminClient, Results
 from ottla.client.admin_types import GroupDescription, TopicPartition
+from ottla.metadata.store import MetadataStore, StoreError
+from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
 
 _ZOOKEEPER = click.option(
     "--zookeeper",
@@ -38,14 +43,14 @@ def groups() -> None:
 def list_(session: Session, states: tuple[str, ...], zookeeper: str | None) -> None:
     """List groups and their states."""
 
-    async def look(admin: AdminClient) -> list[tuple[str, str]]:
+    async def query(admin: AdminClient) -> list[tuple[str, str]]:
         listed = (await admin.list_groups(states=states)).raise_first()
         return [(group.group_id, group.state) for groups in listed.values() for group in groups]
 
     if zookeeper is None:
-        found = session.admin(look)
+        found = session.admin(query)
     else:
-        listed = zookeeper_groups.listed(session, zookeeper)
+        listed = _zookeeper_groups(session, zookeeper)
         found = [group for group in listed if not states or group[1] in states]
     show(
         ({"group": group, "state": state} for group, state in sorted(found)),
@@ -78,7 +83,7 @@ def describe(
     _check_scope(names, all_groups)
     missing: list[str] = []
 
-    async def look(admin: AdminClient) -> list[dict[str, Any]]:
+    async def query(admin: AdminClient) -> list[dict[str, Any]]:
         wanted = await _group_names(admin, names, all_groups)
         described = (await admin.describe_groups(wanted)).raise_first()
         committed = (await admin.list_group_offsets(dict.fromkeys(wanted))).raise_first()
@@ -92,13 +97,13 @@ def describe(
         return found
 
     if zookeeper is None:
-        found = session.admin(look)
+        found = session.admin(query)
     else:
         found = []
-        listed = zookeeper_groups.listed(session, zookeeper) if all_groups else []
+        listed = _zookeeper_groups(session, zookeeper) if all_groups else []
         for name in sorted(name for name, _ in listed) or dict.fromkeys(names):
             try:
-                found.append(zookeeper_groups.described(session, zookeeper, name))
+                found.append(_describe_zookeeper_group(session, zookeeper, name))
             except Refused as problem:
                 missing.append(problem.message)
     for group in found:
@@ -172,26 +177,13 @@ async def _described(
 ) -> dict[str, Any]:
     owners = {tp: member for member in found.members for tp in member.partitions}
     ends = await admin.end_offsets({*offsets, *owners})
-    partitions: list[dict[str, Any]] = []
-    for tp in sorted({*offsets, *owners}):
-        committed, end = offsets.get(tp), ends.get(tp)
-        owner = owners.get(tp)
-        partitions.append(
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "committed": committed,
-                "end": end,
-                "lag": None if committed is None or end is None else max(0, end - committed),
-                "member": owner.member_id if owner else None,
-            }
-        )
+    partitions = _partition_rows(offsets, ends, {tp: member.member_id for tp, member in owners.items()})
     return {
         "group": found.group_id,
         "state": found.state,
         "coordinator": found.coordinator.id,
         "assignor": found.protocol or None,
-        "lag": sum(p["lag"] or 0 for p in partitions),
+        "lag": sum(row["lag"] or 0 for row in partitions),
         "partitions": partitions,
         "members": [
             {
@@ -205,6 +197,28 @@ async def _described(
             for member in found.members
         ],
     }
+
+
+def _partition_rows(
+    offsets: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    owners: Mapping[TopicPartition, str],
+) -> list[dict[str, Any]]:
+    """Committed offset, end offset, lag and owner of each partition that has an offset or an owner."""
+    rows: list[dict[str, Any]] = []
+    for tp in sorted({*offsets, *owners}):
+        committed, end = offsets.get(tp), ends.get(tp)
+        rows.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": committed,
+                "end": end,
+                "lag": None if committed is None or end is None else max(0, end - committed),
+                "member": owners.get(tp),
+            }
+        )
+    return rows
 
 
 @groups.command()
@@ -349,10 +363,10 @@ def delete(session: Session, names: tuple[str, ...], all_groups: bool, yes: bool
     """Delete groups without members, with their offsets."""
     _check_scope(names, all_groups)
 
-    async def look(admin: AdminClient) -> list[str]:
+    async def query(admin: AdminClient) -> list[str]:
         return await _group_names(admin, names, all_groups)
 
-    wanted = session.admin(look) if all_groups else list(dict.fromkeys(names))
+    wanted = session.admin(query) if all_groups else list(dict.fromkeys(names))
     if wanted and not yes:
         click.confirm(f"Delete the offsets of {', '.join(wanted)}?", abort=True, err=True)
 
@@ -368,3 +382,75 @@ def delete(session: Session, names: tuple[str, ...], all_groups: bool, yes: bool
             results.raise_first()
     if results.errors:
         raise Refused("\n".join(f"{name}: {error}" for name, error in results.errors.items()))
+
+
+T = TypeVar("T")
+
+
+# --- groups with members and offsets in ZooKeeper ---
+
+
+def _zookeeper_groups(session: Session, connect: str) -> list[tuple[str, str]]:
+    """(group, state) of all groups in ZooKeeper."""
+
+    async def query(store: MetadataStore, root: str) -> list[tuple[str, str]]:
+        found = await read_groups(store, await group_names(store, root), root)
+        return [(group.group_id, group.state) for group in found]
+
+    return session.run(_with_store(session, connect, query))
+
+
+def _describe_zookeeper_group(session: Session, connect: str, group_id: str) -> dict[str, Any]:
+    """A group with the lag of each partition; end offsets are from the brokers."""
+
+    async def query(store: MetadataStore, root: str) -> ZooKeeperGroup:
+        (group,) = await read_groups(store, [group_id], root)
+        return group
+
+    group = session.run(_with_store(session, connect, query))
+    if group.state == "Dead":
+        raise Refused(f"there is no group '{group_id}' in ZooKeeper at {connect}")
+    keys = sorted({*group.offsets, *group.owners})
+
+    async def ends(admin: AdminClient) -> dict[TopicPartition, int]:
+        return await admin.end_offsets([TopicPartition(*key) for key in keys])
+
+    found = session.admin(ends)
+    owners = {TopicPartition(*key): member for key, member in group.owners.items()}
+    offsets = {TopicPartition(*key): offset for key, offset in group.offsets.items()}
+    partitions = _partition_rows(offsets, found, owners)
+    return {
+        "group": group_id,
+        "state": group.state,
+        "coordinator": None,
+        "assignor": None,
+        "lag": sum(row["lag"] or 0 for row in partitions),
+        "partitions": partitions,
+        "members": [
+            {
+                "member": member,
+                "topics": list(topics),
+                "partitions": len(owned),
+                "assignment": by_topic(owned),
+            }
+            for member, topics in group.members.items()
+            for owned in ([key for key in group.owners if group.member_of(key) == member],)
+        ],
+    }
+
+
+async def _with_store(session: Session, connect: str, use: Callable[[MetadataStore, str], Awaitable[T]]) -> T:
+    """Call `use` with a store and the chroot, separately since a store creates its chroot. Raises
+    Unreachable."""
+    from ottla.metadata.zookeeper import ZooKeeperStore  # imported here, so that other commands start faster
+
+    hosts, slash, chroot = connect.partition("/")
+    store = ZooKeeperStore(hosts, connection_timeout_ms=int(session.timeout_s * 1000))
+    try:
+        await store.connect()
+        try:
+            return await use(store, f"{slash}{chroot}".rstrip("/"))
+        finally:
+            await store.close()
+    except StoreError as problem:
+        raise Unreachable(f"cannot read ZooKeeper at {connect}: {problem}") from None

@@ -24,13 +24,14 @@ from ottla.cli.log_files import (
 )
 from ottla.cli.log_records import Content, by_classes, find_decoder, offsets_content, transactions_content
 from ottla.cli.output import as_json, show, table
+from ottla.ports.files import OS_FILES
 from ottla.protocol.records import Record
 from ottla.storage.checkpoints import MalformedCheckpoint
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from ottla.storage.log_dir_checks import check_log_dirs, is_open
 from ottla.storage.producer_snapshots import CorruptSnapshot
-from ottla.storage.segment_checks import Findings, SegmentContents, mapped, read_batches
+from ottla.storage.segment_checks import Findings, SegmentContents, read_batches, viewed
 from ottla.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -205,16 +206,16 @@ def _check_sanity(file: Path, kind: str, findings: Findings) -> None:
             rows_of(file)
         else:
             index = OffsetIndex if kind == INDEX_SUFFIX else TimeIndex
-            index(file, base_offset_of(file), file.stat().st_size).attach()
+            index(OS_FILES, file, base_offset_of(file), file.stat().st_size).attach()
     except (CorruptIndex, ValueError) as problem:
         findings.add(file, str(problem).removeprefix(f"{file}: "))
 
 
 def _check_against_log(file: Path, kind: str, findings: Findings) -> None:
     log = file.with_name(segment_name(base_offset_of(file)) + LOG_SUFFIX)
-    contents = SegmentContents(base_offset_of(file))
+    contents = SegmentContents(OS_FILES, base_offset_of(file))
     try:
-        with mapped(log) as data:
+        with viewed(OS_FILES, log) as data:
             for batch in read_batches(data):
                 if batch.header is not None:
                     contents.note(batch.position, batch.header)
@@ -240,9 +241,9 @@ def check(folders: tuple[Path, ...], output: str) -> None:
     start, as an incomplete batch at the end of a log after a crash. Exit code 1: there is another finding.
     """
     for folder in folders:
-        if is_open(folder):
+        if is_open(OS_FILES, folder):
             click.echo(f"{folder}: a broker has it open and may write to it during the check", err=True)
-    found = check_log_dirs(folders)
+    found = check_log_dirs(OS_FILES, folders)
     if output == "json":
         as_json([{"file": str(f.path), "at": f.at, "problem": f.problem, "error": f.is_error} for f in found])
     else:
@@ -253,7 +254,7 @@ def check(folders: tuple[Path, ...], output: str) -> None:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    with mapped(path) as data:
+    with viewed(OS_FILES, path) as data:
         batches = list(read_batches(data))
         headers = [batch.header for batch in batches if batch.header is not None]
         return {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.cli.log_records import Content, text
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.legacy_records import iter_messages
 from ottla.protocol.records import (
@@ -37,7 +38,7 @@ from ottla.storage.indexes import OffsetIndex, TimeIndex
 from ottla.storage.leader_epochs import CHECKPOINT_FILE as EPOCHS_FILE
 from ottla.storage.leader_epochs import read_epochs
 from ottla.storage.producer_snapshots import decode as decode_snapshot
-from ottla.storage.segment_checks import index_entries, mapped, read_batches
+from ottla.storage.segment_checks import index_entries, read_batches, viewed
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -93,18 +94,18 @@ def base_offset_of(path: Path) -> int:
 
 def _offset_index(path: Path) -> Iterator[Row]:
     base = base_offset_of(path)
-    for relative, position in index_entries(path, OffsetIndex):
+    for relative, position in index_entries(OS_FILES, path, OffsetIndex):
         yield {"offset": base + relative, "position": position}
 
 
 def _time_index(path: Path) -> Iterator[Row]:
     base = base_offset_of(path)
-    for timestamp, relative in index_entries(path, TimeIndex):
+    for timestamp, relative in index_entries(OS_FILES, path, TimeIndex):
         yield {"timestamp": timestamp, "time": time_text(timestamp), "offset": base + relative}
 
 
 def _transaction_index(path: Path) -> Iterator[Row]:
-    index = TransactionIndex(path, base_offset_of(path))
+    index = TransactionIndex(OS_FILES, path, base_offset_of(path))
     index.check()
     for aborted in index.entries():
         yield {"version": 0, **aborted._asdict()}
@@ -128,22 +129,22 @@ def _snapshot(path: Path) -> Iterator[Row]:
 
 
 def _epochs(path: Path) -> Iterator[Row]:
-    for epoch, start in read_epochs(path.parent):
+    for epoch, start in read_epochs(OS_FILES, path.parent):
         yield {"epoch": epoch, "start_offset": start}
 
 
 def _offsets(path: Path) -> Iterator[Row]:
-    for (topic, partition), offset in read_offsets(path).items():
+    for (topic, partition), offset in read_offsets(OS_FILES, path).items():
         yield {"topic": topic, "partition": partition, "offset": offset}
 
 
 def _properties(path: Path) -> Iterator[Row]:
-    for name, value in read_properties(path).items():
+    for name, value in read_properties(OS_FILES, path).items():
         yield {"name": name, "value": value}
 
 
 def _partition_metadata(path: Path) -> Iterator[Row]:
-    topic_id = read_topic_id(path.parent)
+    topic_id = read_topic_id(OS_FILES, path.parent)
     if topic_id is not None:
         encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
         yield {"version": 0, "topic_id": encoded}
@@ -177,7 +178,7 @@ _BY_NAME: dict[str, Callable[[Path], Iterator[Row]]] = {
 def batch_rows(path: Path, wanted: DumpOptions) -> Iterator[tuple[Row, str | None]]:
     """(row, problem or None) for each batch of a segment's log. A row with `position` only stands for
     bytes that are not a batch. Raises OSError."""
-    with mapped(path) as data:
+    with viewed(OS_FILES, path) as data:
         for batch in read_batches(data):
             if wanted.bytes_max is not None and batch.position >= wanted.bytes_max:
                 return

@@ -18,7 +18,7 @@ from ottla.coordinators.transactions import records as transaction_records
 from ottla.coordinators.transactions.transaction import State
 from ottla.protocol.codec import decode
 from ottla.protocol.errors import MalformedMessage
-from ottla.protocol.messages.consumer_protocol import (
+from ottla.protocol.messages.groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )

@@ -11,19 +11,68 @@ import random
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, cycle, islice
 from typing import IO, Any, Final
 
 import click
 
 from ottla.cli.output import as_json, show
-from ottla.cli.rates import PERCENTILES, Latencies, Throughput, due_s
 from ottla.cli.session import Session, cluster_command, key_values
 from ottla.client.blocking import Producer
 from ottla.client.consumer import Consumer
 from ottla.client.core.types import RecordMetadata, TopicPartition
 from ottla.client.producer import Producer as AsyncProducer
+
+_MB: Final = 1024 * 1024
+"""The MB of Kafka's tools."""
+PERCENTILES: Final = (0.5, 0.95, 0.99, 0.999)
+
+
+def due_s(count: int, per_second: float) -> float:
+    """Seconds after the start at which the next record after `count` may be sent; 0 without a limit."""
+    return count / per_second if per_second > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Records and bytes of a time, as rates."""
+
+    records: int
+    bytes: int
+    elapsed_s: float
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def mb(self) -> float:
+        return self.bytes / _MB
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.mb / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Statistics of latencies in milliseconds; all 0 without a record."""
+
+    average: float
+    most: float
+    percentiles: tuple[float, ...]
+    """The percentiles of PERCENTILES, in order."""
+
+    @classmethod
+    def of(cls, measured_ms: Sequence[float]) -> Latencies:
+        if not measured_ms:
+            return cls(0.0, 0.0, (0.0,) * len(PERCENTILES))
+        ordered = sorted(measured_ms)
+        at = (min(len(ordered) - 1, int(share * len(ordered))) for share in PERCENTILES)
+        return cls(sum(ordered) / len(ordered), ordered[-1], tuple(ordered[index] for index in at))
+
 
 _REPORT_S: Final = 5.0
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -90,15 +139,15 @@ def produce(
 
 
 def _values(size: int | None, file: IO[bytes] | None, delimiter: str) -> Iterator[bytes]:
-    chance = random.Random(0)
+    rng = random.Random(0)
     if file is not None:
         separator = delimiter.encode().decode("unicode_escape").encode()
         payloads = [each for each in file.read().split(separator) if each]
         if not payloads:
             raise click.UsageError(f"{file.name} has no values")
-        return (chance.choice(payloads) for _ in count())
+        return (rng.choice(payloads) for _ in count())
     if size is not None:
-        return cycle([bytes(chance.choices(_ALPHABET, k=size)) for _ in range(16)])
+        return cycle([bytes(rng.choices(_ALPHABET, k=size)) for _ in range(16)])
     return (str(number).encode() for number in count())
 
 
@@ -161,23 +210,23 @@ class _ProducerRun:
         measured = self._latencies[reported_count:]
         latencies = Latencies.of(measured)
         mean = self._bytes / max(1, len(self._latencies))
-        pace = Throughput(len(measured), int(mean * len(measured)), elapsed_s)
+        throughput = Throughput(len(measured), int(mean * len(measured)), elapsed_s)
         click.echo(
-            f"{pace.records} records sent, {pace.records_per_s:.1f} records/sec "
-            f"({pace.mb_per_s:.2f} MB/sec), {latencies.average:.1f} ms avg latency, "
+            f"{throughput.records} records sent, {throughput.records_per_s:.1f} records/sec "
+            f"({throughput.mb_per_s:.2f} MB/sec), {latencies.average:.1f} ms avg latency, "
             f"{latencies.most:.1f} ms max latency.",
             err=True,
         )
         return reported_count + len(measured)
 
     def show(self, session: Session, print_metrics: bool) -> None:
-        pace = Throughput(len(self._latencies), self._bytes, self._elapsed_s)
+        throughput = Throughput(len(self._latencies), self._bytes, self._elapsed_s)
         latencies = Latencies.of(self._latencies)
         if session.output == "json":
             row = {
-                "records": pace.records,
-                "records_per_s": pace.records_per_s,
-                "mb_per_s": pace.mb_per_s,
+                "records": throughput.records,
+                "records_per_s": throughput.records_per_s,
+                "mb_per_s": throughput.mb_per_s,
                 **_latency_row(latencies),
             }
             as_json({**row, "metrics": self._metrics} if print_metrics else row)
@@ -185,7 +234,8 @@ class _ProducerRun:
         shares = zip(latencies.percentiles, PERCENTILES, strict=True)
         percentiles = ", ".join(f"{each:.0f} ms {share * 100:g}th" for each, share in shares)
         click.echo(
-            f"{pace.records} records sent, {pace.records_per_s:f} records/sec ({pace.mb_per_s:.2f} MB/sec), "
+            f"{throughput.records} records sent, {throughput.records_per_s:f} records/sec "
+            f"({throughput.mb_per_s:.2f} MB/sec), "
             f"{latencies.average:.2f} ms avg latency, {latencies.most:.2f} ms max latency, {percentiles}."
         )
         if print_metrics:

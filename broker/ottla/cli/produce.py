@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ottla.cli.output import done
-from ottla.cli.rates import due_s
 from ottla.cli.record_values import (
     WRITE_FORMATS,
     registry_client,
@@ -127,7 +126,7 @@ def produce(
         return schema_writer(schema, topic, client, is_key=is_key, message=message)
 
     common = [(name, value.encode()) for name, value in key_values(headers, "--header").items()]
-    shape = _RecordBuilder(
+    builder = _RecordBuilder(
         topic,
         partition,
         common,
@@ -141,9 +140,9 @@ def produce(
     described = session.admin(lambda admin: admin.describe_topics([topic])).get(topic)
     if described is None:
         raise Refused(f"there is no topic '{topic}'")
-    shape.last = len(described.partitions) - 1
-    if partition is not None and partition > shape.last:
-        raise Refused(f"{topic} has partitions 0 to {shape.last}, not {partition}")
+    builder.last = len(described.partitions) - 1
+    if partition is not None and partition > builder.last:
+        raise Refused(f"{topic} has partitions 0 to {builder.last}, not {partition}")
     timeout_ms = int(session.timeout_s * 1000)
     given = {
         **session.client(),
@@ -156,8 +155,8 @@ def produce(
     }
     problems = 0
     with session.translated_errors(), _Writer(given, rate) as written:
-        for found in _records(files or (sys.stdin.buffer,), form, shape):
-            if not isinstance(found, _Problem):
+        for found in _records(files or (sys.stdin.buffer,), form, builder):
+            if not isinstance(found, _InputError):
                 written.write(found)
             elif skip_errors:
                 problems += 1
@@ -329,7 +328,7 @@ class _Writer:
 
     def _wait_for_rate(self) -> None:
         if self._rate is not None:
-            early = self._began + due_s(self._sent, self._rate) - time.perf_counter()
+            early = self._began + self._sent / self._rate - time.perf_counter()
             if early > 0:
                 time.sleep(early)
         self._sent += 1
@@ -346,27 +345,27 @@ class _Writer:
             raise self._failed[0]
 
 
-class _Problem(str):
+class _InputError(str):
     """An error in the input, with its position."""
 
 
 def _records(
-    files: Iterable[IO[bytes]], form: str, shape: _RecordBuilder
-) -> Iterator[list[ProducerRecord] | _Problem]:
+    files: Iterable[IO[bytes]], form: str, builder: _RecordBuilder
+) -> Iterator[list[ProducerRecord] | _InputError]:
     """The records of each read: a slow pipe yields small lists instead of delaying records."""
     for file in files:
         name = getattr(file, "name", "<stdin>")
         if form == "file":
-            yield _try_build(partial(shape.of_file, file.read()), name)
+            yield _try_build(partial(builder.of_file, file.read()), name)
         elif form == "csv":
-            yield from _rows(file, name, shape)
+            yield from _rows(file, name, builder)
         else:
-            yield from _of_lines(file, name, shape.of_json if form == "json" else shape.of_line)
+            yield from _of_lines(file, name, builder.of_json if form == "json" else builder.of_line)
 
 
 def _of_lines(
     file: IO[bytes], name: str, parse: Callable[[bytes], ProducerRecord]
-) -> Iterator[list[ProducerRecord] | _Problem]:
+) -> Iterator[list[ProducerRecord] | _InputError]:
     number = 0
     for lines in _lines(file):
         records: list[ProducerRecord] = []
@@ -376,12 +375,14 @@ def _of_lines(
                 records.append(parse(line))
             except (ValueError, RecursionError, SerializationError) as error:
                 yield records
-                yield _Problem(f"{name}, line {number}: {error}")
+                yield _InputError(f"{name}, line {number}: {error}")
                 records = []
         yield records
 
 
-def _rows(file: IO[bytes], name: str, shape: _RecordBuilder) -> Iterator[list[ProducerRecord] | _Problem]:
+def _rows(
+    file: IO[bytes], name: str, builder: _RecordBuilder
+) -> Iterator[list[ProducerRecord] | _InputError]:
     """Records from CSV (RFC 4180) with column names in the first row."""
     rows = csv.reader((line.decode() + "\n" for lines in _lines(file) for line in lines), strict=True)
     columns: list[str] | None = None
@@ -401,20 +402,20 @@ def _rows(file: IO[bytes], name: str, shape: _RecordBuilder) -> Iterator[list[Pr
                     f"{name}, line 1: columns {','.join(row)}; must be value, and of {', '.join(_COLUMNS)}"
                 )
         elif row:
-            yield _try_build(partial(_of_row, shape, columns, row), f"{name}, line {rows.line_num}")
+            yield _try_build(partial(_of_row, builder, columns, row), f"{name}, line {rows.line_num}")
 
 
-def _of_row(shape: _RecordBuilder, columns: list[str], row: list[str]) -> ProducerRecord:
+def _of_row(builder: _RecordBuilder, columns: list[str], row: list[str]) -> ProducerRecord:
     if len(row) != len(columns):
         raise ValueError(f"{len(row)} fields for {len(columns)} columns")
-    return shape.of_row(dict(zip(columns, row, strict=True)))
+    return builder.of_row(dict(zip(columns, row, strict=True)))
 
 
-def _try_build(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecord] | _Problem:
+def _try_build(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecord] | _InputError:
     try:
         return [make()]
     except (ValueError, RecursionError, SerializationError) as error:
-        return _Problem(f"{where}: {error}")
+        return _InputError(f"{where}: {error}")
 
 
 def _lines(file: Any) -> Iterator[list[bytes]]:

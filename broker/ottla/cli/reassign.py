@@ -9,10 +9,10 @@ from typing import IO, Any, Final
 
 import click
 
-from ottla.cli import reassignment
+from ottla.cli import reassignment_plan
 from ottla.cli.cluster import moves, wait_for_reassignments
 from ottla.cli.output import as_json, show, table
-from ottla.cli.reassignment import BadPlan, Plan
+from ottla.cli.reassignment_plan import BadPlan, Plan
 from ottla.cli.session import Refused, Session, cluster_command
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ReplicaLogDirs, TopicPartition, TopicPartitionReplica
@@ -55,24 +55,24 @@ def plan(
 
     `-o json` prints a plan for `execute`; nothing is changed.
     """
-    names = [*topics, *(_read(file, reassignment.parse_topics) if file else [])]
+    names = [*topics, *(_parse_file(file, reassignment_plan.parse_topics) if file else [])]
     if not names:
         raise click.UsageError("a TOPIC or --file is required")
-    allowed = None if brokers is None else _ids(brokers)
+    allowed = None if brokers is None else _parse_broker_ids(brokers)
 
-    async def look(admin: AdminClient) -> tuple[reassignment.Assignment, reassignment.Assignment]:
-        now = await _current(admin, names)
+    async def query(admin: AdminClient) -> tuple[reassignment_plan.Assignment, reassignment_plan.Assignment]:
+        now = await _current_assignment(admin, names)
         if current:
             return now, now
         racks = await _racks(admin, allowed, ignore_racks)
         try:
-            return now, reassignment.propose(now, racks)
+            return now, reassignment_plan.propose(now, racks)
         except BadPlan as problem:
             raise Refused(str(problem)) from None
 
-    now, proposed = session.admin(look)
+    now, proposed = session.admin(query)
     if session.output == "json":
-        as_json(reassignment.document(proposed))
+        as_json(reassignment_plan.document(proposed))
     else:
         table(
             [
@@ -117,12 +117,12 @@ def execute(
 
     A throttle stays until `verify` finds all reassignments completed and removes it.
     """
-    wanted = _read(file, reassignment.parse_plan)
+    wanted = _parse_file(file, reassignment_plan.parse_plan)
 
-    async def work(admin: AdminClient) -> reassignment.Assignment:
-        before = await _start(admin, wanted, throttle, log_dir_throttle, additional)
+    async def work(admin: AdminClient) -> reassignment_plan.Assignment:
+        before = await _prepare(admin, wanted, throttle, log_dir_throttle, additional)
         if rollback is not None:
-            json.dump(reassignment.document(before), rollback)
+            json.dump(reassignment_plan.document(before), rollback)
         (await admin.alter_partition_reassignments(wanted.replicas)).raise_first()
         await _move_log_dirs(admin, wanted.log_dirs, session.timeout_s)
         return before
@@ -131,18 +131,21 @@ def execute(
     if wait:
         session.admin(lambda admin: _wait(admin, wanted))
     if session.output == "json":
-        as_json({"partitions": len(wanted.replicas), "over": wait, "before": reassignment.document(before)})
+        as_json(
+            {"partitions": len(wanted.replicas), "over": wait, "before": reassignment_plan.document(before)}
+        )
         return
     click.echo(f"{len(wanted.replicas)} partitions {'are moved' if wait else 'are being moved'}")
     if rollback is None:
         click.echo(
-            f"the plan that restores the previous assignment:\n{json.dumps(reassignment.document(before))}"
+            "the plan that restores the previous assignment:\n"
+            + json.dumps(reassignment_plan.document(before))
         )
 
 
-async def _start(
+async def _prepare(
     admin: AdminClient, wanted: Plan, throttle: int | None, log_dir_throttle: int | None, additional: bool
-) -> reassignment.Assignment:
+) -> reassignment_plan.Assignment:
     """Validate the plan and set the throttles. Returns the current assignment."""
     moving = await admin.list_partition_reassignments()
     if moving and not additional:
@@ -150,15 +153,15 @@ async def _start(
     live = {node.id for node in (await admin.describe_cluster()).brokers}
     if unknown := sorted(wanted.brokers - live):
         raise Refused(f"broker {unknown[0]} is not in the cluster")
-    now = await _current(admin, {tp.topic for tp in wanted.replicas})
+    now = await _current_assignment(admin, {tp.topic for tp in wanted.replicas})
     if missing := sorted(set(wanted.replicas) - set(now)):
         raise Refused(f"there is no partition {missing[0]}")
     before = {tp: now[tp] for tp in wanted.replicas}
-    changes: reassignment.Changes = {}
+    changes: reassignment_plan.Changes = {}
     if throttle is not None:
-        changes |= reassignment.throttle(wanted, before, moving, throttle)
+        changes |= reassignment_plan.throttle(wanted, before, moving, throttle)
     if log_dir_throttle is not None:
-        for resource, rows in reassignment.throttle_log_dirs(wanted, log_dir_throttle).items():
+        for resource, rows in reassignment_plan.throttle_log_dirs(wanted, log_dir_throttle).items():
             changes[resource] = [*changes.get(resource, []), *rows]
     if changes:
         (await admin.incremental_alter_configs(changes)).raise_first()
@@ -190,7 +193,7 @@ async def _wait(admin: AdminClient, wanted: Plan) -> None:
         if all(each.future is None for each in found.values()):
             break
         await asyncio.sleep(_LOG_DIR_PAUSE_S)
-    await _lift(admin, wanted)
+    await _remove_throttles(admin, wanted)
 
 
 @reassign.command()
@@ -199,32 +202,34 @@ async def _wait(admin: AdminClient, wanted: Plan) -> None:
 @cluster_command
 def verify(session: Session, file: IO[str], preserve_throttles: bool) -> None:
     """Print the progress of a plan. When no reassignment is in progress, throttles are removed."""
-    wanted = _read(file, reassignment.parse_plan)
+    wanted = _parse_file(file, reassignment_plan.parse_plan)
 
-    async def look(admin: AdminClient) -> list[dict[str, Any]]:
+    async def query(admin: AdminClient) -> list[dict[str, Any]]:
         moving = await admin.list_partition_reassignments()
-        now = await _current(admin, {tp.topic for tp in wanted.replicas}, missing_ok=True)
+        now = await _current_assignment(admin, {tp.topic for tp in wanted.replicas}, missing_ok=True)
         rows = [
             {
-                **_where(tp),
+                **_partition_fields(tp),
                 "broker": None,
-                "state": _IN_PROGRESS if tp in moving else _reached(now.get(tp, ()), replicas),
+                "state": _IN_PROGRESS if tp in moving else _replicas_state(now.get(tp, ()), replicas),
             }
             for tp, replicas in sorted(wanted.replicas.items())
         ]
         found = await admin.describe_replica_log_dirs(wanted.log_dirs)
         for replica, path in sorted(wanted.log_dirs.items()):
             state = log_dir_state(found.get(replica), path)
-            rows.append({**_where(TopicPartition(*replica[:2])), "broker": replica.broker, "state": state})
+            rows.append(
+                {**_partition_fields(TopicPartition(*replica[:2])), "broker": replica.broker, "state": state}
+            )
         busy = bool(moving) or any(row["state"] == _IN_PROGRESS for row in rows)
         if not busy and not preserve_throttles:
-            await _lift(admin, wanted)
+            await _remove_throttles(admin, wanted)
         return rows
 
-    show(session.admin(look), session.output)
+    show(session.admin(query), session.output)
 
 
-def _reached(now: Iterable[int], wanted: Iterable[int]) -> str:
+def _replicas_state(now: Iterable[int], wanted: Iterable[int]) -> str:
     if list(now) == list(wanted):
         return "completed"
     return f"not moving: replicas are {','.join(map(str, now)) or 'none'}"
@@ -247,7 +252,7 @@ def log_dir_state(found: ReplicaLogDirs | None, wanted: str) -> str:
 @cluster_command
 def cancel(session: Session, file: IO[str], preserve_throttles: bool, yes: bool) -> None:
     """Cancel the reassignments of a plan that are in progress, and remove throttles."""
-    wanted = _read(file, reassignment.parse_plan)
+    wanted = _parse_file(file, reassignment_plan.parse_plan)
     if not yes:
         click.confirm(f"Cancel the reassignment of {len(wanted.replicas)} partitions?", abort=True, err=True)
 
@@ -258,26 +263,30 @@ def cancel(session: Session, file: IO[str], preserve_throttles: bool, yes: bool)
         back = {r: each.current for r, each in found.items() if each.future is not None and each.current}
         (await admin.alter_replica_log_dirs(back)).raise_first()
         if not preserve_throttles:
-            await _lift(admin, wanted)
+            await _remove_throttles(admin, wanted)
         return sorted(moving)
 
     cancelled = session.admin(work)
-    show(map(_where, cancelled), session.output, nothing="no partition of the plan is being reassigned")
+    show(
+        map(_partition_fields, cancelled),
+        session.output,
+        nothing="no partition of the plan is being reassigned",
+    )
 
 
-def _where(tp: TopicPartition) -> dict[str, Any]:
+def _partition_fields(tp: TopicPartition) -> dict[str, Any]:
     return {"topic": tp.topic, "partition": tp.partition}
 
 
-async def _lift(admin: AdminClient, wanted: Plan) -> None:
+async def _remove_throttles(admin: AdminClient, wanted: Plan) -> None:
     brokers = [node.id for node in (await admin.describe_cluster()).brokers]
     topics = await admin.describe_topics({tp.topic for tp in wanted.replicas})
-    (await admin.incremental_alter_configs(reassignment.unthrottle(topics, brokers))).raise_first()
+    (await admin.incremental_alter_configs(reassignment_plan.unthrottle(topics, brokers))).raise_first()
 
 
-async def _current(
+async def _current_assignment(
     admin: AdminClient, topics: Iterable[str], *, missing_ok: bool = False
-) -> reassignment.Assignment:
+) -> reassignment_plan.Assignment:
     described = await admin.describe_topics(list(topics))
     if not missing_ok:
         for name in described.errors:
@@ -299,7 +308,7 @@ async def _racks(admin: AdminClient, allowed: set[int] | None, ignore: bool) -> 
     return racks
 
 
-def _ids(text: str) -> set[int]:
+def _parse_broker_ids(text: str) -> set[int]:
     ids = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in ids):
         raise click.UsageError(f"--brokers {text}: must be ID,ID…")
@@ -308,7 +317,7 @@ def _ids(text: str) -> set[int]:
     return set(map(int, ids))
 
 
-def _read(file: IO[str], parse: Any) -> Any:
+def _parse_file(file: IO[str], parse: Any) -> Any:
     try:
         return parse(file.read())
     except BadPlan as problem:

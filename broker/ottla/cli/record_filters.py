@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ottla.cli.record_values import as_bytes, plain
 
-Accepts = Callable[[Any, Any, Sequence[tuple[str, bytes | None]]], bool]
+RecordFilter = Callable[[Any, Any, Sequence[tuple[str, bytes | None]]], bool]
 """(key, value, headers) -> whether the record matches."""
 
 _STEP: Final = re.compile(r'\.?([^.\[\]=!<>~"\s]+)|\[(\d+)\]|\["([^"]*)"\]')
@@ -36,22 +36,22 @@ class BadFilter(ValueError):
     """A filter cannot be parsed."""
 
 
-def by_key(text: str) -> Accepts:
+def by_key(text: str) -> RecordFilter:
     wanted = text.encode()
     return lambda key, value, headers: key is not None and as_bytes(key) == wanted
 
 
-def by_key_pattern(text: str) -> Accepts:
+def by_key_pattern(text: str) -> RecordFilter:
     pattern = _pattern(text)
     return lambda key, value, headers: key is not None and pattern.search(as_bytes(key)) is not None
 
 
-def by_text(text: str) -> Accepts:
+def by_text(text: str) -> RecordFilter:
     pattern = _pattern(text)
     return lambda key, value, headers: value is not None and pattern.search(as_bytes(value)) is not None
 
 
-def by_header(text: str) -> Accepts:
+def by_header(text: str) -> RecordFilter:
     """`NAME` or `NAME=VALUE`."""
     name, equals, wanted = text.partition("=")
     if not name:
@@ -62,18 +62,18 @@ def by_header(text: str) -> Accepts:
     )
 
 
-def by_path(text: str) -> Accepts:
+def by_path(text: str) -> RecordFilter:
     """Raises BadFilter."""
-    steps, compares = _parsed(text)
+    steps, compares = _parse(text)
 
     def accepts(key: Any, value: Any, headers: object) -> bool:
-        found = _at(_document(value), steps)
+        found = _select(_document(value), steps)
         return found is not _MISSING and compares(found)
 
     return accepts
 
 
-def all_of(filters: Sequence[Accepts]) -> Accepts:
+def all_of(filters: Sequence[RecordFilter]) -> RecordFilter:
     return lambda key, value, headers: all(accepts(key, value, headers) for accepts in filters)
 
 
@@ -84,7 +84,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
         raise BadFilter(f"'{text}' is not a regular expression: {error}") from None
 
 
-def _parsed(text: str) -> tuple[list[str | int], Callable[[Any], bool]]:
+def _parse(text: str) -> tuple[list[str | int], Callable[[Any], bool]]:
     steps: list[str | int] = []
     at = 1 if text.startswith("$") else 0
     while found := _STEP.match(text, at):
@@ -132,7 +132,7 @@ def _document(value: Any) -> Any:
     return plain(value)
 
 
-def _at(value: Any, steps: Sequence[str | int]) -> Any:
+def _select(value: Any, steps: Sequence[str | int]) -> Any:
     for step in steps:
         if isinstance(step, int):
             if not isinstance(value, list) or step >= len(value):

@@ -19,7 +19,7 @@ _FIELD: Final = re.compile(r"\{(header:[^{}]+|\w+)\}")
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 
 
-class Shown(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A record with its key and value decoded."""
 
     record: ConsumerRecord
@@ -27,10 +27,10 @@ class Shown(NamedTuple):
     value: Any
 
 
-Print = Callable[[Shown], bytes]
+Formatter = Callable[[DecodedRecord], bytes]
 
 
-def printer(form: str, template: str | None, key_separator: str | None) -> Print:
+def make_formatter(form: str, template: str | None, key_separator: str | None) -> Formatter:
     """The function that formats a record, with its line end. Raises ValueError for an invalid template."""
     if template is not None:
         return _by_template(template)
@@ -46,12 +46,12 @@ def printer(form: str, template: str | None, key_separator: str | None) -> Print
     return lambda shown: as_bytes(shown.value) + b"\n"
 
 
-def head(form: str, template: str | None) -> bytes:
+def header_line(form: str, template: str | None) -> bytes:
     """The header line of the output."""
     return ",".join(_COLUMNS).encode() + b"\r\n" if form == "csv" and template is None else b""
 
 
-def _document(shown: Shown) -> dict[str, Any]:
+def _document(shown: DecodedRecord) -> dict[str, Any]:
     record = shown.record
     return {
         "topic": record.topic,
@@ -68,7 +68,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _csv(shown: Shown) -> bytes:
+def _csv(shown: DecodedRecord) -> bytes:
     """RFC 4180; a null key or value is an empty field, headers are JSON."""
     row = _document(shown)
     text = io.StringIO()
@@ -77,13 +77,13 @@ def _csv(shown: Shown) -> bytes:
     return text.getvalue().encode()
 
 
-def _by_template(template: str) -> Print:
+def _by_template(template: str) -> Formatter:
     text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)
     parts = _FIELD.split(text)
     fields = [_field(name) for name in parts[1::2]]
     literals = [part.encode() for part in parts[::2]]
 
-    def render(shown: Shown) -> bytes:
+    def render(shown: DecodedRecord) -> bytes:
         out = [literals[0]]
         for field, literal in zip(fields, literals[1:], strict=True):
             out += (field(shown), literal)
@@ -92,7 +92,7 @@ def _by_template(template: str) -> Print:
     return render
 
 
-def _field(name: str) -> Print:
+def _field(name: str) -> Formatter:
     if name.startswith("header:"):
         wanted = name.removeprefix("header:")
         return lambda shown: as_bytes(_last(shown.record.headers, wanted))

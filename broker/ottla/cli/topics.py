@@ -85,7 +85,7 @@ def describe(
     if topic_id is not None and names:
         raise click.UsageError("--id and TOPIC exclude each other")
 
-    async def look(admin: AdminClient) -> _Topics:
+    async def query(admin: AdminClient) -> _Topics:
         if topic_id is not None:
             found = {topic.name: topic for topic in (await admin.describe_topics([topic_id])).values()}
         else:
@@ -97,16 +97,20 @@ def describe(
         return [(topic, configs[name]) for name, topic in sorted(found.items())]
 
     if wanted:
-        _show_partitions(session, look, wanted)
+        _show_partitions(session, query, wanted)
         return
-    found = [(topic, configs) for topic, configs in session.admin(look) if not with_settings or _own(configs)]
+    found = [
+        (topic, configs)
+        for topic, configs in session.admin(query)
+        if not with_settings or _topic_settings(configs)
+    ]
     _show_topics(session, found)
 
 
 _Topics = list[tuple[TopicDescription, dict[str, ConfigEntry]]]
 
 
-def _show_partitions(session: Session, look: Callable[[AdminClient], Any], wanted: Iterable[str]) -> None:
+def _show_partitions(session: Session, query: Callable[[AdminClient], Any], wanted: Iterable[str]) -> None:
     async def select(admin: AdminClient) -> list[dict[str, Any]]:
         moves = await admin.list_partition_reassignments()
         live = {node.id for node in (await admin.describe_cluster()).brokers}
@@ -119,7 +123,7 @@ def _show_partitions(session: Session, look: Callable[[AdminClient], Any], wante
                 "isr": list(p.isr),
                 "min_isr": min_isr,
             }
-            for topic, configs in await look(admin)
+            for topic, configs in await query(admin)
             for min_isr in [int(configs["min.insync.replicas"].value or 1)]
             for p in topic.partitions
             for problems in [
@@ -148,7 +152,7 @@ def problems_of(
     return {name for name, holds in facts.items() if holds}
 
 
-def _own(configs: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+def _topic_settings(configs: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
     return {n: c.value for n, c in sorted(configs.items()) if c.source == _SET_ON_TOPIC}
 
 
@@ -156,7 +160,7 @@ def _show_topics(session: Session, found: _Topics) -> None:
     described = [
         {
             **_summary(topic),
-            "settings": _own(configs),
+            "settings": _topic_settings(configs),
             "partitions": [
                 {
                     "partition": p.partition,
@@ -285,11 +289,11 @@ def delete(session: Session, names: tuple[str, ...], if_exists: bool, yes: bool)
 @cluster_command
 def offsets(session: Session, names: tuple[str, ...], at: str, internal: bool) -> None:
     """List offsets of partitions: end offsets, start offsets or offsets of a time. Default: of all topics."""
-    spec = _spec(at)
+    spec = _offset_spec(at)
 
-    async def look(admin: AdminClient) -> list[dict[str, Any]]:
-        asked = await _asked(admin, names, internal)
-        found = await admin.list_offsets(dict.fromkeys(asked, spec))
+    async def query(admin: AdminClient) -> list[dict[str, Any]]:
+        partitions = await _partitions(admin, names, internal)
+        found = await admin.list_offsets(dict.fromkeys(partitions, spec))
         return [
             {
                 "topic": tp.topic,
@@ -298,14 +302,14 @@ def offsets(session: Session, names: tuple[str, ...], at: str, internal: bool) -
                 "timestamp": listed.timestamp_ms if listed and listed.timestamp_ms >= 0 else None,
                 "error": str(found.errors[tp]) if tp in found.errors else None,
             }
-            for tp in asked
+            for tp in partitions
             for listed in [found.get(tp)]
         ]
 
-    show(session.admin(look), session.output, nothing="no partitions")
+    show(session.admin(query), session.output, nothing="no partitions")
 
 
-def _spec(at: str) -> OffsetSpec | int:
+def _offset_spec(at: str) -> OffsetSpec | int:
     if at.isdigit():
         return int(at)
     try:
@@ -315,7 +319,7 @@ def _spec(at: str) -> OffsetSpec | int:
         raise click.UsageError(f"--at {at}: must be {allowed}, or a time in ms") from None
 
 
-async def _asked(admin: AdminClient, names: tuple[str, ...], internal: bool) -> list[TopicPartition]:
+async def _partitions(admin: AdminClient, names: tuple[str, ...], internal: bool) -> list[TopicPartition]:
     wanted: defaultdict[str, set[int]] = defaultdict(set)
     for name in names:
         topic, colon, partition = name.rpartition(":")

@@ -97,14 +97,14 @@ def describe(session: Session, transactional_id: str) -> None:
 def producers(session: Session, topic: str, partition: int | None, broker: int | None) -> None:
     """List the producer states of a topic's partitions."""
 
-    async def look(admin: AdminClient) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+    async def query(admin: AdminClient) -> Results[TopicPartition, tuple[ProducerState, ...]]:
         asked = await _partitions(admin, topic, partition)
         return (await admin.describe_producers(asked, broker=broker)).raise_first()
 
     show(
         (
-            {**_where(tp), **_producer(each)}
-            for tp, found in sorted(session.admin(look).items())
+            {**_partition_fields(tp), **_producer(each)}
+            for tp, found in sorted(session.admin(query).items())
             for each in sorted(found, key=lambda each: each.producer_id)
         ),
         session.output,
@@ -112,7 +112,7 @@ def producers(session: Session, topic: str, partition: int | None, broker: int |
     )
 
 
-def _where(tp: TopicPartition) -> dict[str, Any]:
+def _partition_fields(tp: TopicPartition) -> dict[str, Any]:
     return {"topic": tp.topic, "partition": tp.partition}
 
 
@@ -148,10 +148,10 @@ def hanging(
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs a TOPIC")
 
-    async def look(admin: AdminClient) -> list[tuple[TopicPartition, ProducerState]]:
+    async def query(admin: AdminClient) -> list[tuple[TopicPartition, ProducerState]]:
         asked = await _partitions(admin, topic, partition, broker)
         oldest_ms = int(time.time() * 1000) - longer_than * 60_000
-        candidates = [each async for each in _open(admin, asked, broker, oldest_ms)]
+        candidates = [each async for each in _open_transactions(admin, asked, broker, oldest_ms)]
         if not candidates:
             return []
         listed = await admin.list_transactions(producer_ids={state.producer_id for _, state in candidates})
@@ -164,20 +164,23 @@ def hanging(
         for error in described.errors.values():
             if not isinstance(error, TransactionalIdNotFoundError):
                 raise error
-        return list(without_coordinator(candidates, ids, described))
+        return list(hanging_transactions(candidates, ids, described))
 
     show(
-        ({**_where(tp), **_producer(state)} for tp, state in sorted(session.admin(look), key=_order)),
+        (
+            {**_partition_fields(tp), **_producer(state)}
+            for tp, state in sorted(session.admin(query), key=_sort_key)
+        ),
         session.output,
         nothing="no hanging transactions",
     )
 
 
-def _order(found: tuple[TopicPartition, ProducerState]) -> tuple[TopicPartition, int]:
+def _sort_key(found: tuple[TopicPartition, ProducerState]) -> tuple[TopicPartition, int]:
     return found[0], found[1].producer_id
 
 
-def without_coordinator(
+def hanging_transactions(
     candidates: Iterable[tuple[TopicPartition, ProducerState]],
     transactional_ids: Mapping[int, str],
     described: Mapping[str, TransactionDescription],
@@ -192,7 +195,9 @@ def without_coordinator(
             yield tp, state
 
 
-async def _open(admin: AdminClient, asked: list[TopicPartition], broker: int | None, oldest_ms: int) -> Any:
+async def _open_transactions(
+    admin: AdminClient, asked: list[TopicPartition], broker: int | None, oldest_ms: int
+) -> Any:
     """The open transactions without a record since `oldest_ms`."""
     for at in range(0, len(asked), _BATCH):
         found = (await admin.describe_producers(asked[at : at + _BATCH], broker=broker)).raise_first()
@@ -264,4 +269,4 @@ def abort(
 
     ended, epoch, _ = session.admin(work)
     message = f"aborted the transaction of producer {ended} (epoch {epoch}) in {tp}"
-    done(message, session.output, **_where(tp), producer_id=ended, producer_epoch=epoch)
+    done(message, session.output, **_partition_fields(tp), producer_id=ended, producer_epoch=epoch)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import click
 
-from ottla.local.java import JavaUnusable, find_java
-from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 
 JARS_VARIABLE = "OTTLA_ZOOKEEPER_JARS"
 # Debian's jars log with slf4j-simple, PySpark's with log4j. Connections of probes are not logged.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from ottla.controller import leadership, loading, requests, topic_deletion
@@ -35,6 +36,7 @@ from ottla.metadata.store import (
     pipelined,
 )
 from ottla.metadata.znodes import BrokerInfo, TopicPartition
+from ottla.ports import random_uuid
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     LeaderAndIsrRequest,
@@ -63,7 +65,7 @@ class ControllerInterface(Protocol):
     broker_id: int
     config: BrokerConfig
     create_topic_policy: Policy | None
-    random_below: Callable[[int], int]
+    random: Random
 
     async def run_as_controller(self, work: Callable[[ActiveController], Awaitable[T]]) -> T:
         """Run `work` under the active controller's lock. Raises NotController."""
@@ -96,6 +98,7 @@ class ActiveController:
         unclean_by_default: Callable[[], bool],
         make_channels: Callable[[Callable[[BrokerInfo, Message, Any], None]], Channels],
         enqueue: Callable[[str], None],
+        random: Random,
         inter_broker_protocol_version: InterBrokerVersion = LATEST,
     ) -> None:
         """`epoch_version` is the version of /controller_epoch after the election; `listener` is the
@@ -111,6 +114,7 @@ class ActiveController:
         self._unclean_by_default = unclean_by_default
         self._channels = make_channels(self._on_response)
         self._enqueue = enqueue
+        self._random = random
         self.stopped: list[tuple[int, dict[TopicPartition, ErrorCode]]] = []
         """Queued results of StopReplica with deletion: broker id, error by partition."""
         self.failed: list[tuple[int, list[TopicPartition], list[TopicPartition]]] = []
@@ -217,7 +221,7 @@ class ActiveController:
         """Assign and write ids of topics that tools or brokers from before KIP-516 created."""
         writes: list[list[Operation]] = []
         for name in topics:
-            node = self.context.assign_topic_id(name).node()
+            node = self.context.assign_topic_id(name, random_uuid(self._random)).node()
             writes.append([SetData(znodes.topic_path(name), znodes.encode_topic(node))])
         await pipelined(lambda group: asyncio.ensure_future(self.fenced_multi(group)), writes)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ottla.metadata.znodes import (
     NO_LEADER,
@@ -107,11 +107,6 @@ class TopicDeletion:
     """Replicas whose deletion the broker has confirmed."""
 
 
-def new_topic_id() -> UUID:
-    """A random id. It is never 0 or 1, which the protocol reserves: those have no UUID version bits."""
-    return uuid4()
-
-
 class ControllerContext:
     """The controller's state from its election to its resignation."""
 
@@ -184,12 +179,12 @@ class ControllerContext:
         self.topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
 
-    def assign_topic_id(self, name: str) -> Topic:
+    def assign_topic_id(self, name: str, topic_id: UUID) -> Topic:
         """Assign a new id to a topic without one (created before KIP-516)."""
         topic = self.topics[name]
         assert topic.topic_id.int == 0, f"{name} has an id"
-        topic.topic_id = new_topic_id()
-        self._names[topic.topic_id] = name
+        topic.topic_id = topic_id
+        self._names[topic_id] = name
         return topic
 
     def remove_topic(self, name: str) -> None:

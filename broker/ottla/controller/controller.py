@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from functools import partial
+from random import Random
 from typing import Final, TypeVar
 
 from ottla.controller import (
@@ -75,13 +75,13 @@ class Controller:
         store: MetadataStore,
         config: BrokerConfig,
         clock: Callable[[], int],
+        random: Random,
         inter_broker: InterBrokerClient,
-        random_below: Callable[[int], int] = random.randrange,
         create_topic_policy: Policy | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.config = config
-        self.random_below = random_below
+        self.random = random
         self.create_topic_policy = create_topic_policy
         self._store = store
         self._clock = clock
@@ -281,6 +281,7 @@ class Controller:
             unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
             make_channels=lambda on_response: Channels(self._inter_broker, listener, on_response, timeout_s),
             enqueue=self._enqueue,
+            random=self.random,
             inter_broker_protocol_version=self.config.inter_broker_version,
         )
         try:

@@ -13,7 +13,7 @@ from ottla.controller.context import ControllerContext, LeaderAndIsr, ReplicaAss
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, children_of_many, get_many
 from ottla.metadata.znodes import BrokerInfo, InvalidNode, TopicAssignment
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 
 log = logging.getLogger(__name__)

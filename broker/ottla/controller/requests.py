@@ -15,8 +15,8 @@ from ottla.controller.effects import Effects
 from ottla.metadata.cache import LEADER_DURING_DELETE
 from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.znodes import TopicPartition
-from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from ottla.protocol.topics import by_topic
 from ottla.protocol.types import Message
 
 TYPE_UNKNOWN = 0

@@ -20,7 +20,7 @@ from ottla.controller.active_controller import (
     ControllerInterface,
     run_or_error,
 )
-from ottla.controller.context import ControllerContext, Topic, new_topic_id
+from ottla.controller.context import ControllerContext, Topic
 from ottla.controller.effects import Effects
 from ottla.metadata import znodes
 from ottla.metadata.config import (
@@ -32,6 +32,7 @@ from ottla.metadata.config import (
 )
 from ottla.metadata.policies import CreateTopicMetadata, check
 from ottla.metadata.store import Create, NodeExists, SetData, StoreConflict
+from ottla.ports import random_uuid
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     CreatePartitionsRequest,
@@ -116,13 +117,13 @@ async def create_topics(
                     topic,
                     default_partitions=controller.config.get_int("num.partitions"),
                     default_replication_factor=controller.config.get_int("default.replication.factor"),
-                    random=controller.random_below,
+                    random=controller.random.randrange,
                 )
                 problem = deletion_policy_problem(controller.config, new.configs)
                 if problem is not None:
                     raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
                 await check(controller.create_topic_policy, _policy_metadata(topic, new))
-                made = new.topic(ZERO_UUID if request.validate_only else new_topic_id())
+                made = new.topic(ZERO_UUID if request.validate_only else random_uuid(controller.random))
                 if not request.validate_only:
                     charge(len(new.assignments))
                     await _write_topic(active, made, new.configs)

@@ -23,7 +23,7 @@ from ottla.metadata.store import Operation, SetData
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
-from ottla.protocol.topic_names import topic_name_problem
+from ottla.protocol.topics import topic_name_problem
 
 # About 600 bytes a partition: well under ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
 PARTITIONS_PER_MULTI_MAX = 500

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
-from uuid import uuid4
 
 from ottla.coordinators import group_requests, records
 from ottla.coordinators.cleanup import GroupCleanup
@@ -67,10 +66,6 @@ logger = logging.getLogger(__name__)
 __all__ = ["ClientContext", "GroupCoordinator"]
 
 
-def new_member_id(name: str) -> str:
-    return f"{name}-{uuid4()}"
-
-
 async def _skip_verification(write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
     return ErrorCode.NONE, None
 
@@ -84,8 +79,8 @@ class GroupCoordinator:
         config: GroupConfig,
         log: CoordinatorLog,
         clock: Callable[[], int],
+        member_ids: NewMemberId,
         scheduler: Scheduler | None = None,
-        member_ids: NewMemberId = new_member_id,
         partition_exists: Callable[[str, int], bool] = lambda topic, partition: True,
         verify: Verify = _skip_verification,
     ) -> None:

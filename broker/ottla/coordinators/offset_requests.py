@@ -22,7 +22,6 @@ from ottla.coordinators.log_appender import COMMIT_ERRORS, Entry, LogAppender
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -31,6 +30,7 @@ from ottla.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from ottla.protocol.topics import by_topic
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from ottla.dev.faults import Faults
 from ottla.dev.journal import JournaledTree
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.ports import Ports
 from ottla.server.assembly.broker import Broker, new_event_loop
 
 BROKER_ID: Final = 0
@@ -66,8 +66,10 @@ def run(options: DevOptions, ready: Callable[[str], None]) -> int:
     config = BrokerConfig.from_properties(
         properties(options.host, options.port, options.data, options.settings)
     )
-    tree = JournaledTree(options.data / "metadata.jsonl", _now_ms) if options.keep else MemoryTree(_now_ms)
-    broker = Broker(config, store=MemoryStore(tree), clock=_now_ms)
+    ports = Ports()
+    clock = ports.clock.wall_ms
+    tree = JournaledTree(options.data / "metadata.jsonl", clock) if options.keep else MemoryTree(clock)
+    broker = Broker(config, store=MemoryStore(tree), ports=ports)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(broker, options, ready))
 
@@ -109,7 +111,3 @@ def _stop_with_parent(parent: int, loop: asyncio.AbstractEventLoop, stopping: as
         stopping.set()
     else:
         loop.call_later(_PARENT_CHECK_S, _stop_with_parent, parent, loop, stopping)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from ottla.metadata.znodes import TopicPartition, intern_brokers
 from ottla.protocol.messages import UpdateMetadataRequest
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from ottla.metadata.store import (
     delete_recursively,
     get_many,
 )
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 
 from ottla.metadata import znodes
 from ottla.metadata.store import (
@@ -22,6 +22,7 @@ from ottla.metadata.store import (
     pipelined,
 )
 from ottla.metadata.znodes import BrokerInfo, Endpoint
+from ottla.ports import random_uuid
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +36,21 @@ async def ensure_tree(store: MetadataStore) -> None:
     await pipelined(lambda path: asyncio.ensure_future(ensure_path(store, path)), znodes.PERSISTENT_PATHS)
 
 
-def new_cluster_id() -> str:
+def new_cluster_id(random: Random) -> str:
     """22 characters of URL-safe base64, as in Kafka; never with a leading dash (KAFKA-14189)."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        text = base64.urlsafe_b64encode(random_uuid(random).bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
             return text
 
 
-async def cluster_id(store: MetadataStore) -> str:
+async def cluster_id(store: MetadataStore, random: Random) -> str:
     """The cluster id; the first broker creates it."""
     found = await store.get(znodes.CLUSTER_ID)
     if found is None:
         try:
             await store.create(
-                znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id()), make_parents=True
+                znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id(random)), make_parents=True
             )
         except NodeExists:
             log.debug("Another broker created the cluster id first")
@@ -86,7 +87,6 @@ class BrokerRegistration:
         self.endpoints = tuple(endpoints)
         self.rack = rack
         self.broker_epoch = -1
-        self.cluster_id: str | None = None
 
     async def register(self) -> int:
         """Create /brokers/ids/<id> and return the broker epoch, its czxid (KIP-380).
@@ -94,7 +94,6 @@ class BrokerRegistration:
         Raises AlreadyRegistered if a live broker keeps the id for `wait_s`, StoreUnavailable.
         """
         await ensure_tree(self._store)
-        self.cluster_id = await cluster_id(self._store)
         path = znodes.broker_path(self.broker_id)
         info = BrokerInfo(self.broker_id, self.endpoints, self.rack, self._clock())
         changed = asyncio.Event()

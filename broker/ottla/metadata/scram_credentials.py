@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
 from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping
+from random import Random
 from typing import NamedTuple
 
 from ottla.metadata.client_quotas import desanitize
@@ -29,7 +29,6 @@ from ottla.security.scram import (
     Lookup,
     ScramCredential,
     decoy_credential,
-    new_nonce,
 )
 
 log = logging.getLogger(__name__)
@@ -58,12 +57,12 @@ def _hash(user: str) -> bytes:
 
 
 class ScramCredentials:
-    def __init__(self) -> None:
+    def __init__(self, random: Random) -> None:
         self._known: dict[str, dict[str, ScramCredential]] = {name: {} for name in MECHANISMS}
         self._rings: dict[str, _Ring] = {}
         """The rings by mechanism; removed when a credential changes."""
         self._without_users = ScramCredential(
-            new_nonce().encode(), secrets.token_bytes(64), secrets.token_bytes(64), ITERATIONS_MIN
+            random.randbytes(16).hex().encode(), random.randbytes(64), random.randbytes(64), ITERATIONS_MIN
         )
 
     def on_entity_changed(self, entity_type: str, entity: str, settings: Mapping[str, str]) -> None:

@@ -16,39 +16,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, get_many
+from ottla.ports.files import Files, read_file, unlink_if_exists, write_file
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "zookeeper.session"
 
 
-def save_session(store: MetadataStore, directories: Iterable[Path]) -> None:
+def save_session(files: Files, store: MetadataStore, directories: Iterable[Path]) -> None:
     """Save the store's current session in every log directory, because one of them may fail."""
     for directory in directories:
         path = directory / FILE_NAME
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w", encoding="ascii") as file:
-                file.write(store.session_token)
+            write_file(files, path, store.session_token.encode("ascii"), mode=0o600)
         except OSError as error:
             log.warning("Cannot write %s: %s", path, error)
 
 
-def clear_session(directories: Iterable[Path]) -> None:
+def clear_session(files: Files, directories: Iterable[Path]) -> None:
     """Delete the saved session after a clean shutdown."""
     for directory in directories:
         with contextlib.suppress(OSError):
-            (directory / FILE_NAME).unlink(missing_ok=True)
+            unlink_if_exists(files, directory / FILE_NAME)
 
 
-async def expire_session(store: MetadataStore, directories: Iterable[Path]) -> bool:
+async def expire_session(files: Files, store: MetadataStore, directories: Iterable[Path]) -> bool:
     """Expire the saved sessions of previous runs; True if there was one, so the shutdown was unclean.
 
     Raises StoreUnavailable. The session of a file that cannot be read expires by its timeout.
@@ -57,7 +55,7 @@ async def expire_session(store: MetadataStore, directories: Iterable[Path]) -> b
     for directory in directories:
         path = directory / FILE_NAME
         try:
-            tokens[path.read_text(encoding="ascii").strip()] = None
+            tokens[read_file(files, path).decode("ascii").strip()] = None
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:

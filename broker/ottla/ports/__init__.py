@@ -15,11 +15,12 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.ports.files import Files, OsFiles
+from ottla.ports.files import OS_FILES, Files
 from ottla.ports.network import Network, OsNetwork
+from ottla.ports.threads import RunParallel, run_in_threads
 
 
 class Clock(Protocol):
@@ -54,8 +55,12 @@ class OsClock:
 
 
 def random_uuid(source: random.Random) -> UUID:
-    """A random UUID (version 4)."""
+    """A random UUID (version 4): never 0 or 1, which Kafka's protocol reserves."""
     return UUID(int=source.getrandbits(128), version=4)
+
+
+OS_RANDOM: Final = random.SystemRandom()
+"""The operating system's source of random numbers, which is fit for secrets."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class Ports:
     """What one broker is given; the defaults are this machine's."""
 
     clock: Clock = field(default_factory=OsClock)
-    random: random.Random = field(default_factory=random.SystemRandom)
-    """The source of random numbers, ids and secrets: the operating system's, which is fit for secrets."""
-    files: Files = field(default_factory=OsFiles)
+    random: random.Random = OS_RANDOM
+    """The source of random numbers, ids and secrets."""
+    files: Files = OS_FILES
+    run_parallel: RunParallel = run_in_threads
     network: Network = field(default_factory=OsNetwork)

@@ -7,16 +7,24 @@ Used by storage for logs, checkpoints and locks, and by connections that send ra
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import mmap
 import os
+import pathlib
 import shutil
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from struct import Struct
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ottla.ports import page_cache
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+_FLOCK: Final = Struct("hhqqi")
+"""The C structure flock."""
 
 
 class FileStatus(NamedTuple):
@@ -68,6 +76,16 @@ class Files(Protocol):
     def lock(self, fd: int, /) -> None:
         """Lock a file for as long as it is open. Raises OSError with EAGAIN or EACCES if another process, or
         another broker of this process, has locked it."""
+
+    def is_locked(self, fd: int, /) -> bool:
+        """Whether another process has locked the file."""
+
+    def view(self, fd: int, /) -> AbstractContextManager[memoryview]:
+        """The content of a file that is not written meanwhile, read on demand: segments may be large. For
+        offline checks and tools."""
+
+    def advise_sequential(self, fd: int, length: int, /) -> None:
+        """Announce that the file will be read from its start to `length`."""
 
     def sendfile(self, out_fd: int, in_fd: int, position: int, count: int, /) -> int:
         """Send a range of a file to a socket; returns how many bytes the socket took."""
@@ -153,6 +171,22 @@ class OsFiles:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def is_locked(self, fd: int, /) -> bool:
+        query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+        kind: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))[0]
+        return kind != fcntl.F_UNLCK
+
+    @contextlib.contextmanager
+    def view(self, fd: int, /) -> Iterator[memoryview]:
+        if os.fstat(fd).st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+            yield view
+
+    def advise_sequential(self, fd: int, length: int, /) -> None:
+        os.posix_fadvise(fd, 0, length, os.POSIX_FADV_SEQUENTIAL)
+
     def listdir(self, path: Path, /) -> list[str]:
         return sorted(os.listdir(path))
 
@@ -171,25 +205,80 @@ def _status(status: os.stat_result) -> FileStatus:
     return FileStatus(status.st_size, status.st_mtime_ns, (status.st_mode & 0o170000) == 0o040000)
 
 
-def read_file(files: Files, path: Path) -> bytes:
-    """The whole content of a file. Raises OSError."""
-    fd = files.open(path)
+OS_FILES: Final = OsFiles()
+"""For programs that are no broker, and for tests."""
+
+
+# --- operations of several calls -----------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(files: Files, path: Path, flags: int = os.O_RDONLY, mode: int = 0o644) -> Iterator[int]:
+    """A context with the descriptor of a file. Raises OSError."""
+    fd = files.open(path, flags, mode)
     try:
-        return files.pread(fd, files.fstat(fd).size, 0)
+        yield fd
     finally:
         files.close(fd)
+
+
+def read_file(files: Files, path: Path) -> bytes:
+    """The whole content of a file. Blocking. Raises OSError."""
+    with opened(files, path) as fd:
+        return files.pread(fd, files.fstat(fd).size, 0)
+
+
+def write_file(files: Files, path: Path, data: bytes, *, mode: int = 0o644, sync: bool = False) -> None:
+    """Replace the content of a file, in place. Raises OSError."""
+    with opened(files, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode) as fd:
+        write_all(files, fd, data, 0)
+        if sync:
+            files.fsync(fd)
+
+
+def write_all(files: Files, fd: int, data: Buffer, position: int) -> None:
+    """Write all of `data`. Raises OSError, and may then have written a part."""
+    written = 0
+    while written < len(data):
+        count = files.pwrite(fd, memoryview(data)[written:], position + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the file takes no more bytes")
+        written += count
+
+
+def write_atomically(files: Files, path: Path, text: str, *, sync: bool = True) -> None:
+    """Replace the content of `path`: write a temporary file, fsync it, rename it, fsync the directory.
+
+    Readers see the old or the new content. Without `sync`, a crash may leave the old content or, on some file
+    systems, an empty file. Blocking. Raises OSError.
+    """
+    temporary = f"{os.fspath(path)}.tmp"
+    write_file(files, temporary, text.encode(), sync=sync)
+    files.rename(temporary, path)
+    if sync:
+        sync_path(files, pathlib.PurePath(path).parent)
 
 
 def sync_path(files: Files, path: Path) -> None:
     """fsync a file's content, or the entries of a directory: its created, renamed and removed files."""
-    fd = files.open(path)
-    try:
+    with opened(files, path) as fd:
         files.fsync(fd)
-    finally:
-        files.close(fd)
 
 
 def sync_if_exists(files: Files, path: Path) -> None:
     """fsync a file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         sync_path(files, path)
+
+
+def unlink_if_exists(files: Files, path: Path) -> None:
+    """Remove a file, if it exists."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)
+
+
+def is_directory(files: Files, path: Path) -> bool:
+    """Whether `path` exists and is a directory."""
+    with contextlib.suppress(FileNotFoundError):
+        return files.stat(path).is_directory
+    return False

@@ -1,13 +1,8 @@
-"""Nonblocking file reads: what the event loop may read, and what it leaves to a thread.
+"""The page cache of the operating system: which ranges of a file are in memory, and how to get them there.
 
-Storage reads files with `pread` and `read_file`. Inside `NonblockingReads`, which the server enters on the
-event loop, they raise `PageCacheMiss` instead of waiting for the disk. The server then lets a thread read the
-bytes into the page cache (`load`), and repeats the operation. The thread touches the file only; a log's state
-belongs to the event loop. Outside of `NonblockingReads` reads block as usual.
-
-A read is nonblocking by preadv with RWF_NOWAIT. If a file system (tmpfs, overlays) or a sandbox does not
-support it, mincore is used, which Linux has for every file that can be mapped. If that fails, too, all data
-counts as resident.
+Used by `OsFiles`. A read is nonblocking by preadv with RWF_NOWAIT. If a file system (tmpfs, overlays) or a
+sandbox does not support it, mincore is used, which Linux has for every file that can be mapped. If that
+fails, too, all data counts as resident.
 
 A range for sendfile is probed every `PROBE_STRIDE_BYTES` and at its end (`is_resident`): 0.6 µs a probe, 3.5
 µs a MiB, compared with 29 µs for a check of every page and 30 µs for a read. The kernel evicts pages in the
@@ -22,7 +17,6 @@ import errno
 import logging
 import mmap
 import os
-import threading
 from functools import cache
 from typing import Final
 
@@ -33,67 +27,6 @@ PROBE_STRIDE_BYTES: Final = 256 * 1024
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 _NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM))
 _PAGE: Final = mmap.PAGESIZE
-
-
-class _ThreadState(threading.local):
-    """Whether reads may block in this thread. No context variable: callbacks, readers and tasks that are
-    created inside `NonblockingReads` would inherit its value."""
-
-    allow_blocking = True
-
-
-_thread_state: Final = _ThreadState()
-
-
-class OpenFile:
-    """Owns a descriptor, which is closed when the last reference is dropped."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class PageCacheMiss(Exception):
-    """`length` bytes at `position` are not completely in the page cache. No OSError: the file is intact."""
-
-    def __init__(self, fd: int, position: int, length: int) -> None:
-        super().__init__(f"{length} bytes at {position} are not in memory")
-        self.file: Final = OpenFile(os.dup(fd))  # the segment may be deleted meanwhile
-        self.position: Final = position
-        self.length: Final = length
-
-
-class NonblockingReads:  # a context manager on the hot path: a generator would cost a microsecond
-    """Context in which reads raise PageCacheMiss instead of waiting for the disk. It must not contain an
-    await."""
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before = _thread_state.allow_blocking
-        _thread_state.allow_blocking = False
-
-    def __exit__(self, *_: object) -> None:
-        _thread_state.allow_blocking = self._before
-
-
-def blocking_allowed() -> bool:
-    """Whether reads may block here: false inside `NonblockingReads`."""
-    return _thread_state.allow_blocking
-
-
-def pread(fd: int, length: int, position: int) -> bytes | bytearray:
-    """Like os.pread. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
-    if _thread_state.allow_blocking:
-        return os.pread(fd, length, position)
-    found = try_pread(fd, length, position)
-    if found is None:
-        raise PageCacheMiss(fd, position, length)
-    return found
 
 
 def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
@@ -115,13 +48,6 @@ def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
     if got < os.fstat(fd).st_size - position:
         return None
     return buffer[:got]
-
-
-def read_file(path: str) -> bytes:
-    """The content of a file. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
-    file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    size = os.fstat(file.fd).st_size
-    return bytes(pread(file.fd, size, 0)) if size else b""
 
 
 def is_resident(fd: int, position: int, length: int, *, exact: bool = False) -> bool:

@@ -28,7 +28,7 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirsManager

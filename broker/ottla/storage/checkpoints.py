@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from ottla.protocol.topic_names import is_legal_topic_name
-from ottla.storage.files import write_atomically
+from ottla.ports.files import Files, read_file, write_atomically
+from ottla.protocol.topics import is_legal_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +33,10 @@ class MalformedCheckpoint(Exception):
     """A checkpoint file is invalid; the message names the file and the problem."""
 
 
-def read_entries(path: str | Path, parse: Callable[[list[str]], Entry]) -> list[Entry]:
+def read_entries(files: Files, path: str | Path, parse: Callable[[list[str]], Entry]) -> list[Entry]:
     """The entries of a version 0 checkpoint file; none if it is missing or empty."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            lines = file.read().decode("utf-8").split("\n")
+        lines = read_file(files, path).decode("utf-8").split("\n")
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as problem:
@@ -56,23 +55,24 @@ def read_entries(path: str | Path, parse: Callable[[list[str]], Entry]) -> list[
     return entries
 
 
-def write_entries(path: Path, lines: Iterable[str], *, sync: bool = True) -> None:
+def write_entries(files: Files, path: Path, lines: Iterable[str], *, sync: bool = True) -> None:
     entries = list(lines)
-    write_atomically(path, "\n".join(["0", str(len(entries)), *entries, ""]), sync=sync)
+    write_atomically(files, path, "\n".join(["0", str(len(entries)), *entries, ""]), sync=sync)
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
+def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int]:
     """The offsets in a checkpoint file. Entries with an invalid topic name are ignored. Raises
     MalformedCheckpoint."""
-    offsets = dict(read_entries(path, _parse_offset))
+    offsets = dict(read_entries(files, path, _parse_offset))
     for key in [key for key in offsets if not is_legal_topic_name(key[0])]:
         logger.warning("%s: ignoring the invalid topic name %r", path, key[0])
         del offsets[key]
     return offsets
 
 
-def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    write_entries(path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))
+def write_offsets(files: Files, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    write_entries(files, path, lines)
 
 
 def _parse_offset(words: list[str]) -> tuple[TopicPartition, int]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import base64
 import errno
-import fcntl
 import json
 import os
+import random
 import re
 import sys
 import uuid
@@ -24,9 +24,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from ottla.ports import random_uuid
+from ottla.ports.files import Files, read_file, sync_path, write_atomically
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
-from ottla.storage.files import sync_directory, write_atomically
+from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 
 META_PROPERTIES_FILE = "meta.properties"
 LOCK_FILE = ".lock"
@@ -36,6 +37,8 @@ DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
 _NAME_BYTES_MAX = 255
+_UNIQUE_LENGTH = 33
+"""The length of a dot and a UUID in hexadecimal."""
 
 
 class LogDirProblem(Exception):
@@ -69,21 +72,27 @@ def parse_future_directory(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and is_legal_topic_name(match[1]) else None
 
 
-def future_directory(topic: str, partition: int) -> str:
+def future_directory(topic: str, partition: int, source: random.Random) -> str:
     """A directory name for a future log of the partition. Raises like `partition_directory`."""
-    return f"{partition_directory(topic, partition)}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+    return f"{partition_directory(topic, partition)}.{random_uuid(source).hex}{FUTURE_SUFFIX}"
+
+
+def deleted_directory(name: str, source: random.Random) -> str:
+    """The new directory name of a log that is deleted; shortened if need be."""
+    suffix = f".{random_uuid(source).hex}{DELETE_SUFFIX}"
+    return name[: _NAME_BYTES_MAX - len(suffix)] + suffix
 
 
 def is_too_long_to_move(topic: str, partition: int) -> bool:
     """Whether the directory name of the partition's future log exceeds the file system's limit (KAFKA-4893).
     Raises like `partition_directory`."""
-    return len(future_directory(topic, partition)) > _NAME_BYTES_MAX
+    return len(partition_directory(topic, partition)) + _UNIQUE_LENGTH + len(FUTURE_SUFFIX) > _NAME_BYTES_MAX
 
 
 # --- meta.properties -----------------------------------------------------------------------------
 
 
-def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> None:
+def check_meta_properties(files: Files, log_dir: Path, broker_id: int, cluster_id: str) -> None:
     """Verify that the directory belongs to this broker, or assign it if it belongs to none. Other properties
     in the file are kept.
 
@@ -92,7 +101,10 @@ def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> Non
     """
     path = log_dir / META_PROPERTIES_FILE
     ours = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
-    found = read_properties(path) if path.exists() else {}
+    try:
+        found = read_properties(files, path)
+    except FileNotFoundError:
+        found = {}
     if found.get("version", "0") != "0":
         raise LogDirProblem(f"{path} has version={found.get('version')}; only 0 (ZooKeeper mode) is known")
     for name, owner in (("broker.id", "broker"), ("cluster.id", "cluster")):
@@ -104,10 +116,10 @@ def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> Non
             )
     wanted = {**found, **ours}
     if wanted != found:
-        write_atomically(path, "".join(f"{name}={value}\n" for name, value in wanted.items()))
+        write_atomically(files, path, "".join(f"{name}={value}\n" for name, value in wanted.items()))
 
 
-def check_directory_ids(log_dirs: Iterable[Path]) -> None:
+def check_directory_ids(files: Files, log_dirs: Iterable[Path]) -> None:
     """Raise LogDirProblem if two directories have the same `directory.id` (KIP-858): one of them is a copy.
 
     Directories with an unreadable file are ignored.
@@ -115,7 +127,7 @@ def check_directory_ids(log_dirs: Iterable[Path]) -> None:
     seen: dict[str, Path] = {}
     for log_dir in log_dirs:
         try:
-            directory_id = read_properties(log_dir / META_PROPERTIES_FILE).get("directory.id")
+            directory_id = read_properties(files, log_dir / META_PROPERTIES_FILE).get("directory.id")
         except OSError:
             continue
         if directory_id is None:
@@ -127,11 +139,11 @@ def check_directory_ids(log_dirs: Iterable[Path]) -> None:
             )
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_properties(files: Files, path: Path) -> dict[str, str]:
     """Parse a Java properties file of plain `name=value` lines."""
     properties = {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(files, path).decode("utf-8")
     except UnicodeDecodeError as problem:
         raise OSError(errno.EIO, f"{path} is no text: {problem}") from problem
     for line in text.splitlines():
@@ -146,21 +158,18 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 class DirectoryLock:
-    """The `.lock` of a log directory, held until `release`.
+    """The `.lock` of a log directory, held until `release`. It keeps out other brokers, also Apache
+    Kafka's."""
 
-    Two kinds of lock on one file: POSIX record locks are what Java takes, and keep Apache Kafka out;
-    flock also keeps out a second broker in the same process.
-    """
-
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, files: Files, log_dir: Path) -> None:
         """Raises LogDirProblem when another broker holds it, and OSError."""
         path = log_dir / LOCK_FILE
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files = files
+        self._fd = files.open(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(self._fd)
         except OSError as problem:
-            os.close(self._fd)
+            files.close(self._fd)
             if problem.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             raise LogDirProblem(
@@ -169,26 +178,26 @@ class DirectoryLock:
 
     def release(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            self._files.close(self._fd)
             self._fd = -1
 
 
 # --- .kafka_cleanshutdown ------------------------------------------------------------------------
 
 
-def remove_clean_shutdown_file(log_dir: Path) -> bool:
+def remove_clean_shutdown_file(files: Files, log_dir: Path) -> bool:
     """Remove .kafka_cleanshutdown. Returns whether it existed: whether the last shutdown was clean."""
-    path = log_dir / CLEAN_SHUTDOWN_FILE
-    if not path.exists():
+    try:
+        files.unlink(log_dir / CLEAN_SHUTDOWN_FILE)
+    except FileNotFoundError:
         return False
-    path.unlink()
-    sync_directory(log_dir)
+    sync_path(files, log_dir)
     return True
 
 
-def write_clean_shutdown_file(log_dir: Path, broker_epoch: int = -1) -> None:
+def write_clean_shutdown_file(files: Files, log_dir: Path, broker_epoch: int = -1) -> None:
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    write_atomically(log_dir / CLEAN_SHUTDOWN_FILE, text)
+    write_atomically(files, log_dir / CLEAN_SHUTDOWN_FILE, text)
 
 
 # --- partition.metadata --------------------------------------------------------------------------
@@ -205,12 +214,11 @@ def decode_topic_id(text: str) -> uuid.UUID:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
-def read_topic_id(partition_dir: str | Path) -> uuid.UUID | None:
+def read_topic_id(files: Files, partition_dir: str | Path) -> uuid.UUID | None:
     """The topic id in partition.metadata; None without the file. Raises LogDirProblem for an invalid file."""
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     try:
-        with open(path, "rb", buffering=0) as file:
-            lines = file.read().decode("utf-8").splitlines()
+        lines = read_file(files, path).decode("utf-8").splitlines()
     except FileNotFoundError:
         return None
     try:
@@ -222,6 +230,6 @@ def read_topic_id(partition_dir: str | Path) -> uuid.UUID | None:
         raise LogDirProblem(f"{path} is malformed: {problem!r}") from problem
 
 
-def write_topic_id(partition_dir: Path, topic_id: uuid.UUID) -> None:
+def write_topic_id(files: Files, partition_dir: Path, topic_id: uuid.UUID) -> None:
     text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
-    write_atomically(partition_dir / PARTITION_METADATA_FILE, text)
+    write_atomically(files, partition_dir / PARTITION_METADATA_FILE, text)

@@ -24,8 +24,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
-from ottla.storage.files import InternedPath, sync_file
-from ottla.storage.page_cache import read_file
+from ottla.ports.files import Files, opened, sync_path, write_all, write_file
+from ottla.storage.nonblocking_reads import read_index_file
+from ottla.storage.segment_files import LogFile
 
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
@@ -36,7 +37,7 @@ class CorruptIndex(Exception):
     """An index file is invalid and must be rebuilt."""
 
 
-class _Index(InternedPath):
+class _Index(LogFile):
     """An index: two parallel columns and their file."""
 
     __slots__ = ("_first", "_second", "_unloaded", "_unsynced", "_written", "base_offset", "max_entries")
@@ -45,8 +46,8 @@ class _Index(InternedPath):
     NOTHING: ClassVar[array[int]]
     """The first column of an empty index."""
 
-    def __init__(self, path: str | Path, base_offset: int, max_bytes: int) -> None:
-        self.set_path(path)
+    def __init__(self, files: Files, path: str | Path, base_offset: int, max_bytes: int) -> None:
+        super().__init__(files, path)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._first = self.NOTHING
@@ -64,20 +65,21 @@ class _Index(InternedPath):
         Raises CorruptIndex if the file is missing or invalid.
         """
         size = self.ENTRY.size
+        files = self.files
         try:
-            fd = os.open(self.path_str, os.O_RDONLY | os.O_CLOEXEC)
+            fd = files.open(self.path_str)
         except FileNotFoundError:
             raise CorruptIndex(f"{self.path}: missing") from None
         try:
-            length = os.fstat(fd).st_size
+            length = files.fstat(fd).size
             if length % size:
                 raise CorruptIndex(f"{self.path}: {length} bytes are not whole entries of {size}")
             if length == 0:
                 return None
-            first = self.ENTRY.unpack(os.pread(fd, size, 0))
-            last = self.ENTRY.unpack(os.pread(fd, size, length - size))
+            first = self.ENTRY.unpack(files.pread(fd, size, 0))
+            last = self.ENTRY.unpack(files.pread(fd, size, length - size))
         finally:
-            os.close(fd)
+            files.close(fd)
         if last[0] < first[0] or (length > size and last[0] == first[0]) or last[1] < 0:
             raise CorruptIndex(f"{self.path}: ends in {last}, below its first entry")
         self._unloaded = self._written = length // size
@@ -97,13 +99,10 @@ class _Index(InternedPath):
         if self._unloaded or (self._written == count and count):
             return
         tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
-        fd = os.open(self.path_str, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with opened(self.files, self.path_str, os.O_WRONLY | os.O_CREAT) as fd:
             if count:
-                os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
+                write_all(self.files, fd, self._pack(tail), self._written * self.ENTRY.size)
                 self._unsynced = True
-        finally:
-            os.close(fd)
         self._written = count
 
     def flush(self) -> None:
@@ -111,16 +110,16 @@ class _Index(InternedPath):
         self.write()
         if self._unsynced:
             self._unsynced = False
-            sync_file(self.path_str)
+            sync_path(self.files, self.path_str)
 
     def new_empty(self) -> Self:
         """An empty index for the same file."""
-        return type(self)(self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
+        return type(self)(self.files, self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
 
     def replace_file(self) -> None:
         """Replace the file's content with the entries, all of which are in memory."""
         assert not self._unloaded
-        self.path.write_bytes(b"")
+        write_file(self.files, self.path_str, b"")
         self._written = 0
         self.write()
 
@@ -141,7 +140,7 @@ class _Index(InternedPath):
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = read_file(self.path_str)
+        data = read_index_file(self.files, self.path_str)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
@@ -155,8 +154,8 @@ class _Index(InternedPath):
         if self._written > count or count == 0:
             self._written = min(self._written, count)
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(self.path_str).st_size > self._written * self.ENTRY.size:
-                    os.truncate(self.path_str, self._written * self.ENTRY.size)
+                if self.files.stat(self.path_str).size > self._written * self.ENTRY.size:
+                    self.files.truncate(self.path_str, self._written * self.ENTRY.size)
                     self._unsynced = True
 
 

@@ -15,6 +15,7 @@ import logging
 from bisect import bisect_right
 from pathlib import Path
 
+from ottla.ports.files import Files
 from ottla.storage.checkpoints import MalformedCheckpoint, read_entries, write_entries
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ UNDEFINED = -1
 class LeaderEpochFileCache:
     """Epochs with their start offsets, in memory and in the file."""
 
-    __slots__ = ("_directory", "_epochs", "_is_unsynced", "_starts", "is_dirty")
+    __slots__ = ("_directory", "_epochs", "_files", "_is_unsynced", "_starts", "is_dirty")
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, files: Files, directory: str | Path) -> None:
+        self._files = files
         self._directory = str(directory)
         try:
-            entries = read_epochs(directory)
+            entries = read_epochs(files, directory)
         except MalformedCheckpoint as problem:
             logger.warning("%s; the leader epochs will be rebuilt from the log", problem)
             entries = []
@@ -127,14 +129,14 @@ class LeaderEpochFileCache:
 
     def _write(self, *, sync: bool) -> None:
         lines = (f"{epoch} {start}" for epoch, start in self.entries())
-        write_entries(Path(self._directory, CHECKPOINT_FILE), lines, sync=sync)
+        write_entries(self._files, Path(self._directory, CHECKPOINT_FILE), lines, sync=sync)
         self.is_dirty = False
         self._is_unsynced = not sync
 
 
-def read_epochs(directory: str | Path) -> list[tuple[int, int]]:
+def read_epochs(files: Files, directory: str | Path) -> list[tuple[int, int]]:
     """(epoch, start offset) of all entries in the file of a log's directory. Raises MalformedCheckpoint."""
-    return read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
+    return read_entries(files, f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
 
 
 def _parse_entry(words: list[str]) -> tuple[int, int]:

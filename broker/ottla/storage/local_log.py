@@ -12,8 +12,6 @@ point is on disk.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import sys
 import threading
 import uuid
@@ -22,17 +20,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.ports.files import sync_if_exists, sync_path
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import INT32_MAX
 from ottla.storage.deferred_tasks import DeferredTasks
-from ottla.storage.directories import DELETE_SUFFIX, read_topic_id, write_topic_id
-from ottla.storage.files import sync_directory, sync_file_if_exists
+from ottla.storage.directories import deleted_directory, read_topic_id, write_topic_id
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_loader import new_segment
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.log_segments import LogSegments
-from ottla.storage.segment_files import SWAP_SUFFIX, Rename
+from ottla.storage.segment_files import SWAP_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ class LocalLog:
         self.truncations = 0
         """How often data was dropped from the log's end."""
         self._flush_lock: threading.Lock | None = None
-        self.topic_id = read_topic_id(directory)
+        self.topic_id = read_topic_id(log_dir.files, directory)
         """The id in partition.metadata; None before the first LeaderAndIsr request that has it."""
         self._topic_id_is_dirty = False
         self._config = config
@@ -140,7 +138,7 @@ class LocalLog:
         """Rename the log's directory. Raises OSError."""
         for segment in self.segments.all:
             segment.load()
-        self.directory.rename(directory)
+        self.log_dir.files.rename(self._directory, directory)
         self._directory = sys.intern(str(directory))
         for segment in self.segments.all:
             segment.update_parent_dir(directory)
@@ -149,25 +147,18 @@ class LocalLog:
         """Accept no more appends, and rename the directory to `*-delete`. Returns the new path; None if the
         directory does not exist. No fsync, no removal: fast enough for the event loop."""
         with self.lock:
-            suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
             current = self.directory
-            renamed = current.with_name(current.name[: 255 - len(suffix)] + suffix)
+            renamed = current.with_name(deleted_directory(current.name, self.log_dir.random))
             try:
                 with self.io("delete"):
-                    if not current.exists():
+                    try:
+                        self.log_dir.files.rename(current, renamed)
+                    except FileNotFoundError:
                         return None
-                    current.rename(renamed)
             finally:
                 self.closed = True
             self._directory = str(renamed)
             return renamed
-
-    def delete(self) -> None:
-        """Remove the log. A crash after the rename is completed at the next startup. Blocking."""
-        renamed = self.rename_for_deletion()
-        if renamed is not None:
-            sync_directory(renamed.parent)
-            shutil.rmtree(renamed, ignore_errors=True)
 
     def set_topic_id(self, topic_id: uuid.UUID) -> None:
         """Set the topic id. partition.metadata is written by the next maintenance or before the first batch,
@@ -181,7 +172,7 @@ class LocalLog:
         if self._topic_id_is_dirty:
             with self.lock, self.io("write the topic id of"):
                 if self._topic_id_is_dirty and self.topic_id is not None and not self.closed:
-                    write_topic_id(self.directory, self.topic_id)
+                    write_topic_id(self.log_dir.files, self.directory, self.topic_id)
                     self._topic_id_is_dirty = False
 
     # --- I/O errors ------------------------------------------------------------------------------
@@ -199,7 +190,7 @@ class LocalLog:
         if not self.closed:
             logger.error("Error while trying to %s %s: %s", action, self.directory, problem)
             # A single missing file (somebody removed it) does not mean that the disk has failed.
-            if not isinstance(problem, FileNotFoundError) or not self.directory.exists():
+            if not isinstance(problem, FileNotFoundError) or not self.log_dir.files.exists(self.directory):
                 self.log_dir.fail(f"{action} {self.directory.name}", problem)
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
@@ -225,7 +216,7 @@ class LocalLog:
     def create_next_segment(self, offset: int, now_ms: int) -> LogSegment:
         """Seal the active segment, and create its successor. The caller adds it with `set_segments`."""
         self.active.seal()
-        return new_segment(self._directory, offset, self._config, now_ms)
+        return new_segment(self.log_dir.files, self._directory, offset, self._config, now_ms)
 
     # --- flushing --------------------------------------------------------------------------------
 
@@ -243,17 +234,18 @@ class LocalLog:
             segment.write_indexes()
         return PendingFlush(target, segments, self.recovery_point == 0, self.truncations)
 
-    def sync(self, pending: PendingFlush, files: Iterable[Path]) -> bool:
-        """fsync the segments and `files`, without `lock`. Returns False if the log was truncated or deleted
-        meanwhile. Blocking. Raises KAFKA_STORAGE_ERROR."""
+    def sync(self, pending: PendingFlush, paths: Iterable[Path]) -> bool:
+        """fsync the segments and the files `paths`, without `lock`. Returns False if the log was truncated or
+        deleted meanwhile. Blocking. Raises KAFKA_STORAGE_ERROR."""
+        files = self.log_dir.files
         try:
-            for path in files:
-                sync_file_if_exists(path)
+            for path in paths:
+                sync_if_exists(files, path)
             for segment in pending.segments:
                 segment.sync()
-            sync_directory(self.directory)
+            sync_path(files, self.directory)
             if pending.is_first:
-                sync_directory(self.directory.parent)
+                sync_path(files, self.directory.parent)
         except FileNotFoundError:
             return False
         except OSError as problem:
@@ -278,7 +270,7 @@ class LocalLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all segments, and continue with an empty one at `offset`."""
         self.schedule_delete(self.segments.all)
-        self.set_segments([new_segment(self._directory, offset, self._config, 0)])
+        self.set_segments([new_segment(self.log_dir.files, self._directory, offset, self._config, 0)])
         self.lower_recovery_point(offset)
 
     def lower_recovery_point(self, offset: int) -> None:
@@ -295,9 +287,7 @@ class LocalLog:
         for segment in reversed(segments):
             self.deferred_tasks.schedule_delete(segment.rename_deleted(), self._config.file_delete_delay_ms)
 
-    def replace_segments(
-        self, old: Sequence[LogSegment], new: LogSegment, rename: Rename = os.rename
-    ) -> bool:
+    def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> bool:
         """Replace `old`, neighbours, by the cleaned segment `new`. Returns False if they are not sealed
         segments of this log any more. No fsync; raises OSError.
 
@@ -318,11 +308,11 @@ class LocalLog:
         at = segments.index(old[0]) if old[0] in segments else 0
         if self.closed or segments[at : at + len(old)] != list(old) or self.active in old:
             return False
-        new.change_file_suffixes(SWAP_SUFFIX, rename)
+        new.change_file_suffixes(SWAP_SUFFIX)
         renamed: list[Path] = []
         for segment in old:
-            renamed += segment.rename_deleted(with_snapshot=segment is not old[0], rename=rename)
-        new.change_file_suffixes("", rename)
+            renamed += segment.rename_deleted(with_snapshot=segment is not old[0])
+        new.change_file_suffixes("")
         segments[at : at + len(old)] = [new]
         self.set_segments(segments)
         self.deferred_tasks.schedule_delete(renamed, self._config.file_delete_delay_ms)

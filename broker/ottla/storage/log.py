@@ -24,7 +24,6 @@ by segments that were made of them, and only if the log was not truncated below 
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
+from ottla.ports import OS_RANDOM
+from ottla.ports.files import OS_FILES, sync_path
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
@@ -52,7 +53,6 @@ from ottla.protocol.records import (
 )
 from ottla.storage import log_validator
 from ottla.storage.deferred_tasks import DeferredTasks
-from ottla.storage.files import sync_directory
 from ottla.storage.index_recovery import verify_max_timestamp
 from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.local_log import LocalLog
@@ -64,7 +64,7 @@ from ottla.storage.log_segments import TimestampAndOffset
 from ottla.storage.producer_state import ActiveProducers
 from ottla.storage.producer_state_manager import ProducerStateManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy, LogFacts, deletable_within, log_facts
-from ottla.storage.segment_files import LogRead, Rename
+from ottla.storage.segment_files import LogRead
 from ottla.storage.transaction_index import AbortedTransaction
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
@@ -150,16 +150,19 @@ class Log:
         Deleted files are left to `deferred_tasks`; without, to the next start. Raises OSError, and
         UnsupportedMessageFormat for formats that only another version can open.
         """
+        log_dir = log_dir or LogDir(directory.parent, files=OS_FILES, source=OS_RANDOM)
+        files = log_dir.files
         path = sys.intern(str(directory))
         try:
-            names = os.listdir(path)
+            names = files.listdir(path)
         except FileNotFoundError:
             # Not synced, as a broker may create thousands at once: the first flush does it.
-            directory.mkdir(parents=True)
+            files.mkdir(path)
             names = []
-        producer_state = ProducerStateManager(path, names)
-        leader_epochs = LeaderEpochFileCache(path)
+        producer_state = ProducerStateManager(files, path, names)
+        leader_epochs = LeaderEpochFileCache(files, path)
         segments, end_offset = load_segments(
+            files,
             path,
             names,
             config,
@@ -178,7 +181,7 @@ class Log:
             config,
             segments,
             deferred_tasks or DeferredTasks(),
-            log_dir or LogDir(directory.parent),
+            log_dir,
             recovery_point=end_offset if clean_shutdown else min(max(recovery_point, 0), end_offset),
             now_ms=now_ms,
         )
@@ -711,8 +714,8 @@ class Log:
                 with local.io("write indexes of"):
                     self._leader_epochs.write()
                     pending = local.begin_flush(target)
-                files = [*self._producer_state.snapshots.unsynced(), *self._leader_epochs.take_unsynced()]
-            if local.sync(pending, files):
+                paths = [*self._producer_state.snapshots.unsynced(), *self._leader_epochs.take_unsynced()]
+            if local.sync(pending, paths):
                 with local.lock:
                     local.complete_flush(pending)
                     self._update_flush_offset()
@@ -747,10 +750,6 @@ class Log:
         """Reject appends, and rename the directory to `*-delete`. Returns the new path; None if the directory
         does not exist. No fsync, no removal: fast enough for the event loop."""
         return self._local.rename_for_deletion()
-
-    def delete(self) -> None:
-        """Remove the log. Blocking."""
-        self._local.delete()
 
     def rename_dir(self, directory: Path) -> None:
         """Rename the directory: a future log becomes the current one. Raises KAFKA_STORAGE_ERROR."""
@@ -911,9 +910,7 @@ class Log:
             if self.truncated_to >= end_offset:
                 self.first_dirty_offset = end_offset
 
-    def replace_segments(
-        self, old: Sequence[LogSegment], new: LogSegment, end_offset: int, rename: Rename = os.rename
-    ) -> bool:
+    def replace_segments(self, old: Sequence[LogSegment], new: LogSegment, end_offset: int) -> bool:
         """Replace `old`, neighbours up to `end_offset`, by the cleaned segment `new`. Returns False if they
         are not segments of this log any more. Blocking; raises KAFKA_STORAGE_ERROR."""
         local = self._local
@@ -924,8 +921,8 @@ class Log:
             if self.truncated_to < end_offset:
                 return False
             with local.io("replace segments of"):
-                if not local.replace_segments(old, new, rename):
+                if not local.replace_segments(old, new):
                     return False
             self._forget_snapshots(old[1:])
-        sync_directory(self.directory)
+        sync_path(local.log_dir.files, self.directory)
         return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ottla.ports.files import Files, read_file
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import BatchHeader, ControlType, decode_batch, parse_control_record
 from ottla.storage.checkpoints import MalformedCheckpoint
@@ -22,7 +23,7 @@ from ottla.storage.directories import PARTITION_METADATA_FILE, LogDirProblem, re
 from ottla.storage.leader_epochs import CHECKPOINT_FILE, read_epochs
 from ottla.storage.producer_snapshots import CorruptSnapshot
 from ottla.storage.producer_snapshots import decode as decode_snapshot
-from ottla.storage.segment_checks import Batch, Findings, SegmentContents, mapped, read_batches
+from ottla.storage.segment_checks import Batch, Findings, SegmentContents, read_batches, viewed
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -74,13 +75,13 @@ class _Progress:
     """(file, offset, epoch) of the first batch whose epoch is missing in the checkpoint."""
 
 
-def check_log(log: CheckedLog, findings: Findings) -> None:
+def check_log(files: Files, log: CheckedLog, findings: Findings) -> None:
     """Check the directory, and complete `log`. Raises OSError."""
     folder = log.folder
-    names = sorted(path.name for path in folder.iterdir())
+    names = files.listdir(folder)
     bases = _check_names(log, names, findings)
     try:
-        read_topic_id(folder)
+        read_topic_id(files, folder)
     except LogDirProblem as problem:
         path = folder / PARTITION_METADATA_FILE
         findings.add(path, str(problem).removeprefix(f"{path} "))
@@ -88,14 +89,15 @@ def check_log(log: CheckedLog, findings: Findings) -> None:
         findings.add(folder, "there is no segment", is_error=log.is_clean)
         return
     log.first_offset = bases[0]
-    epochs = _read_epochs(log, findings)
+    epochs = _read_epochs(files, log, findings)
     progress = _Progress(bases[0])
     for at, base in enumerate(bases):
-        _check_segment(log, base, bases[at + 1] if at + 1 < len(bases) else None, progress, epochs, findings)
+        next_base = bases[at + 1] if at + 1 < len(bases) else None
+        _check_segment(files, log, base, next_base, progress, epochs, findings)
     log.end_offset = progress.end_offset
     _check_gaps(log, progress, findings)
     _check_epochs(log, epochs, progress, findings)
-    _check_snapshots(log, names, bases, progress, findings)
+    _check_snapshots(files, log, names, bases, progress, findings)
 
 
 def _check_names(log: CheckedLog, names: list[str], findings: Findings) -> list[int]:
@@ -124,6 +126,7 @@ def _check_names(log: CheckedLog, names: list[str], findings: Findings) -> list[
 
 
 def _check_segment(
+    files: Files,
     log: CheckedLog,
     base: int,
     next_base: int | None,
@@ -132,14 +135,14 @@ def _check_segment(
     findings: Findings,
 ) -> None:
     path = log.folder / (segment_name(base) + LOG_SUFFIX)
-    contents = SegmentContents(base)
+    contents = SegmentContents(files, base)
     if base > progress.end_offset:
         progress.gaps.append((path, progress.end_offset, base))
     progress.end_offset = max(progress.end_offset, base)
     if progress.has_producers:
         progress.segments_with_producers.append(base)
     damaged: list[Batch] = []
-    with mapped(path) as data:
+    with viewed(files, path) as data:
         for batch in read_batches(data):
             if batch.problem is not None:
                 damaged.append(batch)
@@ -268,11 +271,11 @@ def _check_gaps(log: CheckedLog, progress: _Progress, findings: Findings) -> Non
 # --- other files --------------------------------------------------------------------------------
 
 
-def _read_epochs(log: CheckedLog, findings: Findings) -> list[tuple[int, int]] | None:
+def _read_epochs(files: Files, log: CheckedLog, findings: Findings) -> list[tuple[int, int]] | None:
     """The entries of the leader epoch checkpoint; None if it cannot be read."""
     path = log.folder / CHECKPOINT_FILE
     try:
-        entries = read_epochs(log.folder)
+        entries = read_epochs(files, log.folder)
     except MalformedCheckpoint as problem:
         findings.add(path, str(problem).removeprefix(f"{path}: "))
         return None
@@ -280,15 +283,15 @@ def _read_epochs(log: CheckedLog, findings: Findings) -> list[tuple[int, int]] |
         if after[0] <= before[0] or after[1] <= before[1]:
             findings.add(path, f"epoch {after[0]} from {after[1]} follows epoch {before[0]} from {before[1]}")
             return None
-    check_form(path, [f"{epoch} {start}" for epoch, start in entries], findings)
+    check_form(files, path, [f"{epoch} {start}" for epoch, start in entries], findings)
     log.first_epoch_offset = entries[0][1] if entries else None
     return entries
 
 
-def check_form(path: Path, entries: list[str], findings: Findings) -> None:
+def check_form(files: Files, path: Path, entries: list[str], findings: Findings) -> None:
     """Report a checkpoint file that has more than its entries."""
     expected = "\n".join(["0", str(len(entries)), *entries, ""]).encode()
-    if path.exists() and path.read_bytes() not in (b"", expected):
+    if files.exists(path) and read_file(files, path) not in (b"", expected):
         findings.add(path, "it is not as a broker writes its entries")
 
 
@@ -312,7 +315,12 @@ def _check_epochs(
 
 
 def _check_snapshots(
-    log: CheckedLog, names: list[str], bases: list[int], progress: _Progress, findings: Findings
+    files: Files,
+    log: CheckedLog,
+    names: list[str],
+    bases: list[int],
+    progress: _Progress,
+    findings: Findings,
 ) -> None:
     offsets = set()
     for name in names:
@@ -323,7 +331,7 @@ def _check_snapshots(
         offsets.add(offset)
         is_error = log.is_clean or offset <= log.recovery_point
         try:
-            producers = decode_snapshot(path.read_bytes())
+            producers = decode_snapshot(read_file(files, path))
         except CorruptSnapshot as problem:
             findings.add(path, str(problem), is_error=is_error)
             continue

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import random
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from ottla.ports.files import Files
 from ottla.storage.checkpoints import MalformedCheckpoint, TopicPartition, read_offsets, write_offsets
 from ottla.storage.directories import DirectoryLock, check_meta_properties, write_clean_shutdown_file
 
@@ -32,8 +34,19 @@ def _ignore_failure(log_dir: LogDir) -> None:
 class LogDir:
     """See the module. `path` is absolute."""
 
-    def __init__(self, path: Path, on_failure: Callable[[LogDir], None] = _ignore_failure) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_failure: Callable[[LogDir], None] = _ignore_failure,
+        *,
+        files: Files,
+        source: random.Random,
+    ) -> None:
         self.path = path
+        self.files = files
+        """The file system of the directory, for its logs, too."""
+        self.random = source
+        """For unique file names."""
         self.failure: str | None = None
         """The reason why the directory is offline; None while it is online."""
         self._on_failure = on_failure
@@ -67,9 +80,9 @@ class LogDir:
         """Create the directory if it does not exist, lock it, and verify that it belongs to this broker.
         Raises LogDirProblem; an I/O error fails the directory."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = DirectoryLock(self.path)
-            check_meta_properties(self.path, broker_id, cluster_id)
+            self.files.mkdir(self.path)
+            self._lock = DirectoryLock(self.files, self.path)
+            check_meta_properties(self.files, self.path, broker_id, cluster_id)
         except OSError as problem:
             self.fail("use it", problem)
 
@@ -84,7 +97,10 @@ class LogDir:
 
     def write_clean_shutdown(self, broker_epoch: int) -> None:
         """Record that all logs in the directory were closed in order."""
-        self.run("mark it as cleanly shut down", lambda: write_clean_shutdown_file(self.path, broker_epoch))
+        self.run(
+            "mark it as cleanly shut down",
+            lambda: write_clean_shutdown_file(self.files, self.path, broker_epoch),
+        )
 
     def run(self, action: str, work: Callable[[], None]) -> None:
         """Call `work`, which works on files in the directory, unless it is offline. An I/O error fails it."""
@@ -100,7 +116,7 @@ class LogDir:
         """The offsets of a checkpoint file; none if it does not exist or is damaged, which causes a longer
         recovery but no data loss."""
         try:
-            return read_offsets(self.path / name)
+            return read_offsets(self.files, self.path / name)
         except MalformedCheckpoint as problem:
             logger.warning("Ignoring a checkpoint: %s", problem)
         except OSError as problem:
@@ -115,7 +131,7 @@ class LogDir:
         """Replace a checkpoint file with the result of `collect`, called when no other thread writes it.
         Blocking."""
         with self._checkpoint_mutex:
-            self.run(f"write {name}", lambda: write_offsets(self.path / name, collect()))
+            self.run(f"write {name}", lambda: write_offsets(self.files, self.path / name, collect()))
 
     def drop_offset(self, name: str, key: TopicPartition) -> None:
         """Remove one partition from a checkpoint file. Blocking."""

@@ -7,13 +7,12 @@ after a crash.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.ports.files import Files, is_directory, opened, read_file
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -44,60 +43,58 @@ CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FI
 _OTHER_FILES = (META_PROPERTIES_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE)
 _FOREIGN_DIRECTORIES = ("remote-log-index-cache", "lost+found")
 """Directories of Kafka's tiered storage and of file systems."""
-_FLOCK = struct.Struct("hhqqi")
 
 Offsets = Mapping[TopicPartition, int]
 
 
-def is_open(log_dir: Path) -> bool:
+def is_open(files: Files, log_dir: Path) -> bool:
     """Whether a broker, of Apache Kafka or Ottla, has the directory open."""
     try:
-        with (log_dir / LOCK_FILE).open("rb") as file:
-            query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
-            return kind != fcntl.F_UNLCK
+        with opened(files, log_dir / LOCK_FILE) as fd:
+            return files.is_locked(fd)
     except FileNotFoundError:
         return False
 
 
-def check_log_dirs(log_dirs: Sequence[Path]) -> list[Finding]:
+def check_log_dirs(files: Files, log_dirs: Sequence[Path]) -> list[Finding]:
     """The problems of one broker's log directories, or of directories of single logs."""
     findings = Findings()
     directories: dict[TopicPartition, Path] = {}
     for log_dir in log_dirs:
-        if any(log_dir.glob(f"*{LOG_SUFFIX}")):
-            _check_single(log_dir, findings)
+        if any(name.endswith(LOG_SUFFIX) for name in files.listdir(log_dir)):
+            _check_single(files, log_dir, findings)
             continue
-        for key, log in _check_log_dir(log_dir, findings).items():
+        for key, log in _check_log_dir(files, log_dir, findings).items():
             other = directories.setdefault(key, log.folder)
             if other != log.folder:
                 findings.add(log.folder, f"{other} is a log of the same partition")
     return findings.all()
 
 
-def _check_single(folder: Path, findings: Findings) -> None:
+def _check_single(files: Files, folder: Path, findings: Findings) -> None:
     """Check one log's directory, with the entries of its log directory's checkpoint files."""
     log_dir = folder.absolute().parent
     key = parse_partition_directory(folder.absolute().name)
-    checkpoints = _read_checkpoints(log_dir, Findings())
-    log = _log(folder, key, checkpoints, is_clean=_is_clean(log_dir))
-    _check_folder(log, findings)
+    checkpoints = _read_checkpoints(files, log_dir, Findings())
+    log = _log(folder, key, checkpoints, is_clean=_is_clean(files, log_dir))
+    _check_folder(files, log, findings)
     if key is not None:
-        _check_offsets(log_dir, {key: log}, checkpoints, findings, is_whole=False)
+        _check_offsets(files, log_dir, {key: log}, checkpoints, findings, is_whole=False)
 
 
-def _is_clean(log_dir: Path) -> bool:
-    return (log_dir / CLEAN_SHUTDOWN_FILE).exists() and not is_open(log_dir)
+def _is_clean(files: Files, log_dir: Path) -> bool:
+    return files.exists(log_dir / CLEAN_SHUTDOWN_FILE) and not is_open(files, log_dir)
 
 
-def _check_log_dir(log_dir: Path, findings: Findings) -> dict[TopicPartition, CheckedLog]:
-    is_clean = _is_clean(log_dir)
-    checkpoints = _read_checkpoints(log_dir, findings)
-    _check_meta_properties(log_dir, findings)
-    _check_clean_shutdown(log_dir / CLEAN_SHUTDOWN_FILE, findings)
+def _check_log_dir(files: Files, log_dir: Path, findings: Findings) -> dict[TopicPartition, CheckedLog]:
+    is_clean = _is_clean(files, log_dir)
+    checkpoints = _read_checkpoints(files, log_dir, findings)
+    _check_meta_properties(files, log_dir, findings)
+    _check_clean_shutdown(files, log_dir / CLEAN_SHUTDOWN_FILE, findings)
     logs: dict[TopicPartition, CheckedLog] = {}
-    for path in sorted(log_dir.iterdir()):
-        if not path.is_dir():
+    for name in files.listdir(log_dir):
+        path = log_dir / name
+        if not is_directory(files, path):
             if path.name.endswith(".tmp"):
                 findings.add(path, "left over from a write that was broken off", is_error=False)
             elif path.name not in (*_OTHER_FILES, *CHECKPOINTS):
@@ -106,22 +103,22 @@ def _check_log_dir(log_dir: Path, findings: Findings) -> dict[TopicPartition, Ch
         key = parse_partition_directory(path.name)
         if key is not None:
             logs[key] = log = _log(path, key, checkpoints, is_clean=is_clean)
-            _check_folder(log, findings)
+            _check_folder(files, log, findings)
         else:
-            _check_other_folder(path, findings, is_clean=is_clean)
-    _check_offsets(log_dir, logs, checkpoints, findings, is_whole=True)
-    _check_topic_ids(logs, findings)
+            _check_other_folder(files, path, findings, is_clean=is_clean)
+    _check_offsets(files, log_dir, logs, checkpoints, findings, is_whole=True)
+    _check_topic_ids(files, logs, findings)
     return logs
 
 
-def _check_other_folder(path: Path, findings: Findings, *, is_clean: bool) -> None:
+def _check_other_folder(files: Files, path: Path, findings: Findings, *, is_clean: bool) -> None:
     if path.name.endswith(DELETE_SUFFIX):
         findings.add(path, "a deleted log; a broker's start removes it", is_error=False)
     elif path.name.endswith(STRAY_SUFFIX):
         findings.add(path, "a stray log, which no broker opens", is_error=False)
     elif path.name.endswith(FUTURE_SUFFIX) and parse_future_directory(path.name) is not None:
         findings.add(path, "a future log: the partition is moving to this directory", is_error=False)
-        _check_folder(CheckedLog(path, is_clean=is_clean), findings)
+        _check_folder(files, CheckedLog(path, is_clean=is_clean), findings)
     elif path.name not in _FOREIGN_DIRECTORIES:
         findings.add(path, "no folder of a partition has such a name")
 
@@ -138,9 +135,9 @@ def _log(
     )
 
 
-def _check_folder(log: CheckedLog, findings: Findings) -> None:
+def _check_folder(files: Files, log: CheckedLog, findings: Findings) -> None:
     try:
-        check_log(log, findings)
+        check_log(files, log, findings)
     except OSError as problem:
         path = Path(problem.filename) if problem.filename else log.folder
         # A broker that has the directory open may have removed the file meanwhile.
@@ -151,16 +148,16 @@ def _check_folder(log: CheckedLog, findings: Findings) -> None:
 # --- files that name logs ------------------------------------------------------------------------
 
 
-def _read_checkpoints(log_dir: Path, findings: Findings) -> dict[str, Offsets | None]:
+def _read_checkpoints(files: Files, log_dir: Path, findings: Findings) -> dict[str, Offsets | None]:
     """The offsets in each checkpoint file; None if it cannot be read."""
     found: dict[str, Offsets | None] = {}
     for name in CHECKPOINTS:
         path = log_dir / name
         found[name] = None
         try:
-            found[name] = offsets = read_offsets(path)
+            found[name] = offsets = read_offsets(files, path)
             lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-            check_form(path, lines, findings)
+            check_form(files, path, lines, findings)
         except MalformedCheckpoint as problem:
             findings.add(path, str(problem).removeprefix(f"{path}: "))
         except OSError as problem:
@@ -168,10 +165,10 @@ def _read_checkpoints(log_dir: Path, findings: Findings) -> dict[str, Offsets | 
     return found
 
 
-def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
+def _check_meta_properties(files: Files, log_dir: Path, findings: Findings) -> None:
     path = log_dir / META_PROPERTIES_FILE
     try:
-        properties = read_properties(path)
+        properties = read_properties(files, path)
     except FileNotFoundError:
         findings.add(path, "the file is missing: the directory belongs to no broker")
         return
@@ -189,10 +186,10 @@ def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
         findings.add(path, f"broker.id={broker_id} is no number")
 
 
-def _check_clean_shutdown(path: Path, findings: Findings) -> None:
+def _check_clean_shutdown(files: Files, path: Path, findings: Findings) -> None:
     """Check .kafka_cleanshutdown: empty, as before Kafka 3.7, or with the broker epoch (KIP-966)."""
     try:
-        content = path.read_bytes()
+        content = read_file(files, path)
         if content and not isinstance(json.loads(content)["brokerEpoch"], int):
             raise ValueError
     except FileNotFoundError:
@@ -202,6 +199,7 @@ def _check_clean_shutdown(path: Path, findings: Findings) -> None:
 
 
 def _check_offsets(
+    files: Files,
     log_dir: Path,
     logs: Mapping[TopicPartition, CheckedLog],
     checkpoints: Mapping[str, Offsets | None],
@@ -210,7 +208,7 @@ def _check_offsets(
     is_whole: bool,
 ) -> None:
     """Compare the checkpointed offsets with the logs. `is_whole`: `logs` are all logs of the directory."""
-    is_clean = _is_clean(log_dir)
+    is_clean = _is_clean(files, log_dir)
     for name, offsets in checkpoints.items():
         path = log_dir / name
         if is_whole and not offsets and offsets is not None and logs:
@@ -264,15 +262,15 @@ def _check_start(path: Path, log: CheckedLog, start: int | None, findings: Findi
         findings.add(path, problem, at=log.folder.name, is_error=False)
 
 
-def _check_topic_ids(logs: Mapping[TopicPartition, CheckedLog], findings: Findings) -> None:
+def _check_topic_ids(files: Files, logs: Mapping[TopicPartition, CheckedLog], findings: Findings) -> None:
     first: dict[str, CheckedLog] = {}
     for (topic, _), log in logs.items():
         try:
-            topic_id = read_topic_id(log.folder)
+            topic_id = read_topic_id(files, log.folder)
             if topic_id is None:
                 continue
             other = first.setdefault(topic, log)
-            if read_topic_id(other.folder) != topic_id:
+            if read_topic_id(files, other.folder) != topic_id:
                 findings.add(log.folder, f"its topic id is not that of {other.folder.name}")
         except (LogDirProblem, OSError):
             continue

@@ -12,15 +12,14 @@ batch; the producer state includes all batches.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 from crc32c import crc32c
 
+from ottla.ports.files import Files, opened
 from ottla.protocol.records import (
     BATCH_HEADER,
     CRC_START,
@@ -43,7 +42,6 @@ from ottla.storage.segment_files import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    segment_name,
 )
 
 logger = logging.getLogger(__name__)
@@ -56,6 +54,7 @@ class UnsupportedMessageFormat(Exception):
 
 
 def load_segments(
+    files: Files,
     directory: str,
     names: Sequence[str],
     config: LogConfig,
@@ -70,16 +69,16 @@ def load_segments(
     """Returns the segments, recovered where needed, and the log end offset. `names` are the files in the
     directory. Raises OSError, and UnsupportedMessageFormat."""
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        _finish_swaps(Path(directory))
-        names = os.listdir(directory)
-    _remove_leftovers(directory, names)
+        _finish_swaps(files, directory, names)
+        names = files.listdir(directory)
+    _remove_leftovers(files, directory, names)
     stems = (name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
     bases = sorted(int(stem) for stem in stems if stem.isdigit())
     segments: list[LogSegment] = []
     end_offset = log_start_offset
     state_is_current = False
     for at, base_offset in enumerate(bases):
-        segment = open_segment(directory, base_offset, config, now_ms)
+        segment = open_segment(files, directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > recovery_point)
@@ -101,7 +100,7 @@ def load_segments(
         if not intact:
             for damaged in bases[at + 1 :]:
                 logger.warning("Removing segment %d of %s: it follows an invalid one", damaged, directory)
-                open_segment(directory, damaged, config, now_ms).remove_files()
+                open_segment(files, directory, damaged, config, now_ms).remove_files()
             break
     if segments and end_offset < log_start_offset:
         logger.warning(
@@ -117,7 +116,7 @@ def load_segments(
         leader_epochs.clear()
         producer_state.clear()
     if not segments:
-        segments = [new_segment(directory, end_offset, config, now_ms)]
+        segments = [new_segment(files, directory, end_offset, config, now_ms)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     producer_state.snapshots.remove_strays({segment.base_offset for segment in segments})
     if state_is_current:
@@ -132,29 +131,31 @@ def load_segments(
     return segments, end_offset
 
 
-def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
+def open_segment(
+    files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int
+) -> LogSegment:
     """The existing segment that begins at `base_offset`."""
-    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, create=False)
+    return _segment(files, directory, base_offset, config, now_ms, preallocate_bytes=0, create=False)
 
 
-def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> LogSegment:
+def open_cleaned(files: Files, directory: str, base_offset: int, config: LogConfig) -> LogSegment:
     """The segment that the cleaner has written, with the suffix `.cleaned`. Raises OSError, CorruptIndex."""
-    log = directory / f"{segment_name(base_offset)}{LOG_SUFFIX}{CLEANED_SUFFIX}"
-    if not log.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(log))
-    segment = _segment(str(directory), base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX)
+    segment = _segment(
+        files, directory, base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX, create=False
+    )
     if _attach(segment, [], INT64_MAX) is None:
-        raise CorruptIndex(f"{log} and its indexes do not agree")
+        raise CorruptIndex(f"{segment.file.path} and its indexes do not agree")
     return segment
 
 
-def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
+def new_segment(files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
     """A new, empty segment that begins at `base_offset`."""
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
-    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
+    return _segment(files, directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
 
 
 def _segment(
+    files: Files,
     directory: str,
     base_offset: int,
     config: LogConfig,
@@ -168,6 +169,7 @@ def _segment(
     jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
     name = f"{os.path.basename(directory)}/{base_offset}".encode()
     return LogSegment(
+        files,
         directory,
         base_offset,
         index_interval_bytes=config.index_interval_bytes,
@@ -214,7 +216,7 @@ def recover(
             size_found - segment.size,
             end_offset - 1,
         )
-        os.ftruncate(segment.fd, segment.size)
+        segment.file.files.ftruncate(segment.fd, segment.size)
     segment.seal()
     if not intact:
         segment.sync()
@@ -228,7 +230,7 @@ def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHead
     at = 0
     while position + RECORD_BATCH_OVERHEAD <= end:
         if at + RECORD_BATCH_OVERHEAD > len(chunk):
-            chunk, at = os.pread(segment.fd, _READ_CHUNK_BYTES, position), 0
+            chunk, at = segment.file.files.pread(segment.fd, _READ_CHUNK_BYTES, position), 0
         header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
         size = header.size
         if position == 0 and header.magic in (0, 1) and size > LOG_OVERHEAD:
@@ -241,7 +243,7 @@ def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHead
         if header.last_offset_delta < 0:
             return
         if at + size > len(chunk):
-            chunk, at = os.pread(segment.fd, max(size, _READ_CHUNK_BYTES), position), 0
+            chunk, at = segment.file.files.pread(segment.fd, max(size, _READ_CHUNK_BYTES), position), 0
         batch = memoryview(chunk)[at : at + size]
         if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:
             return
@@ -312,49 +314,52 @@ def _latest(leader_epochs: LeaderEpochFileCache) -> int:
     return -1 if leader_epochs.latest is None else leader_epochs.latest
 
 
-def _finish_swaps(directory: Path) -> None:
+def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
     """Complete an interrupted replacement of segments by a cleaned one, as Kafka does
     (`LocalLog.replace_segments`).
 
     `.swap` files are complete: the files that they replace are removed, and the suffix is dropped. If
     `.cleaned` files with lower offsets exist, the set is incomplete, and the `.swap` files are removed.
     """
-    swaps = [path for path in directory.glob("*.swap") if _offset_of(path) is not None]
-    cleaned = [offset for path in directory.glob("*.cleaned") if (offset := _offset_of(path)) is not None]
     logger.warning("%s: completing an interrupted swap of compacted segments", directory)
-    for path in [path for path in swaps if cleaned and (_offset_of(path) or 0) >= min(cleaned)]:
-        swaps.remove(path)
-        path.unlink()
-    replaced = [_span(path) for path in swaps if path.name.endswith(f"{LOG_SUFFIX}.swap")]
-    if replaced:
-        first, end = min(start for start, _ in replaced), max(end for _, end in replaced)
-        for path in directory.iterdir():
-            offset = _offset_of(path)
-            if path.suffix != ".swap" and offset is not None and first <= offset < end:
-                path.unlink()
-    for path in swaps:
-        path.rename(path.with_suffix(""))
+    offsets = {name: offset for name in names if (offset := _offset_of(name)) is not None}
+    cleaned = [offset for name, offset in offsets.items() if name.endswith(CLEANED_SUFFIX)]
+    swaps = [name for name in offsets if name.endswith(SWAP_SUFFIX)]
+    for name in [name for name in swaps if cleaned and offsets[name] >= min(cleaned)]:
+        swaps.remove(name)
+        files.unlink(f"{directory}/{name}")
+    ends = {
+        offsets[name]: _end_offset(files, f"{directory}/{name}", offsets[name])
+        for name in swaps
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)
+    }
+    if ends:
+        for name, offset in offsets.items():
+            if not name.endswith(SWAP_SUFFIX) and min(ends) <= offset < max(ends.values()):
+                files.unlink(f"{directory}/{name}")
+    for name in swaps:
+        files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
 
 
-def _offset_of(path: Path) -> int | None:
-    digits = path.name.partition(".")[0]
+def _offset_of(name: str) -> int | None:
+    digits = name.partition(".")[0]
     return int(digits) if digits.isdigit() else None
 
 
-def _span(path: Path) -> tuple[int, int]:
-    """(base offset, end offset) of a segment's file."""
-    base = end = _offset_of(path) or 0
-    with path.open("rb") as file:
-        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
+def _end_offset(files: Files, path: str, base_offset: int) -> int:
+    """The offset after the last batch of a segment's file."""
+    end = base_offset
+    with opened(files, path) as fd:
+        for _, header in scan_headers(files, fd, 0, files.fstat(fd).size):
             end = header.next_offset
-    return base, end
+    return end
 
 
-def _remove_leftovers(directory: str, names: Sequence[str]) -> None:
+def _remove_leftovers(files: Files, directory: str, names: Sequence[str]) -> None:
     """Remove files of deleted and unfinished segments, and indexes without a log."""
     logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         stem, suffix = os.path.splitext(name)
         is_orphan = suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX) and stem not in logs
         if is_orphan or suffix in (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp"):
-            os.unlink(f"{directory}/{name}")
+            files.unlink(f"{directory}/{name}")

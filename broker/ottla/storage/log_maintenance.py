@@ -7,17 +7,16 @@ because it blocks. An error in one log does not affect the others.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.ports.files import Files, is_directory, sync_path, unlink_if_exists
 from ottla.protocol.errors import KafkaError
 from ottla.storage.checkpoints import TopicPartition
 from ottla.storage.deferred_tasks import DeferredTasks
-from ottla.storage.files import sync_directory
 from ottla.storage.log_registry import LogRegistry
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
@@ -101,7 +100,7 @@ class LogMaintenance:
         for path in self.deferred_tasks.drain_deletions(now_ms):
             for log_dir in self._registry.dirs.values():
                 if log_dir.path in path.parents:
-                    log_dir.run(f"remove {path.name}", partial(_remove, path))
+                    log_dir.run(f"remove {path.name}", partial(_remove, log_dir.files, path))
 
     @property
     def delete_delay_ms(self) -> int:
@@ -120,10 +119,10 @@ def _run(job: Callable[[], Result]) -> Result | None:
     return None
 
 
-def _remove(path: Path) -> None:
+def _remove(files: Files, path: Path) -> None:
     """Delete a file, or a directory after its rename is synced."""
-    if path.is_dir():
-        sync_directory(path.parent)
-        shutil.rmtree(path)
+    if is_directory(files, path):
+        sync_path(files, path.parent)
+        files.rmtree(path)
     else:
-        path.unlink(missing_ok=True)
+        unlink_if_exists(files, path)

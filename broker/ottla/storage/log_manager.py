@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
+import random
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ottla.ports import OS_RANDOM
+from ottla.ports.files import OS_FILES, Files, is_directory, sync_path
+from ottla.ports.threads import RunParallel, run_in_threads
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
@@ -35,7 +37,6 @@ from ottla.storage.directories import (
     partition_directory,
     remove_clean_shutdown_file,
 )
-from ottla.storage.files import sync_directory
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import LogDir
@@ -63,8 +64,15 @@ class LogManager:
         *,
         recovery_threads: int = 1,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        files: Files = OS_FILES,
+        source: random.Random = OS_RANDOM,
+        run_parallel: RunParallel = run_in_threads,
     ) -> None:
-        self.registry = registry = LogRegistry(log_dirs, dict(defaults or {}))
+        """`recovery_threads` open logs in each directory, by `run_parallel`; `source` is for unique names."""
+        self.files = files
+        self._random = source
+        self._run_parallel = run_parallel
+        self.registry = registry = LogRegistry(log_dirs, dict(defaults or {}), files, self._random)
         self.maintenance = maintenance = LogMaintenance(registry, producer_id_expiration_ms)
         self.broker_id = broker_id
         self.cluster_id = cluster_id
@@ -103,10 +111,11 @@ class LogManager:
         """
         try:
             self._lock_dirs()
-            with ThreadPoolExecutor(len(self.registry.dirs)) as pool:
-                found = pool.map(
-                    lambda d: self._load_directory(d, now_ms, topic_configs or {}), self.online_dirs()
-                )
+            found = self._run_parallel(
+                lambda log_dir: self._load_directory(log_dir, now_ms, topic_configs or {}),
+                self.online_dirs(),
+                len(self.registry.dirs),
+            )
             for key, log, is_future in itertools.chain.from_iterable(found):
                 self._add(key, log, is_future=is_future)
         except LogDirProblem:
@@ -119,14 +128,14 @@ class LogManager:
         self.registry.is_loaded = True
 
     def _lock_dirs(self) -> None:
-        by_real_path: dict[Path, Path] = {}
+        by_real_path: dict[str, Path] = {}
         for path, log_dir in self.registry.dirs.items():
             log_dir.lock(self.broker_id, self.cluster_id)
-            other = by_real_path.setdefault(path.resolve(), path)
+            other = by_real_path.setdefault(self.files.realpath(path), path)
             if other != path:
                 raise LogDirProblem(f"log.dirs names one directory twice: {other} and {path}")
         self._require_online_dir()
-        check_directory_ids(log_dir.path for log_dir in self.online_dirs())
+        check_directory_ids(self.files, [log_dir.path for log_dir in self.online_dirs()])
 
     def _require_online_dir(self) -> None:
         if not self.online_dirs():
@@ -219,7 +228,8 @@ class LogManager:
             log_dir = self._preferred.pop(key)
             assert key not in self.registry.future, f"{key} is moving"
             assert log_dir is not source.log_dir, f"{key} is in {log_dir} already"
-            log = self._create(future_directory(topic, partition), [log_dir], source.config, now_ms)
+            name = future_directory(topic, partition, self._random)
+            log = self._create(name, [log_dir], source.config, now_ms)
             if source.topic_id is not None:
                 log.topic_id = source.topic_id
             self.registry.future[key] = log
@@ -244,7 +254,7 @@ class LogManager:
         with self.registry.mutex:
             source, future = self.registry.current[key], self.registry.future[key]
             future.rename_dir(future.directory.with_name(partition_directory(topic, partition)))
-            future.log_dir.run("sync it", lambda: sync_directory(future.log_dir.path))
+            future.log_dir.run("sync it", lambda: sync_path(self.files, future.log_dir.path))
             if not future.log_dir.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{future.log_dir} has failed")
             self.registry.current[key] = self.registry.future.pop(key)
@@ -309,14 +319,14 @@ class LogManager:
     def _load_logs(
         self, log_dir: LogDir, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]]
     ) -> list[Loaded]:
-        clean = remove_clean_shutdown_file(log_dir.path)
+        clean = remove_clean_shutdown_file(self.files, log_dir.path)
         recovery_points = log_dir.read_offsets(RECOVERY_POINT_FILE)
         start_offsets = log_dir.read_offsets(LOG_START_FILE)
         # Names instead of Paths: objects that live while thousands of logs are created fragment the memory.
         found: list[tuple[TopicPartition, str, bool]] = []
-        with os.scandir(log_dir.path) as folders:
-            names = sorted(folder.name for folder in folders if folder.is_dir())
-        for name in names:
+        for name in self.files.listdir(log_dir.path):
+            if not is_directory(self.files, log_dir.path / name):
+                continue
             if name.endswith(DELETE_SUFFIX):
                 self.maintenance.deferred_tasks.schedule_delete(
                     [log_dir.path / name], self.maintenance.delete_delay_ms
@@ -338,16 +348,7 @@ class LogManager:
             log.remove_expired_producers(now_ms, self.maintenance.producer_id_expiration_ms)
             return key, log, is_future
 
-        entries = iter(found)
-        loaded: list[Loaded] = []
-
-        def open_some() -> None:
-            # One Future for each of thousands of logs would fragment the memory.
-            loaded.extend(open_one(entry) for entry in entries)
-
-        with ThreadPoolExecutor(self._recovery_threads) as pool:
-            for opening in [pool.submit(open_some) for _ in range(self._recovery_threads)]:
-                opening.result()
+        loaded = self._run_parallel(open_one, found, self._recovery_threads)
         named = {*recovery_points, *start_offsets, *log_dir.read_offsets(REPLICATION_FILE)}
         self._stale |= named - {key for key, _, _ in found}
         how = "clean" if clean else "not clean"

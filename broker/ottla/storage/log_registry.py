@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ottla.ports.files import Files
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
@@ -32,7 +34,9 @@ CONFIG_CACHE_MAX = 1000
 class LogRegistry:
     """See the module."""
 
-    def __init__(self, log_dirs: list[Path], defaults: Mapping[str, str]) -> None:
+    def __init__(
+        self, log_dirs: list[Path], defaults: Mapping[str, str], files: Files, source: random.Random
+    ) -> None:
         if not log_dirs:
             raise LogDirProblem("log.dirs names no directory")
         self.log_dirs = [Path(log_dir).absolute() for log_dir in log_dirs]
@@ -42,7 +46,9 @@ class LogRegistry:
         self.defaults = defaults
         """Topic configs from the broker's own settings. Replaced as a whole, never changed."""
         self._configs: dict[frozenset[tuple[str, str]], tuple[Mapping[str, str], LogConfig]] = {}
-        self.dirs = {path: LogDir(path, self._on_dir_failed) for path in self.log_dirs}
+        self.dirs = {
+            path: LogDir(path, self._on_dir_failed, files=files, source=source) for path in self.log_dirs
+        }
         self.current: dict[TopicPartition, Log] = {}
         self.future: dict[TopicPartition, Log] = {}
         """Future logs, each in another directory than its partition's current log."""

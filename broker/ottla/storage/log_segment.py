@@ -11,11 +11,11 @@ they are renamed.
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from ottla.ports.files import Files, unlink_if_exists, write_all
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
@@ -26,7 +26,7 @@ from ottla.protocol.records import (
     BatchHeader,
 )
 from ottla.storage.indexes import OffsetIndex, TimeIndex
-from ottla.storage.page_cache import pread
+from ottla.storage.nonblocking_reads import pread
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -37,7 +37,6 @@ from ottla.storage.segment_files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     FileSlice,
-    Rename,
     SegmentFile,
     segment_name,
 )
@@ -85,6 +84,7 @@ class LogSegment:
 
     def __init__(
         self,
+        files: Files,
         directory: str | Path,
         base_offset: int,
         *,
@@ -100,7 +100,7 @@ class LogSegment:
         Without, the file must exist. `roll_jitter_ms` is subtracted from the age at which the segment is
         rolled (segment.jitter.ms). File names end in `suffix`. Raises OSError."""
         path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}{suffix}"
-        self.file = SegmentFile(path, create=create)
+        self.file = SegmentFile(files, path, create=create)
         self._fd = self.file.fd
         self.base_offset = base_offset
         self.index_full = False
@@ -109,10 +109,10 @@ class LogSegment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
-        self.size = os.stat(path).st_size
+        self.size = files.stat(path).size
         self._preallocated = preallocate_bytes > 0 and self.size == 0
         if self._preallocated:
-            os.ftruncate(self.fd, preallocate_bytes)
+            files.ftruncate(self.fd, preallocate_bytes)
         self.roll_jitter_ms = roll_jitter_ms
         self.created_ms = now_ms
         self.first_timestamp = -1
@@ -158,14 +158,14 @@ class LogSegment:
         fd = self._fd
         if fd < 0:
             fd = self.fd
-        written = os.pwritev(fd, (head, rest), position)
+        written = self.file.files.pwritev(fd, (head, rest), position)
         if written != size:
             self._write_remainder(b"".join((head, rest)), written, position)
         self.register_batch(size, first_offset, last_offset, max_timestamp)
 
     def write(self, data: memoryview) -> None:
         """Write whole batches unchanged. The caller calls `register_batch` for each afterwards."""
-        written = os.pwrite(self.fd, data, self.size)
+        written = self.file.files.pwrite(self.fd, data, self.size)
         if written != len(data):
             self._write_remainder(data, written, self.size)
 
@@ -192,13 +192,9 @@ class LogSegment:
 
     def _write_remainder(self, data: bytes | memoryview, written: int, position: int) -> None:
         try:
-            while written < len(data):
-                count = os.pwrite(self.fd, data[written:], position + written)
-                if count == 0:
-                    raise OSError(f"{self.file.path}: the file takes no more bytes")
-                written += count
+            write_all(self.file.files, self.fd, memoryview(data)[written:], position + written)
         except OSError:
-            os.ftruncate(self.fd, position)
+            self.file.files.ftruncate(self.fd, position)
             raise
 
     # --- searching -------------------------------------------------------------------------------
@@ -242,7 +238,7 @@ class LogSegment:
         return header is not None and header.base_offset <= offset and header.max_timestamp == timestamp
 
     def _head_at(self, position: int) -> bytes | bytearray:
-        return pread(self.fd, _LOCATE.size, position) if position >= 0 else b""
+        return pread(self.file.files, self.fd, _LOCATE.size, position) if position >= 0 else b""
 
     def _is_batch_before(self, head: bytes | bytearray, offset: int) -> bool:
         """Whether `head` begins a batch at or before `offset`. If not, the index is marked as suspect."""
@@ -265,7 +261,7 @@ class LogSegment:
         while position < end or is_from_index:
             window: bytes | bytearray = b""
             if 0 <= position < end:
-                window = pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+                window = pread(self.file.files, self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
             if is_from_index:
                 is_from_index = False
                 if not self._is_batch_before(window, offset):
@@ -295,14 +291,14 @@ class LogSegment:
 
     def batch_size_at(self, position: int) -> int:
         """The size in bytes that the header of the batch at `position` states. Raises CORRUPT_MESSAGE."""
-        length = int.from_bytes(pread(self.fd, 4, position + 8), "big", signed=True)
+        length = int.from_bytes(pread(self.file.files, self.fd, 4, position + 8), "big", signed=True)
         if length < _BATCH_LENGTH_MIN:
             raise self._corrupt(position, length)
         return LOG_OVERHEAD + length
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on. Stops at the first incomplete batch."""
-        return scan_headers(self.fd, position, self.size)
+        return scan_headers(self.file.files, self.fd, position, self.size)
 
     def slice(self, position: int, length: int) -> FileSlice:
         if self._fd < 0:
@@ -310,7 +306,7 @@ class LogSegment:
         return FileSlice(self.file, position, length)
 
     def read_batch(self, position: int) -> bytes:
-        return bytes(pread(self.fd, self.batch_size_at(position), position))
+        return bytes(pread(self.file.files, self.fd, self.batch_size_at(position), position))
 
     # --- truncating, sealing, syncing ------------------------------------------------------------
 
@@ -321,7 +317,7 @@ class LogSegment:
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
         self._recent_positions = self._older_positions = _NO_BATCHES
-        os.ftruncate(self.fd, position)
+        self.file.files.ftruncate(self.fd, position)
         self._preallocated = False
         self.size = position
         self._bytes_since_index = 0
@@ -363,7 +359,13 @@ class LogSegment:
         """The max timestamp; the file's modification time if the records have no timestamps."""
         if self.max_timestamp >= 0:
             return self.max_timestamp
-        return int(os.stat(self.file.path_str if self._fd < 0 else self._fd).st_mtime * 1000)
+        return self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """The modification time of the log file. Raises OSError."""
+        files = self.file.files
+        status = files.stat(self.file.path_str) if self._fd < 0 else files.fstat(self._fd)
+        return status.mtime_ns // 1_000_000
 
     def seal(self) -> None:
         """End appends: index the max timestamp, cut preallocated bytes, write the indexes. No fsync."""
@@ -371,13 +373,13 @@ class LogSegment:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset, sealing=True)
         self._recent_positions = self._older_positions = _NO_BATCHES
         if self._preallocated:
-            os.ftruncate(self.fd, self.size)
+            self.file.files.ftruncate(self.fd, self.size)
             self._preallocated = False
         self.write_indexes()
 
     def sync(self) -> None:
         """fsync the log file and the indexes."""
-        os.fsync(self.fd)
+        self.file.files.fsync(self.fd)
         self.sync_indexes()
         if self._txn_index is not None:
             self._txn_index.sync()
@@ -389,7 +391,9 @@ class LogSegment:
         index = self._offset_index
         if index is None:
             path = self._index_path(INDEX_SUFFIX)
-            index = self._offset_index = OffsetIndex(path, self.base_offset, self._index_max_bytes)
+            index = self._offset_index = OffsetIndex(
+                self.file.files, path, self.base_offset, self._index_max_bytes
+            )
         return index
 
     @property
@@ -397,14 +401,18 @@ class LogSegment:
         index = self._time_index
         if index is None:
             path = self._index_path(TIME_INDEX_SUFFIX)
-            index = self._time_index = TimeIndex(path, self.base_offset, self._index_max_bytes)
+            index = self._time_index = TimeIndex(
+                self.file.files, path, self.base_offset, self._index_max_bytes
+            )
         return index
 
     @property
     def txn_index(self) -> TransactionIndex:
         index = self._txn_index
         if index is None:
-            index = self._txn_index = TransactionIndex(self._index_path(TXN_INDEX_SUFFIX), self.base_offset)
+            index = self._txn_index = TransactionIndex(
+                self.file.files, self._index_path(TXN_INDEX_SUFFIX), self.base_offset
+            )
         return index
 
     def _index_path(self, suffix: str) -> str:
@@ -464,7 +472,7 @@ class LogSegment:
         self.time_index.last()
         self.txn_index.load()
 
-    def rename_deleted(self, *, with_snapshot: bool = True, rename: Rename = os.rename) -> list[Path]:
+    def rename_deleted(self, *, with_snapshot: bool = True) -> list[Path]:
         """Rename the files to `.deleted`, which frees their names. Returns the new paths, for the caller to
         unlink later.
 
@@ -477,18 +485,18 @@ class LogSegment:
                 continue
             deleted = path.with_name(path.name + DELETED_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
-                rename(path, deleted)
+                self.file.files.rename(path, deleted)
                 renamed.append(deleted)
         return renamed
 
-    def change_file_suffixes(self, suffix: str, rename: Rename = os.rename) -> None:
+    def change_file_suffixes(self, suffix: str) -> None:
         """Replace the cleaner's suffix (`.cleaned` or `.swap`) of all files by `suffix`, which may be empty.
         The log file is renamed first: while any file has the old suffix, the set counts as incomplete."""
         for part in (self.file, self.offset_index, self.time_index, self.txn_index):
             name = part.path.name.removesuffix(CLEANED_SUFFIX).removesuffix(SWAP_SUFFIX) + suffix
             target = part.path.with_name(name)
             if part is not self.txn_index or len(self.txn_index):
-                rename(part.path, target)
+                self.file.files.rename(part.path, target)
             part.set_path(target)
 
     def update_parent_dir(self, directory: Path) -> None:
@@ -500,7 +508,7 @@ class LogSegment:
     def remove_files(self) -> None:
         """Unlink the files now. The caller must rule out that another log uses the directory's name."""
         for path in self._paths():
-            path.unlink(missing_ok=True)
+            unlink_if_exists(self.file.files, path)
 
     def _paths(self) -> list[Path]:
         log = self.file.path
@@ -513,7 +521,7 @@ class LogSegment:
         ]
 
 
-def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_headers(files: Files, fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of consecutive v2 batches in [position, end); reads headers only.
 
     Stops silently at the first bytes that are no whole v2 batch. Callers compare the position after the last
@@ -524,7 +532,7 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
     while position + RECORD_BATCH_OVERHEAD <= end:
         # After a large batch, read one header only: the next batch is probably large, too.
         wanted = RECORD_BATCH_OVERHEAD if size > _SCAN_WINDOW_BYTES // 2 else _SCAN_WINDOW_BYTES
-        window = pread(fd, min(wanted, end - position), position)
+        window = pread(files, fd, min(wanted, end - position), position)
         at = 0
         last = len(window) - RECORD_BATCH_OVERHEAD
         while at <= last:

@@ -9,7 +9,6 @@ Invariant: at least one segment, ascending base offsets; the last one is the act
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -136,10 +135,7 @@ class LogSegments:
         """The result of ListOffsets 0, newest first: the start offsets of the segments that were last written
         before `timestamp_ms` and of all earlier ones; with the log end offset if `timestamp_ms` is at or
         after `now_ms` and the active segment is not empty."""
-        starts = [
-            (max(each.base_offset, log_start_offset), os.fstat(each.fd).st_mtime_ns // 1_000_000)
-            for each in self.all
-        ]
+        starts = [(max(each.base_offset, log_start_offset), each.modified_ms()) for each in self.all]
         if self.active.size:
             starts.append((log_end_offset, now_ms))
         while starts and starts[-1][1] > timestamp_ms:

@@ -11,13 +11,13 @@ Invariant: a snapshot only saves time. A damaged snapshot is removed, and an old
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from crc32c import crc32c
 
+from ottla.ports.files import Files, read_file, unlink_if_exists, write_file
 from ottla.protocol.records import INT32_MAX
 from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
@@ -85,10 +85,11 @@ def decode(data: bytes) -> dict[int, ProducerStateEntry]:
 class SnapshotFiles:
     """The snapshot files of one log, by offset."""
 
-    __slots__ = ("_directory", "_unsynced", "offsets")
+    __slots__ = ("_directory", "_files", "_unsynced", "offsets")
 
-    def __init__(self, directory: str, names: Iterable[str]) -> None:
+    def __init__(self, files: Files, directory: str, names: Iterable[str]) -> None:
         """`names` are the files in the log's directory."""
+        self._files = files
         self._directory = directory
         stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX))
         # Tuples: the empty tuple takes no memory.
@@ -108,11 +109,7 @@ class SnapshotFiles:
 
     def write(self, offset: int, producers: Mapping[int, ProducerStateEntry], *, sync: bool) -> None:
         """Write a snapshot. Without `sync`, the caller syncs it later (`unsynced`). Raises OSError."""
-        with self.path(offset).open("wb") as file:
-            file.write(encode(producers))
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        write_file(self._files, self.path(offset), encode(producers), sync=sync)
         if not sync:
             self._unsynced += (offset,)
         if offset not in self.offsets:
@@ -124,7 +121,7 @@ class SnapshotFiles:
             offset = self.offsets[-1]
             path = self.path(offset)
             try:
-                return offset, decode(path.read_bytes())
+                return offset, decode(read_file(self._files, path))
             except (CorruptSnapshot, OSError) as problem:
                 logger.warning("Removing %s: %s", path, problem)
                 self.remove(offset)
@@ -132,7 +129,7 @@ class SnapshotFiles:
 
     def remove(self, offset: int) -> None:
         self.forget(offset)
-        self.path(offset).unlink(missing_ok=True)
+        unlink_if_exists(self._files, self.path(offset))
 
     def forget(self, offset: int) -> None:
         """Drop a snapshot whose file is deleted with the segment that begins at `offset`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ottla.ports.files import Files
 from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
 from ottla.storage.log_segment import LogSegment, scan_headers
 from ottla.storage.producer_snapshots import SnapshotFiles
@@ -35,10 +36,10 @@ class ProducerStateManager:
 
     __slots__ = ("_producers", "snapshots")
 
-    def __init__(self, directory: str, names: Iterable[str]) -> None:
+    def __init__(self, files: Files, directory: str, names: Iterable[str]) -> None:
         """`names` are the files in the log's directory."""
         self._producers: ActiveProducers | None = None
-        self.snapshots = SnapshotFiles(directory, names)
+        self.snapshots = SnapshotFiles(files, directory, names)
 
     @property
     def producers(self) -> ActiveProducers:
@@ -149,7 +150,7 @@ def _restore(unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end
     for length in _LOOK_BACK_BYTES if unknown else ():
         start = segment.offset_index.position_before(max(end - length, 0))
         found: set[int] = set()
-        for _, header in scan_headers(segment.fd, start, end):
+        for _, header in scan_headers(segment.file.files, segment.fd, start, end):
             entry = unknown.get(header.producer_id)
             if entry is None:
                 continue

@@ -7,8 +7,6 @@ addition, an index must not end too early. After a crash, the broker's recovery 
 
 from __future__ import annotations
 
-import mmap
-import os
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -18,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.ports.files import Files, opened, read_file
 from ottla.protocol.records import (
     BATCH_HEADER,
     MAGIC_V2,
@@ -116,20 +115,17 @@ def _is_zero(data: memoryview, start: int) -> bool:
 
 
 @contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
-    """Map a file into memory. Raises OSError."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield memoryview(b"")
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-            yield view
+def viewed(files: Files, path: Path) -> Iterator[memoryview]:
+    """A context with the content of a segment's file. Raises OSError."""
+    with opened(files, path) as fd, files.view(fd) as data:
+        yield data
 
 
 class SegmentContents:
     """The facts of a segment's batches, in columns, to compare indexes with."""
 
-    def __init__(self, base_offset: int) -> None:
+    def __init__(self, files: Files, base_offset: int) -> None:
+        self._files = files
         self.base_offset = base_offset
         self.size = 0
         """Bytes of batches."""
@@ -156,7 +152,7 @@ class SegmentContents:
     # --- indexes ---------------------------------------------------------------------------------
 
     def check_offset_index(self, path: Path, findings: Findings, *, is_sealed: bool, is_error: bool) -> None:
-        entries = _entries(path, OffsetIndex, findings, is_error=is_error)
+        entries = _entries(self._files, path, OffsetIndex, findings, is_error=is_error)
         if entries is None:
             return
         before = (-1, -1)
@@ -201,7 +197,7 @@ class SegmentContents:
         return self.size - positions[-1] > 2 * usual + self._largest_batch
 
     def check_time_index(self, path: Path, findings: Findings, *, is_sealed: bool, is_error: bool) -> None:
-        entries = _entries(path, TimeIndex, findings, is_error=is_error)
+        entries = _entries(self._files, path, TimeIndex, findings, is_error=is_error)
         if entries is None:
             return
         before = (-1, -1)
@@ -232,8 +228,8 @@ class SegmentContents:
     def check_transaction_index(self, path: Path, findings: Findings, *, is_error: bool) -> None:
         """Check the transaction index; its file exists only if a transaction was aborted."""
         found: dict[int, AbortedTransaction] = {}
-        if path.exists():
-            index = TransactionIndex(path, self.base_offset)
+        if self._files.exists(path):
+            index = TransactionIndex(self._files, path, self.base_offset)
             try:
                 index.check()
                 found = {aborted.last_offset: aborted for aborted in index.entries()}
@@ -260,10 +256,10 @@ def _describe(aborted: AbortedTransaction) -> str:
     )
 
 
-def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> list[tuple[int, int]]:
+def index_entries(files: Files, path: Path, kind: type[OffsetIndex | TimeIndex]) -> list[tuple[int, int]]:
     """The entries of an index file, without the zeros of a preallocated file. Raises OSError, and ValueError
     for an incomplete entry."""
-    data = path.read_bytes()
+    data = read_file(files, path)
     if len(data) % kind.ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {kind.ENTRY.size}")
     entries: list[tuple[int, int]] = []
@@ -276,10 +272,10 @@ def index_entries(path: Path, kind: type[OffsetIndex | TimeIndex]) -> list[tuple
 
 
 def _entries(
-    path: Path, kind: type[OffsetIndex | TimeIndex], findings: Findings, *, is_error: bool
+    files: Files, path: Path, kind: type[OffsetIndex | TimeIndex], findings: Findings, *, is_error: bool
 ) -> list[tuple[int, int]] | None:
     try:
-        return index_entries(path, kind)
+        return index_entries(files, path, kind)
     except FileNotFoundError:
         findings.add(path, "the file is missing", is_error=is_error)
     except ValueError as problem:

@@ -11,15 +11,17 @@ other indexes, this one cannot be rebuilt from its own segment alone.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from bisect import bisect_left
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.storage.files import InternedPath
+from ottla.ports.files import Files, opened, sync_path
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.page_cache import read_file
+from ottla.storage.nonblocking_reads import read_index_file
+from ottla.storage.segment_files import LogFile
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -34,16 +36,16 @@ class AbortedTransaction(NamedTuple):
     """The log's last stable offset after the marker was appended."""
 
 
-class TransactionIndex(InternedPath):
+class TransactionIndex(LogFile):
     """See the module. Entries stay in memory after their first use."""
 
     __slots__ = ("_base_offset", "_data", "_size")
 
-    def __init__(self, path: str | Path, base_offset: int) -> None:
-        self.set_path(path)
+    def __init__(self, files: Files, path: str | Path, base_offset: int) -> None:
+        super().__init__(files, path)
         self._base_offset = base_offset
         try:
-            self._size = os.stat(self.path_str).st_size
+            self._size = files.stat(self.path_str).size
         except FileNotFoundError:
             self._size = 0
         self._data: bytearray | None = None
@@ -69,13 +71,10 @@ class TransactionIndex(InternedPath):
         data = self._load()
         assert not data or self._last_offset(len(self) - 1) < aborted.last_offset
         entry = _ENTRY.pack(VERSION, *aborted)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
-            if os.pwrite(fd, entry, self._size) != len(entry):
-                os.ftruncate(fd, self._size)
-                raise OSError(f"{self.path}: the file takes no more bytes")
-        finally:
-            os.close(fd)
+        with opened(self.files, self.path_str, os.O_WRONLY | os.O_CREAT) as fd:
+            if self.files.pwrite(fd, entry, self._size) != len(entry):
+                self.files.ftruncate(fd, self._size)
+                raise OSError(errno.ENOSPC, f"{self.path}: the file takes no more bytes")
         data += entry
         self._size += len(entry)
 
@@ -108,11 +107,7 @@ class TransactionIndex(InternedPath):
 
     def sync(self) -> None:
         if self._size:
-            fd = os.open(self.path, os.O_WRONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_path(self.files, self.path_str)
 
     def load(self) -> None:
         """Read the entries into memory."""
@@ -120,7 +115,7 @@ class TransactionIndex(InternedPath):
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(read_file(self.path_str)) if self._size else bytearray()
+            self._data = bytearray(read_index_file(self.files, self.path_str)) if self._size else bytearray()
         return self._data
 
     def _last_offset(self, at: int) -> int:
@@ -132,5 +127,5 @@ class TransactionIndex(InternedPath):
             self._data = bytearray()
         del self._data[size:]
         if size < self._size:
-            os.truncate(self.path, size)
+            self.files.truncate(self.path_str, size)
         self._size = size

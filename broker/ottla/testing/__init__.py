@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 from ottla.client.core.types import ConsumerRecord
-from ottla.testing.broker import DevBroker, RecordsMissing
-from ottla.testing.faults import Fault
+from ottla.testing.broker import DevBroker, Fault, RecordsMissing
 
 __all__ = ["ConsumerRecord", "DevBroker", "Fault", "RecordsMissing"]

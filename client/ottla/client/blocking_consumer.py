@@ -23,7 +23,7 @@ from ottla.client.errors import IllegalStateError
 from ottla.client.loop_thread import LoopThread
 from ottla.client.metrics import Metric
 from ottla.client.offset_committer import Offsets, OnCommit
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 T = TypeVar("T")
 _Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"

@@ -34,7 +34,7 @@ from ottla.client.deliveries import Callback, DeliveryFuture, OnDelivery, compla
 from ottla.client.errors import BufferExhaustedError, IllegalStateError
 from ottla.client.loop_thread import LoopThread
 from ottla.client.metrics import Metric
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 INBOX_BYTES_MAX: Final = 512 * 1024
 _INBOX_MAX: Final = 5_000

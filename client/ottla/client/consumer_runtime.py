@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -33,6 +32,7 @@ from ottla.client.measurements import of_consumer
 from ottla.client.metrics import Metric, Reporting
 from ottla.client.network import Network
 from ottla.client.network_loop import NetworkLoop
+from ottla.environment import environment
 
 Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -73,7 +73,7 @@ class ConsumerRuntime:
     def __init__(self, config: ConsumerConfig) -> None:
         """Raises ConfigError."""
         self.config = config
-        self._uniform = random.Random().uniform
+        self._uniform = environment.get().random.uniform
         self.cluster = Cluster(
             uniform=self._uniform,
             metadata_max_age_ms=config.metadata_max_age_ms,

@@ -19,7 +19,7 @@ from ottla.client.core.types import ANY_NODE, RequestManager, UnsentRequest
 from ottla.client.network import Network
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import MetadataRequest
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.types import TopicPartition
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.protocol.errors import ErrorCode
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 log = logging.getLogger(__name__)
 

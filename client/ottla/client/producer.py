@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -38,7 +37,7 @@ from ottla.client.measurements import of_producer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.producer_runtime import ProducerRuntime
 from ottla.client.record_preparation import BufferWaiters, RecordPreparer
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 log = logging.getLogger("ottla.client")
 
@@ -266,7 +265,7 @@ class Producer:
         if key.__class__ is not bytes and key is not None:
             key = _bytes("key", key)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = runtime.wall_ms()
         result = runtime.append(topic, key, value, headers, partition, timestamp_ms, sink, runtime.clock)
         if result:
             runtime.network_loop.wake()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -15,6 +14,7 @@ from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Transactions
 from ottla.client.network import Network
 from ottla.client.network_loop import NetworkLoop
+from ottla.environment import environment
 
 WAITS: Final = ("flush", "metadata-wait", "txn-init", "txn-send-offsets", "txn-commit", "txn-abort")
 """Calls that wait for brokers, under the names of Kafka's KafkaProducerMetrics."""
@@ -25,7 +25,7 @@ class ProducerRuntime:
 
     def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
         self.loop = asyncio.get_running_loop()
-        uniform = random.Random().uniform
+        uniform = environment.get().random.uniform
         self.cluster = Cluster(
             uniform=uniform,
             metadata_max_age_ms=config.metadata_max_age_ms,
@@ -40,6 +40,7 @@ class ProducerRuntime:
         self.accumulator = Accumulator(config, self.cluster, uniform, settle)
         self.append, self.clock = self.accumulator.append, self.loop.time
         """Asked for with each record."""
+        self.wall_ms = environment.get().wall_ms
         self.transactions: Transactions | None = None
         if config.enable_idempotence:
             self.transactions = Transactions(

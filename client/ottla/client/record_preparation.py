@@ -19,7 +19,7 @@ from ottla.client.deliveries import Intercepted, telling
 from ottla.client.errors import BufferExhaustedError, ClientError, SerializationError
 from ottla.client.interceptors import ProducerInterceptors, made_of
 from ottla.client.serialization import SchemaNeeded, serializing
-from ottla.wire.futures import resolve
+from ottla.wire.connection import resolve
 
 _SCHEMAS_TRIED_MAX: Final = 3
 """The schema of the key, that of the value, and one that changed in between."""

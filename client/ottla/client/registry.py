@@ -17,7 +17,6 @@ import base64
 import binascii
 import http.client
 import json
-import random
 import ssl
 import time
 import urllib.error
@@ -28,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ottla.client.error_kinds import ClientError, RetriableError
+from ottla.environment import environment
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 ACCEPT: Final = f"{CONTENT_TYPE}, application/vnd.schemaregistry+json, application/json"
@@ -256,7 +256,7 @@ class RegistryClient:
         for attempt in range(self._retries + 1):
             if attempt:
                 ceiling = min(self._wait_max_s, self._wait_s * 2.0 ** (attempt - 1))
-                self._sleep(ceiling * (0.5 + random.random() / 2))
+                self._sleep(ceiling * (0.5 + environment.get().random.random() / 2))
             for _ in self._urls:
                 base = self._urls[self._first % len(self._urls)]
                 request = urllib.request.Request(base + path, data, headers, method=method)

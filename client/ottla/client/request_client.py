@@ -15,7 +15,6 @@ once, and has one outcome; the client reads no error codes of responses, except 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,12 +27,12 @@ from ottla.client.core.types import ANY_NODE, Node, TopicPartition, UnsentReques
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.network import Network, RequestNotSent
 from ottla.client.network_loop import NetworkLoop
+from ottla.environment import environment
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, Versions
-from ottla.wire.connection import UnsupportedApi
-from ottla.wire.futures import resolve
+from ottla.wire.connection import UnsupportedApi, resolve
 
 ANY_BROKER: Final = ANY_NODE
 """In place of a broker's id: the broker with the fewest requests in flight, one that can be reached."""
@@ -52,7 +51,7 @@ class RequestClient:
         self.config = ClientConfig.of(settings, **keywords)
         self._timeout_s = self.config.request_timeout_ms / 1000
         self._api_timeout_s = self.config.default_api_timeout_ms / 1000
-        self._uniform = random.Random().uniform
+        self._uniform = environment.get().random.uniform
         self._parts: tuple[Cluster, Network, NetworkLoop] | None = None
         self._reporting = Reporting(
             self.config.client_id,

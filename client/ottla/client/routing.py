@@ -8,7 +8,6 @@ request until the time is over (KIP-219). Not safe for use from several event lo
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from ottla.client import errors
 from ottla.client.admin_types import ClusterDescription, Node
 from ottla.client.core.stats import RequestStats, Window
 from ottla.client.node_connections import BOOTSTRAP_ID, Buffers, connect_socket
+from ottla.environment import environment
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.security.clients import ClientSecurity
@@ -45,6 +45,7 @@ class Brokers:
         self._security = security
         self._dial = partial(connect_socket, buffers=buffers)
         self.stats = RequestStats(window)
+        self.now = environment.get().monotonic_s
         self.timeout_s = timeout_s
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
@@ -79,7 +80,7 @@ class Brokers:
                     host, port, client_id=self._client_id, security=self._security, dial=self._dial
                 )
                 self._connections[address] = known
-                self.stats.opened.record(1, time.monotonic())
+                self.stats.opened.record(1, self.now())
             return known
 
     @property
@@ -90,7 +91,7 @@ class Brokers:
     async def _asked(
         self, host: str, port: int, request: Message, timeout_s: float, version: int | None = None
     ) -> Any:
-        now = time.monotonic
+        now = self.now
         if (throttled_s := self._throttled_until.get((host, port), 0.0) - now()) > 0:
             if throttled_s >= timeout_s:
                 raise TimeoutError(f"throttles this client for {throttled_s:.1f} s")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import hmac
-import uuid
 from typing import NamedTuple
 
+from ottla.environment import environment
 from ottla.security.principals import Principal
 
 
@@ -57,7 +57,7 @@ def new_token(
 ) -> Token:
     """A new token; `wanted_max_ms` of 0 or less: the maximum lifetime."""
     longest_ms = lifetimes.most_ms if wanted_max_ms <= 0 else min(wanted_max_ms, lifetimes.most_ms)
-    token_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    token_id = base64.urlsafe_b64encode(environment.get().random.randbytes(16)).rstrip(b"=").decode()
     token = Token(token_id, owner, requester, renewers, now_ms, now_ms + longest_ms, 0)
     return token.expiring_in(lifetimes.usual_ms, now_ms)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from collections.abc import Generator, Mapping
 from typing import Final
 
+from ottla.environment import environment
 from ottla.security.mechanisms import SaslFailed
 
 SERVICE, HOST = "zookeeper", "zk-sasl-md5"
@@ -32,7 +32,7 @@ def log_in(
     if not challenge:
         raise SaslFailed("the server does not support DIGEST-MD5: its JAAS file has no section for it")
     directives = _directives(challenge)
-    client_nonce = nonce or secrets.token_urlsafe(24)
+    client_nonce = nonce or environment.get().random.randbytes(24).hex()
     realm = directives.get("realm", HOST)
     if "nonce" not in directives or "auth" not in directives.get("qop", "auth").split(","):
         raise SaslFailed("the server requires DIGEST-MD5 with another qop than auth")

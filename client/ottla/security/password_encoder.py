@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import secrets
 from typing import Final, NamedTuple
+
+from ottla.environment import environment
 
 CBC, GCM = "AES/CBC/PKCS5Padding", "AES/GCM/NoPadding"
 _DIGESTS: Final = {
@@ -46,9 +47,10 @@ class PasswordEncoder(NamedTuple):
 
     def encode(self, password: str) -> str:
         assert self.problem() is None
-        salt = secrets.token_bytes(_SALT_BYTES)
+        random_bytes = environment.get().random.randbytes
+        salt = random_bytes(_SALT_BYTES)
         key = _key(self.secret, self.key_factory, salt, self.iterations, self.key_bits)
-        iv = secrets.token_bytes(12 if self.cipher == GCM else 16)
+        iv = random_bytes(12 if self.cipher == GCM else 16)
         fields = {
             "keyFactoryAlgorithm": self.key_factory,
             "cipherAlgorithm": self.cipher,

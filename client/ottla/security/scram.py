@@ -17,10 +17,10 @@ import binascii
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from ottla.environment import environment
 from ottla.security.mechanisms import SaslFailed
 
 MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -104,7 +104,7 @@ def new_credential(mechanism: str, password: str, iterations: int = ITERATIONS_M
 
 
 def new_nonce() -> str:
-    return secrets.token_hex(16)
+    return environment.get().random.randbytes(16).hex()
 
 
 def decoy_credential(name: str, like: ScramCredential, iterations: range) -> ScramCredential:

@@ -25,7 +25,6 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection_state import ConnectionState, Event, InFlightRequest, Lost, Ready, Send
 from ottla.wire.connection_state import UnsupportedApi as UnsupportedApi
 from ottla.wire.framing import ConnectionLost as ConnectionLost
-from ottla.wire.futures import resolve
 from ottla.wire.handshake import Login, SaslStep
 
 log = logging.getLogger(__name__)
@@ -242,3 +241,14 @@ class BrokerConnection:
         if self._channel.transport is not None:
             self._channel.transport.close()
         self._state.close()
+
+
+def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
+    """Complete a future with a result, or with the exception if `outcome` is one; does nothing if the future
+    is done, e.g. cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

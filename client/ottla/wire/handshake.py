@@ -18,7 +18,7 @@ from ottla.protocol.messages import (
     SaslHandshakeRequest,
 )
 from ottla.protocol.types import Message
-from ottla.security.logins import Exchange
+from ottla.security.clients import Exchange
 from ottla.security.mechanisms import SaslFailed
 
 T = TypeVar("T")

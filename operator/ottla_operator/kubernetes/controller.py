@@ -24,6 +24,7 @@ from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import KINDS
@@ -162,7 +163,7 @@ class Controller:
         secrets = KubernetesSecrets(self._api, namespace, cluster)
         drivers = KubernetesDrivers(self._api, self._images, namespace, cluster)
         reconciler = Reconciler(
-            platform, kafka, store, self._clock_ms, self._recorder, secrets=secrets, drivers=drivers
+            Environment(platform, kafka, store, secrets, drivers, self._clock_ms, self._recorder)
         )
         failures = 0
         steps: list[str] = []

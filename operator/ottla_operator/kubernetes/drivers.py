@@ -17,9 +17,9 @@ from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, 
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
-from ottla_operator.platform import process_status
+from ottla_operator.platform import processes
 from ottla_operator.platform.interfaces import StepFailed
-from ottla_operator.platform.process_status import exit_message
+from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.pods import sidecar_problem
 
@@ -41,7 +41,7 @@ class KubernetesDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         await self._objects.list(kinds=_KINDS)
         listed, pipelines = self._objects.listed, list(pipelines)
-        progress = await process_status.fetch_progress(
+        progress = await processes.fetch_progress(
             {
                 pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
                 for pipeline in pipelines

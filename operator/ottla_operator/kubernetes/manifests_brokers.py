@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ottla_operator.kubernetes import certificates, naming, racks
+from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
     CLUSTER_CA,
@@ -33,7 +33,8 @@ from ottla_operator.kubernetes.manifests_common import (
     pod_security,
 )
 from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peers
-from ottla_operator.kubernetes.zookeeper_security import SET_ACL, BrokerStage, ZooKeeperSecurity
+from ottla_operator.kubernetes.observing import Object
+from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, ZooKeeperSecurity
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 
@@ -172,7 +173,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
                 {"name": "config", "projected": {"sources": _config_sources(name, replicas)}},
                 {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {"name": "tmp", "emptyDir": {}},
-                *([racks.VOLUME] if cluster.spec.rack is not None else []),
+                *([_RACK_VOLUME] if cluster.spec.rack is not None else []),
                 *([certificates.volume(name)] if cluster.spec.is_secured else []),
             ],
         },
@@ -220,7 +221,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
         "name": "broker",
         "image": broker_image(cluster, images),
         "imagePullPolicy": images.pull_policy,
-        **({"command": racks.command(arguments)} if racked else {"args": arguments}),
+        **({"command": _rack_command(arguments)} if racked else {"args": arguments}),
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [
             {"name": port[:15], "containerPort": number, "protocol": "TCP"} for port, number in ports.items()
@@ -243,7 +244,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
             {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
-            *([racks.MOUNT] if racked else []),
+            *([_RACK_MOUNT] if racked else []),
             *([certificates.MOUNT] if cluster.spec.is_secured else []),
         ],
     }
@@ -278,6 +279,42 @@ def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, co
     }
     annotations = {naming.HASH_ANNOTATION: config_hash}
     return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, annotations)
+
+
+# ---- racks: the rack label of a pod's node becomes `broker.rack`
+#
+# A pod cannot read the labels of its node. The operator writes the label into an annotation of the pod, which
+# a volume of the downward API shows as a file; the container waits for this file before it starts the broker.
+
+_RACK_DIR: Final = "/etc/pod"
+_RACK_VOLUME: Final[Manifest] = {
+    "name": "pod",
+    "downwardAPI": {
+        "items": [
+            {
+                "path": "rack",
+                "fieldRef": {"fieldPath": f"metadata.annotations['{naming.RACK_ANNOTATION}']"},
+            }
+        ]
+    },
+}
+_RACK_MOUNT: Final[Manifest] = {"name": "pod", "mountPath": _RACK_DIR, "readOnly": True}
+
+
+def _rack_command(arguments: list[str]) -> list[str]:
+    """The container's command: waits for the rack's file, then executes the broker with `arguments`."""
+    script = (
+        f"until [ -s {_RACK_DIR}/rack ]; do sleep 0.2; done; rack=$(cat {_RACK_DIR}/rack); "
+        f'[ "$rack" = {naming.NO_RACK} ] || set -- "$@" --override "broker.rack=$rack"; exec ottla "$@"'
+    )
+    return ["/usr/bin/tini", "--", "sh", "-c", script, "ottla", *arguments]
+
+
+def build_rack_patch(pod: Object, nodes: Mapping[str, Object], topology_key: str) -> Manifest:
+    """The patch that annotates a pod with the rack of its node."""
+    node = nodes.get(str(pod["spec"]["nodeName"]), {})
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return {"metadata": {"annotations": {naming.RACK_ANNOTATION: labels.get(topology_key) or naming.NO_RACK}}}
 
 
 # ---- Services, policies and the account

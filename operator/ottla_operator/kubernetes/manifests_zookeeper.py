@@ -20,7 +20,7 @@ from ottla_operator.kubernetes.manifests_common import (
     exec_probe,
     pod_security,
 )
-from ottla_operator.kubernetes.zookeeper_security import ServerStage, is_secured
+from ottla_operator.kubernetes.zookeeper_planning import ServerStage, is_secured
 from ottla_operator.planning.listener_security import operator_subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ManagedZooKeeper

@@ -1,4 +1,4 @@
-"""Converts listed pods and ConfigMaps to BrokerInstances and ZooKeeperState.
+"""Converts listed pods, ConfigMaps and claims to BrokerInstances and ZooKeeperState.
 
 Pure; called by the platform in every reconciliation. A broker exists when it has a ConfigMap or a pod. Its
 revision is that of its ConfigMap, unless the ConfigMap's annotation says that this pod still has the replaced
@@ -8,16 +8,17 @@ revision.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.volumes import volume_loss
-from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, VolumeLoss, ZooKeeperState
 from ottla_operator.planning.rolling import CRASHES_MAX
-from ottla_operator.platform.process_status import exit_message
+from ottla_operator.platform.processes import exit_message
+from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
 
 Object = Mapping[str, Any]
 
@@ -159,6 +160,15 @@ def _started_at(pod: Object, seen: Object) -> int | None:
     return _time(running.get("startedAt")) or _time(pod["metadata"].get("creationTimestamp"))
 
 
+def pods_without_rack(pods: Mapping[int, Object]) -> list[Object]:
+    """Scheduled pods without the rack annotation."""
+    return [
+        pod
+        for pod in pods.values()
+        if (pod.get("spec") or {}).get("nodeName") and naming.RACK_ANNOTATION not in annotations_of(pod)
+    ]
+
+
 def _rack(pod: Object) -> str | None:
     """The pod's rack; None when its node has no rack label."""
     rack = annotations_of(pod).get(naming.RACK_ANNOTATION)
@@ -241,6 +251,61 @@ def _time(text: object) -> int | None:
 
 def is_ready(pod: Object) -> bool:
     return not pod["metadata"].get("deletionTimestamp") and _ready_since(pod) is not None
+
+
+# ---- volumes
+#
+# A claim that is being deleted counts as a request to replace its volume: the deletion cannot be undone, and
+# completes with the pod's. A volume on a node that is drained or down is expected to return: only a volume
+# whose affinity matches no existing node counts as unreachable.
+
+# The scheduler's message: "0/3 nodes are available: 3 node(s) had volume node affinity conflict. preemption:
+# …".
+_NODES_AVAILABLE = re.compile(r"^0/[0-9]+ nodes are available: (.*?)\.(?: |$)")
+_WRONG_NODE: Final = (
+    "had volume node affinity conflict",
+    "didn't match PersistentVolume's node affinity",
+)
+
+
+def volume_loss(pod: Object | None, claim: Object | None, claim_name: str) -> VolumeLoss | None:
+    """Why the volume of a broker's pod must be replaced; None when it stays."""
+    if pod is not None and not _uses(pod, claim_name):
+        return None
+    requested = {_requested(item) for item in (pod, claim) if item is not None}
+    if "force" in requested:
+        return VolumeLoss("Forced", f"{DELETE_VOLUME_ANNOTATION} is force")
+    if claim is None:
+        # Without a pod no data is lost: the StatefulSet creates the claim, then the pod.
+        return VolumeLoss("Gone", f"its claim {claim_name} does not exist") if pod is not None else None
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        return VolumeLoss("Gone", f"its claim {claim_name} has lost its volume")
+    if "true" in requested:
+        return VolumeLoss("Requested", f"{DELETE_VOLUME_ANNOTATION} is true")
+    if claim["metadata"].get("deletionTimestamp"):
+        return VolumeLoss("Requested", f"its claim {claim_name} is being deleted")
+    if pod is not None and _is_unreachable(pod):
+        return VolumeLoss("Unreachable", "no existing node can attach its volume")
+    return None
+
+
+def _uses(pod: Object, claim_name: str) -> bool:
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return any((v.get("persistentVolumeClaim") or {}).get("claimName") == claim_name for v in volumes)
+
+
+def _requested(item: Object) -> str:
+    annotations = item["metadata"].get("annotations") or {}
+    return str(annotations.get(DELETE_VOLUME_ANNOTATION, "")).lower()
+
+
+def _is_unreachable(pod: Object) -> bool:
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            found = _NODES_AVAILABLE.match(str(condition.get("message") or ""))
+            reasons = found[1].split(", ") if found else []
+            return bool(reasons) and all(reason.endswith(_WRONG_NODE) for reason in reasons)
+    return False
 
 
 # ---- ZooKeeper

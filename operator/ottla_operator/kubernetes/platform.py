@@ -10,29 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.kubernetes import (
     certificates,
-    external_listeners,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
     naming,
     observing,
-    racks,
 )
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
-from ottla_operator.kubernetes.external_listeners import AddressPending
-from ottla_operator.kubernetes.listeners import Advertised
+from ottla_operator.kubernetes.listeners import AddressPending, Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
-from ottla_operator.kubernetes.zookeeper_acls import SetAcls, set_acls
-from ottla_operator.kubernetes.zookeeper_roll import leader_of, next_to_replace, stale_members
-from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity, plan_security
+from ottla_operator.kubernetes.zookeeper_client import SetAcls, leader_of, set_acls
+from ottla_operator.kubernetes.zookeeper_planning import (
+    ServerStage,
+    ZooKeeperSecurity,
+    next_to_replace,
+    plan_security,
+    stale_members,
+)
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
@@ -54,7 +58,9 @@ class KubernetesPlatform:
         cluster: str,
         clock_ms: Callable[[], int],
         set_acls: SetAcls = set_acls,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
+        self._random_bytes = random_bytes
         self._set_acls = set_acls
         self._zookeeper = ZooKeeperSecurity()
         self._images = images
@@ -75,10 +81,9 @@ class KubernetesPlatform:
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
         listed = self._objects.listed
         outside = [
-            external_listeners.advertised_in_config(listed, cluster, broker)
-            for broker in sorted(self._configs())
+            listeners.advertised_in_config(listed, cluster, broker) for broker in sorted(self._configs())
         ]
-        return listeners.statuses(cluster, outside, certificates.trusted(listed, self._name))
+        return listeners.listener_statuses(cluster, outside, certificates.trusted(listed, self._name))
 
     def client_properties(self) -> Mapping[str, str]:
         """The client properties of the operator's connections, from the Secrets of the last observation."""
@@ -139,7 +144,7 @@ class KubernetesPlatform:
 
     def _check(self, cluster: BrokerCluster) -> None:
         """Raise StepFailed for an invalid spec before any object is written."""
-        problem = naming.name_problem(cluster.metadata.name) or listeners.problem(cluster)
+        problem = naming.name_problem(cluster.metadata.name) or listeners.listeners_problem(cluster)
         if not problem and not self._images.allow_sidecars:
             problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
         if problem:
@@ -208,9 +213,9 @@ class KubernetesPlatform:
     async def _ensure_external(self, cluster: BrokerCluster) -> list[str]:
         listed = self._objects.listed
         brokers = self._brokers_wanted(cluster)
-        manifests = external_listeners.build_services(cluster, listed, brokers)
+        manifests = listeners.build_external_services(cluster, listed, brokers)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
-        for service in external_listeners.obsolete_services(cluster, listed, brokers):
+        for service in listeners.obsolete_external_services(cluster, listed, brokers):
             await self._objects.delete("Service", service)
             done.append(f"delete Service {service}")
         return done
@@ -236,7 +241,7 @@ class KubernetesPlatform:
         }
         found = certificates.data_of(self._objects.listed)
         servers = manifests_zookeeper.server_names(cluster)
-        planned = plan_secrets(cluster, names, found, self._clock_ms(), zookeeper=servers)
+        planned = plan_secrets(cluster, names, found, self._clock_ms(), self._random_bytes, zookeeper=servers)
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
             why = planned.changes.get(name)
@@ -254,10 +259,13 @@ class KubernetesPlatform:
         rack = cluster.spec.rack
         if rack is None:
             return []
-        without_rack = racks.without_rack(self._pods())
+        without_rack = observing.pods_without_rack(self._pods())
         for pod in without_rack:
             await self._objects.patch(
-                "Pod", pod, racks.rack_patch(pod, self._nodes, rack.topology_key), "RackNotTold"
+                "Pod",
+                pod,
+                manifests_brokers.build_rack_patch(pod, self._nodes, rack.topology_key),
+                "RackNotTold",
             )
         return [f"annotate pod {name_of(pod)} with its rack" for pod in without_rack]
 
@@ -367,23 +375,21 @@ class KubernetesPlatform:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**external_listeners.as_annotation(addresses), **(replaced or {})}
+        annotations = {**listeners.advertised_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return external_listeners.advertised(cluster, broker, self._objects.listed, self._nodes)
+        return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
         unknown."""
-        if cluster.metadata.deleting or not listeners.external(cluster):
+        if cluster.metadata.deleting or not listeners.external_listeners(cluster):
             return False
         try:
-            return external_listeners.addresses_changed(
-                self._configs().get(broker), self._advertised(cluster, broker)
-            )
+            return listeners.addresses_changed(self._configs().get(broker), self._advertised(cluster, broker))
         except AddressPending:
             return False
 
@@ -415,7 +421,7 @@ _MOVED = "moved"
 
 
 def _needs_nodes(cluster: BrokerCluster) -> bool:
-    node_ports = any(listener.type == "nodeport" for listener in listeners.external(cluster))
+    node_ports = any(listener.type == "nodeport" for listener in listeners.external_listeners(cluster))
     return node_ports or cluster.spec.rack is not None
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla_operator.conditions import Finding, iso_time, no, parse_iso_time, unknown, yes
 from ottla_operator.planning.observed import AuditedTopic, AuditResult, DriverInstance
-from ottla_operator.planning.topics import TopicPlan
+from ottla_operator.planning.steps import ResourcePlan
 from ottla_operator.resources import Pipeline, Topic, TopicStatus
 from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
 
@@ -43,7 +43,7 @@ class Audits:
         return cls(frozenset(names), results)
 
 
-def with_audit(plan: TopicPlan, topic: Topic, audits: Audits) -> TopicPlan:
+def with_audit(plan: ResourcePlan[TopicStatus], topic: Topic, audits: Audits) -> ResourcePlan[TopicStatus]:
     """The plan of an existing topic with the condition Complete and `status.audit` added."""
     if plan.keep_status or plan.deletion_complete or topic.metadata.deleting or not plan.status.topic_id:
         return plan

@@ -1,16 +1,17 @@
 """Issues certificates of brokers, the operator and users, and decides which are due for renewal.
 
 Called by `planning.cluster_secrets` and `step_executor`, on every platform. Whether a renewal is due is a
-function of the existing PEM files, the desired subject and the time; issuing is pure but for the generated
-keys. An authority keeps its key when it is renewed, as Strimzi's does: certificates signed under its old
-certificate are valid under the new one and the reverse, so clients need the new certificate only when the old
-one expires.
+function of the existing PEM files, the desired subject and the time; issuing is one of these and of the
+random bytes that it is given. An authority keeps its key when it is renewed, as Strimzi's does: certificates
+signed under its old certificate are valid under the new one and the reverse, so clients need the new
+certificate only when the old one expires.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -31,6 +32,14 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+RandomBytes = Callable[[int], bytes]
+"""Returns so many bytes of a cryptographically secure generator; os.urandom, unless a test passes another."""
+
+_PASSWORD_BYTES: Final = 24  # 32 characters
+_CURVE: Final = ec.SECP256R1()
+_CURVE_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_SERIAL_NUMBER_BITS_MAX: Final = 159  # RFC 5280: at most 20 bytes, positive
 
 
 class Pair(NamedTuple):
@@ -181,30 +190,41 @@ def is_recently_issued(certificate: bytes, now_ms: int) -> bool:
 # ---- issuing
 
 
-def new_authority(common_name: str, lifetime: Lifetime, now_ms: int, key: bytes | None = None) -> Pair:
+def new_authority(
+    common_name: str, lifetime: Lifetime, now_ms: int, random_bytes: RandomBytes, key: bytes | None = None
+) -> Pair:
     """A self-signed authority. `key`: the key to keep; a missing or unreadable one is generated."""
-    private = _private_or_new(key)
+    private = _private_or_new(key, random_bytes)
     name = _name(common_name, "")
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(private.public_key())
-    certificate = (
-        _builder(name, name, private, _time(now_ms) + timedelta(days=lifetime.validity_days), now_ms)
+    end, serial_number = _time(now_ms) + timedelta(days=lifetime.validity_days), _serial_number(random_bytes)
+    builder = (
+        _builder(name, name, private, end, now_ms, serial_number)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(signed_by, critical=False)
-        .sign(private, hashes.SHA256())
     )
-    return _pair(private, certificate)
+    return _pair(private, _sign(builder, private))
 
 
-def issue(authority: Pair, subject: Subject, lifetime: Lifetime, now_ms: int) -> Pair:
+def issue(
+    authority: Pair, subject: Subject, lifetime: Lifetime, now_ms: int, random_bytes: RandomBytes
+) -> Pair:
     """A new key with a certificate for servers and clients, which expires before its authority."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signing = _private(authority.key)
-    private = ec.generate_private_key(ec.SECP256R1())
+    private = _new_private_key(random_bytes)
     end = min(issuer.not_valid_after_utc, _time(now_ms) + timedelta(days=lifetime.validity_days))
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
     builder = (
-        _builder(_name(subject.common_name, subject.organization), issuer.subject, private, end, now_ms)
+        _builder(
+            _name(subject.common_name, subject.organization),
+            issuer.subject,
+            private,
+            end,
+            now_ms,
+            _serial_number(random_bytes),
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(
@@ -217,7 +237,7 @@ def issue(authority: Pair, subject: Subject, lifetime: Lifetime, now_ms: int) ->
         builder = builder.add_extension(
             x509.SubjectAlternativeName(_general_names(subject.names)), critical=False
         )
-    return _pair(private, builder.sign(signing, hashes.SHA256()))
+    return _pair(private, _sign(builder, signing))
 
 
 def pkcs12(pair: Pair, authority_certificate: bytes, password: str) -> bytes:
@@ -244,17 +264,24 @@ def _builder(
     private: PrivateKey,
     end: datetime,
     now_ms: int,
+    serial_number: int,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial_number)
         .not_valid_before(_time(now_ms) - _BACKDATED)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
     )
+
+
+def _sign(builder: x509.CertificateBuilder, private: PrivateKey) -> x509.Certificate:
+    """The signed certificate. The signature is the same for the same content and key (RFC 6979)."""
+    deterministic = True if isinstance(private, ec.EllipticCurvePrivateKey) else None
+    return builder.sign(private, hashes.SHA256(), ecdsa_deterministic=deterministic)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -286,11 +313,26 @@ def _private(pem: bytes) -> PrivateKey:
     return key
 
 
-def _private_or_new(pem: bytes | None) -> PrivateKey:
+def _private_or_new(pem: bytes | None, random_bytes: RandomBytes) -> PrivateKey:
     try:
         return _private(pem or b"")
     except _UNREADABLE:
-        return ec.generate_private_key(ec.SECP256R1())
+        return _new_private_key(random_bytes)
+
+
+def _new_private_key(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
+    """A new key of curve P-256, by the method of extra random bits (FIPS 186-5, A.2.1)."""
+    number = int.from_bytes(random_bytes(40)) % (_CURVE_ORDER - 1) + 1
+    return ec.derive_private_key(number, _CURVE)
+
+
+def _serial_number(random_bytes: RandomBytes) -> int:
+    return int.from_bytes(random_bytes(20)) >> (160 - _SERIAL_NUMBER_BITS_MAX)
+
+
+def new_password(random_bytes: RandomBytes) -> str:
+    """A password of 32 characters that need no quoting."""
+    return base64.urlsafe_b64encode(random_bytes(_PASSWORD_BYTES)).decode()
 
 
 def _name(common_name: str, organization: str) -> x509.Name:

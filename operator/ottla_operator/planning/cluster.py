@@ -17,7 +17,7 @@ from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
 from ottla_operator.planning.rebalance import Changes
 from ottla_operator.planning.replacement import Replacement, plan_replacement
-from ottla_operator.planning.revision import Revision, restart_reasons
+from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
     SCALE_UP,
@@ -39,7 +39,6 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.throttle import RATES
-from ottla_operator.planning.versions import Upgrade
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
 from ottla_operator.resources.common import APPROVE_ANNOTATION

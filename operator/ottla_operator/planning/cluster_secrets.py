@@ -1,7 +1,7 @@
 """Plans the Secrets of a secured cluster: authorities, and certificates of brokers, ZooKeeper and operator.
 
 Called in every reconciliation by each platform, which stores Secrets in its own way. A function of the
-existing Secrets and the time, but for the generated keys: a certificate that is not due stays unchanged.
+existing Secrets, the time and random bytes: a certificate that is not due stays unchanged.
 Names and entries are Strimzi's, except that a key and its certificate are in one entry, as Kafka reads them.
 
 To replace the key of an authority, an administrator deletes its Secret. Three phases follow, each after the
@@ -12,13 +12,13 @@ the operator has no list of the certificates that clients use.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla_operator.planning.certificates import (
     Lifetime,
     Pair,
+    RandomBytes,
     Subject,
     authority_reason,
     certificates_in,
@@ -26,6 +26,7 @@ from ottla_operator.planning.certificates import (
     is_recently_issued,
     issue,
     new_authority,
+    new_password,
     pkcs12_truststore,
     renewal_reason,
     still_trusted,
@@ -94,106 +95,97 @@ def plan_secrets(
     brokers: Mapping[str, Sequence[str]],
     found: Mapping[str, Data],
     now_ms: int,
+    random_bytes: RandomBytes,
     *,
     zookeeper: Sequence[str] = (),
 ) -> SecretsPlan:
     """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets.
     `zookeeper`: the names of the servers; empty without TLS."""
-    name = cluster.metadata.name
-    planned = SecretsPlan()
-    _authority(planned, clients_ca(name), lifetime_of(cluster.spec.clients_ca), found, now_ms)
-    lifetime = lifetime_of(cluster.spec.cluster_ca)
-    authority = _authority(planned, cluster_ca(name), lifetime, found, now_ms)
-    subjects = {file: broker_subject(name, names) for file, names in brokers.items()}
-    issued = _issued(planned, name, brokers_secret(name), authority, subjects, lifetime, found, now_ms)
-    planned.data[brokers_secret(name)] = {f"{file}.pem": pair.pem for file, pair in issued.items()}
+    name, spec = cluster.metadata.name, cluster.spec
+    planner = _Planner(found, now_ms, random_bytes)
+    planner.plan_authority(clients_ca(name), lifetime_of(spec.clients_ca))
+    authority, lifetime = cluster_ca(name), lifetime_of(spec.cluster_ca)
+    pair = planner.plan_authority(authority, lifetime)
+    subjects = {brokers_secret(name): {file: broker_subject(name, names) for file, names in brokers.items()}}
     if zookeeper:
-        servers = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
-        of_servers = _issued(
-            planned, name, zookeeper_secret(name), authority, servers, lifetime, found, now_ms
-        )
-        issued = {**issued, **of_servers}
-        planned.data[zookeeper_secret(name)] = {f"{file}.pem": pair.pem for file, pair in of_servers.items()}
-    own = {OPERATOR: operator_subject(name)}
-    (pair,) = _issued(planned, name, operator_secret(name), authority, own, lifetime, found, now_ms).values()
-    planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}
-    shown = [each.certificate for each in (*issued.values(), pair)]
-    _drop_former_keys(planned, cluster_ca(name), authority, shown, found, now_ms)
-    return planned
+        subjects[zookeeper_secret(name)] = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
+    subjects[operator_secret(name)] = {OPERATOR: operator_subject(name)}
+    issued: list[bytes] = []
+    for secret, subjects_by_file in subjects.items():
+        issued += planner.plan_certificates(secret, authority, pair, subjects_by_file, lifetime)
+    planner.drop_former_keys(authority, pair, issued)
+    return planner.plan
 
 
-def _authority(
-    planned: SecretsPlan, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
-) -> Pair:
-    key = found.get(name, {}).get(CA_KEY)
-    bundle = found.get(certificate_secret(name), {}).get(CA_CERTIFICATE, b"")
-    current = certificates_in(bundle)[:1]
-    pair = Pair(key, current[0]) if key and current else None
-    reason = authority_reason(pair, lifetime, now_ms)
-    if pair is None or reason:
-        pair = new_authority(name, lifetime, now_ms, key)
-        planned.changes[certificate_secret(name)] = [f"{name}: {reason}"]
-    planned.data[name] = {CA_KEY: pair.key}
-    _publish(planned, name, pair.certificate + still_trusted(pair.certificate, bundle, now_ms), found)
-    return pair
+class _Planner:
+    """Plans one Secret after the other into `plan`."""
 
+    def __init__(self, found: Mapping[str, Data], now_ms: int, random_bytes: RandomBytes) -> None:
+        self.plan = SecretsPlan()
+        self._found = found
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
 
-def _publish(planned: SecretsPlan, name: str, bundle: bytes, found: Mapping[str, Data]) -> None:
-    """Plan the Secret with the authority's certificates; the Java trust store is made again when these
-    change."""
-    public = found.get(certificate_secret(name), {})
-    if public.get(CA_CERTIFICATE) != bundle or not {CA_STORE, CA_PASSWORD} <= public.keys():
-        password = secrets.token_urlsafe(16)
-        public = {CA_STORE: pkcs12_truststore(bundle, password), CA_PASSWORD: password.encode()}
-    planned.data[certificate_secret(name)] = {
-        CA_CERTIFICATE: bundle,
-        CA_STORE: public[CA_STORE],
-        CA_PASSWORD: public[CA_PASSWORD],
-    }
+    def plan_authority(self, name: str, lifetime: Lifetime) -> Pair:
+        """Plan the Secrets of an authority's key and certificates. Returns both."""
+        key = self._found.get(name, {}).get(CA_KEY)
+        bundle = self._found.get(certificate_secret(name), {}).get(CA_CERTIFICATE, b"")
+        current = certificates_in(bundle)[:1]
+        pair = Pair(key, current[0]) if key and current else None
+        reason = authority_reason(pair, lifetime, self._now_ms)
+        if pair is None or reason:
+            pair = new_authority(name, lifetime, self._now_ms, self._random_bytes, key)
+            self.plan.changes[certificate_secret(name)] = [f"{name}: {reason}"]
+        self.plan.data[name] = {CA_KEY: pair.key}
+        self._publish(name, pair.certificate + still_trusted(pair.certificate, bundle, self._now_ms))
+        return pair
 
+    def _publish(self, name: str, bundle: bytes) -> None:
+        """Plan the Secret with the authority's certificates; the Java trust store is made again when these
+        change."""
+        public = self._found.get(certificate_secret(name), {})
+        if public.get(CA_CERTIFICATE) != bundle or not {CA_STORE, CA_PASSWORD} <= public.keys():
+            password = new_password(self._random_bytes)
+            public = {CA_STORE: pkcs12_truststore(bundle, password), CA_PASSWORD: password.encode()}
+        self.plan.data[certificate_secret(name)] = {
+            CA_CERTIFICATE: bundle,
+            CA_STORE: public[CA_STORE],
+            CA_PASSWORD: public[CA_PASSWORD],
+        }
 
-def _drop_former_keys(
-    planned: SecretsPlan,
-    name: str,
-    authority: Pair,
-    shown: Iterable[bytes],
-    found: Mapping[str, Data],
-    now_ms: int,
-) -> None:
-    """Remove the authority's former keys from the trusted ones, once all certificates are of its new key
-    and have reached all pods."""
-    bundle = planned.data[certificate_secret(name)][CA_CERTIFICATE]
-    left = without_former_keys(bundle)
-    if left == bundle:
-        return
-    if all(
-        is_issued_by(each, authority.certificate) and not is_recently_issued(each, now_ms) for each in shown
-    ):
-        _publish(planned, name, left, found)
-        planned.changes[certificate_secret(name)] = [f"{name}: no certificate uses its former key any more"]
+    def plan_certificates(
+        self, secret: str, authority: str, pair: Pair, subjects: Mapping[str, Subject], lifetime: Lifetime
+    ) -> list[bytes]:
+        """Plan a Secret with a key and a certificate for each subject, by file name. `pair`: of the
+        authority. Returns the certificates."""
+        trusted = self.plan.data[certificate_secret(authority)][CA_CERTIFICATE]
+        certificates, files = [], {}
+        for file, subject in subjects.items():
+            pem = self._found.get(secret, {}).get(f"{file}.pem")
+            own = Pair.of_pem(pem) if pem else None
+            reason = renewal_reason(own, pair.certificate, subject, lifetime, self._now_ms)
+            if own is None or (
+                reason and not renewal_can_wait(own, trusted, subject, lifetime, self._now_ms)
+            ):
+                own = issue(pair, subject, lifetime, self._now_ms, self._random_bytes)
+                self.plan.changes.setdefault(secret, []).append(f"{file}: {reason}")
+            files[f"{file}.pem"] = own.pem
+            certificates.append(own.certificate)
+        self.plan.data[secret] = files
+        return certificates
 
-
-def _issued(
-    planned: SecretsPlan,
-    cluster: str,
-    secret: str,
-    authority: Pair,
-    subjects: Mapping[str, Subject],
-    lifetime: Lifetime,
-    found: Mapping[str, Data],
-    now_ms: int,
-) -> dict[str, Pair]:
-    trusted = planned.data[certificate_secret(cluster_ca(cluster))][CA_CERTIFICATE]
-    pairs = {}
-    for file, subject in subjects.items():
-        pem = found.get(secret, {}).get(f"{file}.pem")
-        pair = Pair.of_pem(pem) if pem else None
-        reason = renewal_reason(pair, authority.certificate, subject, lifetime, now_ms)
-        if pair is None or (reason and not renewal_can_wait(pair, trusted, subject, lifetime, now_ms)):
-            pair = issue(authority, subject, lifetime, now_ms)
-            planned.changes.setdefault(secret, []).append(f"{file}: {reason}")
-        pairs[file] = pair
-    return pairs
+    def drop_former_keys(self, authority: str, pair: Pair, issued: Iterable[bytes]) -> None:
+        """Remove the authority's former keys from the trusted ones, once all certificates are of its new
+        key and have reached all pods."""
+        bundle = self.plan.data[certificate_secret(authority)][CA_CERTIFICATE]
+        left = without_former_keys(bundle)
+        if left != bundle and all(
+            is_issued_by(each, pair.certificate) and not is_recently_issued(each, self._now_ms)
+            for each in issued
+        ):
+            self._publish(authority, left)
+            message = f"{authority}: no certificate uses its former key any more"
+            self.plan.changes[certificate_secret(authority)] = [message]
 
 
 def renewal_can_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:

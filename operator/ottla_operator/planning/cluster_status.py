@@ -12,11 +12,10 @@ from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.replacement import Replacement
-from ottla_operator.planning.revision import Revision, restart_reasons
+from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
-from ottla_operator.planning.versions import Upgrade, version_of
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerStatus, ReassignmentStatus, RolloutStatus
 

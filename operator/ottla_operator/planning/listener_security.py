@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla_operator.planning.certificates import Lifetime, Subject
-from ottla_operator.resources.cluster import BrokerClusterSpec, CertificateAuthority, Listener
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.cluster import CertificateAuthority, Listener
 
 ORGANIZATION: Final = "ottla.dev"
-_SCRAM: Final = "SCRAM-SHA-512"
+SCRAM_MECHANISM: Final = "SCRAM-SHA-512"
+REPLICATION: Final = "REPLICATION"
+"""The name of the inter-broker listener, which the operator uses, too."""
+_DEFAULT_LISTENERS: Final = (Listener(name="plain", port=9092),)
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 
@@ -47,37 +51,42 @@ def zookeeper_subject(cluster: str, names: Iterable[str] = ()) -> Subject:
     return Subject(f"{cluster}-zookeeper", ORGANIZATION, tuple(names))
 
 
+def listeners_of(cluster: BrokerCluster) -> Sequence[Listener]:
+    """The listeners of the spec; by default, one plaintext listener."""
+    return cluster.spec.listeners or _DEFAULT_LISTENERS
+
+
 def kafka_name(listener: Listener) -> str:
+    """The listener's name in Kafka's settings."""
     return listener.name.upper().replace("-", "_")
 
 
 def protocol_of(listener: Listener) -> str:
+    """Kafka's security protocol of the listener."""
     has_password = listener.authentication is not None and listener.authentication.type == "scram-sha-512"
     if listener.tls:
         return "SASL_SSL" if has_password else "SSL"
     return "SASL_PLAINTEXT" if has_password else "PLAINTEXT"
 
 
-def protocol_map(spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str) -> str:
-    """listener.security.protocol.map. `between`: the name of the inter-broker listener, which is not in
-    the spec."""
-    protocols = {between: "SSL" if spec.is_secured else "PLAINTEXT"}
-    protocols |= {kafka_name(listener): protocol_of(listener) for listener in listeners}
+def protocol_map(cluster: BrokerCluster) -> str:
+    """listener.security.protocol.map, with the inter-broker listener."""
+    protocols = {REPLICATION: "SSL" if cluster.spec.is_secured else "PLAINTEXT"}
+    protocols |= {kafka_name(listener): protocol_of(listener) for listener in listeners_of(cluster)}
     return ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
 
 
-def security_settings(
-    cluster: str, spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str, files: SecurityFiles
-) -> dict[str, str]:
+def security_settings(cluster: BrokerCluster, files: SecurityFiles) -> dict[str, str]:
     """The security settings of one broker besides the map; empty for a cluster that is not secured."""
+    name, spec = cluster.metadata.name, cluster.spec
     if not spec.is_secured:
         return {}
-    settings = _of_tls(between, files.keystore, files.cluster_ca)
-    for listener in listeners:
+    settings = _of_tls(REPLICATION, files.keystore, files.cluster_ca)
+    for listener in listeners_of(cluster):
         settings |= _of_listener(listener, files)
     if spec.authorization is not None:
-        own = [broker_subject(cluster).principal, operator_subject(cluster).principal]
-        users = [f"User:{name}" for name in spec.authorization.super_users]
+        own = [broker_subject(name).principal, operator_subject(name).principal]
+        users = [f"User:{user}" for user in spec.authorization.super_users]
         settings |= {"authorizer.class.name": _AUTHORIZER, "super.users": ";".join([*own, *users])}
     return settings
 
@@ -89,8 +98,8 @@ def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
         settings |= _of_tls(kafka_name(listener), files.keystore, files.clients_ca if kind == "tls" else "")
     if kind == "scram-sha-512":
         prefix = _prefix(kafka_name(listener))
-        settings[f"{prefix}sasl.enabled.mechanisms"] = _SCRAM
-        settings[f"{prefix}{_SCRAM.lower()}.sasl.jaas.config"] = _SCRAM_LOGIN
+        settings[f"{prefix}sasl.enabled.mechanisms"] = SCRAM_MECHANISM
+        settings[f"{prefix}{SCRAM_MECHANISM.lower()}.sasl.jaas.config"] = _SCRAM_LOGIN
     return settings
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, certificate_secret, cluster_ca
+from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.pipeline import memory_of
 
-MECHANISM: Final = "SCRAM-SHA-512"
 DRIVER_MEMORY: Final = 3 << 29  # 1.5 GiB
 EXECUTOR_MEMORY: Final = 1 << 30
 
@@ -157,7 +157,7 @@ def _credentials(launch: DriverLaunch, path_of: Callable[[str, str], str]) -> di
         found["tls"] |= {name: path_of(login.secret, entry) for name, entry in names.items()}
     elif login.type is not None:
         password = path_of(login.secret, "password")
-        found["sasl"] = {"mechanism": MECHANISM, "username": login.username, "passwordFile": password}
+        found["sasl"] = {"mechanism": SCRAM_MECHANISM, "username": login.username, "passwordFile": password}
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from ottla_operator.conditions import Finding, no, parse_iso_time, unknown, yes
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch, LaunchRefused, launch_of
-from ottla_operator.planning.steps import DriverStep, StartDriver, StopDriver
+from ottla_operator.planning.steps import DriverStep, ResourcePlan, StartDriver, StopDriver
 from ottla_operator.resources import BrokerCluster, Pipeline, PipelineStatus, User
 from ottla_operator.resources.pipeline import LastBatch
 
@@ -27,17 +27,6 @@ EXIT_CANNOT_START: Final = 2
 # Batches may end each second: the status is written at most this often for them.
 _STATUS_INTERVAL_MS: Final = 5_000
 _MESSAGE_MAX: Final = 1_500
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePlan:
-    findings: tuple[Finding, ...]
-    status: PipelineStatus
-    steps: tuple[DriverStep, ...] = ()
-    launch: DriverLaunch | None = None
-    """The configuration to run the driver with; None when no driver should run."""
-    deletion_complete: bool = False
-    """Of a deletion: the finalizer can be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +43,7 @@ class ClusterView:
 
 def plan_pipeline(
     pipeline: Pipeline, driver: DriverInstance, view: ClusterView, traits: Mapping[str, str], now_ms: int
-) -> PipelinePlan:
+) -> ResourcePlan[PipelineStatus]:
     if pipeline.metadata.deleting:
         return _plan_deletion(pipeline, driver, now_ms)
     if view.cluster is None:
@@ -74,22 +63,24 @@ def plan_pipeline(
         ended = yes("Ready", "Completed", "the job has completed; a change of the spec starts it again")
         plan = _not_to_run(pipeline, driver, ended)
         status = plan.status.model_copy(update={"completed_revision": launch.revision})
-        return PipelinePlan(plan.findings, status, plan.steps)
+        return ResourcePlan(pipeline, plan.findings, status, plan.steps)
     if driver.state == "Stopped" and not view.usable:
         waits = no("Ready", "ClusterNotReady", "the driver starts when the brokers are reachable")
         return _not_to_run(pipeline, driver, waits)
     if driver.state == "Stopped":
         findings = _down_findings("Starting", "the driver is being started", "Starting")
-        return PipelinePlan(findings, _stopped(pipeline), (StartDriver(pipeline.metadata.name),), launch)
+        return ResourcePlan(
+            pipeline, findings, _stopped(pipeline), (StartDriver(pipeline.metadata.name),), launch=launch
+        )
     if driver.state == "Stopping":
         findings = _down_findings("Stopping", "the driver finishes its batch", "Stopping")
-        return PipelinePlan(findings, _status(pipeline, driver, now_ms), (), launch)
+        return ResourcePlan(pipeline, findings, _status(pipeline, driver, now_ms), (), launch=launch)
     if driver.revision != launch.revision:
         step = StopDriver(pipeline.metadata.name, "its configuration or image has changed", again=True)
         findings = _down_findings(
             "Upgrading", "the driver of the previous revision finishes its batch", "Upgrading"
         )
-        return PipelinePlan(findings, _status(pipeline, driver, now_ms), (step,), launch)
+        return ResourcePlan(pipeline, findings, _status(pipeline, driver, now_ms), (step,), launch=launch)
     return _running(pipeline, driver, launch, launch.revision, now_ms)
 
 
@@ -103,7 +94,7 @@ def _has_completed(pipeline: Pipeline, driver: DriverInstance, revision: str) ->
 
 def _running(
     pipeline: Pipeline, driver: DriverInstance, launch: DriverLaunch | None, revision: str, now_ms: int
-) -> PipelinePlan:
+) -> ResourcePlan[PipelineStatus]:
     failing = _failing(driver)
     running = _runs(driver)
     if failing.status == "True":
@@ -116,7 +107,9 @@ def _running(
     steps: tuple[DriverStep, ...] = ()
     if driver.state == "Crashed" and not driver.backing_off and launch is not None:
         steps = (StartDriver(pipeline.metadata.name),)
-    return PipelinePlan((ready, running, _caught_up(driver.progress), failing), status, steps, launch)
+    return ResourcePlan(
+        pipeline, (ready, running, _caught_up(driver.progress), failing), status, steps, launch=launch
+    )
 
 
 def _runs(driver: DriverInstance) -> Finding:
@@ -172,15 +165,15 @@ def _caught_up(progress: JobProgress | None) -> Finding:
 # ---- a driver that should not run
 
 
-def _not_to_run(pipeline: Pipeline, driver: DriverInstance, ready: Finding) -> PipelinePlan:
+def _not_to_run(pipeline: Pipeline, driver: DriverInstance, ready: Finding) -> ResourcePlan[PipelineStatus]:
     """The plan when no driver should run; `ready` has the reason."""
     if driver.state == "Stopped":
         running = no("Running", ready.reason, ready.message)
         findings = (ready, running, unknown("CaughtUp", ready.reason), no("Failing", "NotFailing"))
-        return PipelinePlan(findings, _stopped(pipeline))
+        return ResourcePlan(pipeline, findings, _stopped(pipeline))
     steps = () if driver.state == "Stopping" else (StopDriver(pipeline.metadata.name, ready.reason),)
     stopping = _down_findings("Stopping", "the driver finishes its batch", ready.reason)
-    return PipelinePlan(stopping, pipeline.status, steps)
+    return ResourcePlan(pipeline, stopping, pipeline.status, steps)
 
 
 def _down_findings(reason: str, message: str, why_not_running: str) -> tuple[Finding, ...]:
@@ -192,16 +185,16 @@ def _down_findings(reason: str, message: str, why_not_running: str) -> tuple[Fin
     )
 
 
-def _plan_deletion(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> PipelinePlan:
+def _plan_deletion(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> ResourcePlan[PipelineStatus]:
     """The group's offsets are kept; `storage.deleteClaim` decides about the driver's volume."""
     findings = _down_findings("Deleting", "the driver finishes its batch", "Deleting")
     deleted_at = pipeline.metadata.deletion_timestamp
     assert deleted_at is not None
     overdue = now_ms - parse_iso_time(deleted_at) > DELETION_TIMEOUT_MS
     if driver.state == "Stopped" or overdue or not pipeline.metadata.managed:
-        return PipelinePlan(findings, pipeline.status, deletion_complete=True)
+        return ResourcePlan(pipeline, findings, pipeline.status, deletion_complete=True)
     steps = () if driver.state == "Stopping" else (StopDriver(pipeline.metadata.name, "Deleting"),)
-    return PipelinePlan(findings, pipeline.status, steps)
+    return ResourcePlan(pipeline, findings, pipeline.status, steps)
 
 
 # ---- the status

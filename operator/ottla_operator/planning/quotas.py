@@ -11,23 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla_operator.conditions import Finding, no, unknown, yes
+from ottla_operator.conditions import no, unknown, yes
 from ottla_operator.planning.observed import Observed, QuotaEntity
-from ottla_operator.planning.steps import AlterQuota, ResourceStep
+from ottla_operator.planning.steps import AlterQuota, ResourcePlan
 from ottla_operator.resources import BrokerCluster, Quota, QuotaStatus
 from ottla_operator.resources.common import UnmanagedSetting
 from ottla_operator.resources.quota import Limits, spec_name
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaPlan:
-    findings: tuple[Finding, ...]
-    status: QuotaStatus
-    steps: tuple[ResourceStep, ...] = ()
-    deletion_complete: bool = False
-    keep_status: bool = False
-    """The cluster cannot be observed: the status of the current generation stays."""
-
 
 DEFAULT_CLIENT: QuotaEntity = (None, "<default>")
 """The entity of `spec.defaultQuotas` of a BrokerCluster: the one of lowest precedence."""
@@ -35,13 +24,13 @@ DEFAULT_CLIENT: QuotaEntity = (None, "<default>")
 
 def plan_quotas(
     quotas: Iterable[Quota], observed: Observed, usable: bool, cluster: BrokerCluster | None = None
-) -> dict[str, QuotaPlan]:
+) -> dict[str, ResourcePlan[QuotaStatus]]:
     """Plans by resource key. `usable`: the cluster has a controller that responds; `cluster`: its spec may
     have default quotas."""
     owners: dict[QuotaEntity, Quota | BrokerCluster] = {}
     if cluster is not None and cluster.spec.default_quotas is not None:
         owners[DEFAULT_CLIENT] = cluster
-    plans: dict[str, QuotaPlan] = {}
+    plans: dict[str, ResourcePlan[QuotaStatus]] = {}
     limits = observed.kafka.quotas if usable else None
     for quota in sorted(quotas, key=lambda q: q.metadata.age_key):
         owner = owners.setdefault(entity_of(quota), quota)
@@ -123,23 +112,25 @@ def _owned(
     )
 
 
-def _conflicting(quota: Quota, owner: Quota | BrokerCluster) -> QuotaPlan:
+def _conflicting(quota: Quota, owner: Quota | BrokerCluster) -> ResourcePlan[QuotaStatus]:
     if quota.metadata.deleting:
-        return QuotaPlan((no("Ready", "Deleting"),), quota.status, deletion_complete=True)
+        return ResourcePlan(quota, (no("Ready", "Deleting"),), quota.status, deletion_complete=True)
     message = f"{owner.key}, which is older, sets the limits of this entity"
     status = QuotaStatus(overridden_by=owner.metadata.name)
     findings = (no("Ready", "ResourceConflict", message), no("Effective", "ResourceConflict"))
-    return QuotaPlan(findings, status)
+    return ResourcePlan(quota, findings, status)
 
 
-def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
+def _plan(
+    quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
+) -> ResourcePlan[QuotaStatus]:
     if limits is None:
         reason = "ClusterNotReady"
         findings = (
             no("Ready", reason, "the cluster is not reachable"),
             unknown("Effective", reason),
         )
-        return QuotaPlan(findings, quota.status, keep_status=True)
+        return ResourcePlan(quota, findings, quota.status, keep_status=True)
     entity = entity_of(quota)
     current = limits.get(entity, {})
     owned = _owned(entity, quota.spec.limits, quota.status.managed_limits, current)
@@ -149,11 +140,11 @@ def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
         unmanaged_limits=_unmanaged(current, owned.record),
     )
     if not owned.due:
-        return QuotaPlan(
-            (yes("Ready", "Applied", "the limits are set"), yes("Effective", "Enforced")), status
+        return ResourcePlan(
+            quota, (yes("Ready", "Applied", "the limits are set"), yes("Effective", "Enforced")), status
         )
     findings = (no("Ready", "Applying", str(owned.due[0])), no("Effective", "Applying"))
-    return QuotaPlan(findings, status, tuple(owned.due) if owned.recorded else ())
+    return ResourcePlan(quota, findings, status, tuple(owned.due) if owned.recorded else ())
 
 
 def _unmanaged(current: Mapping[str, float], record: Limits | None) -> list[UnmanagedSetting]:
@@ -165,12 +156,14 @@ def _unmanaged(current: Mapping[str, float], record: Limits | None) -> list[Unma
     ]
 
 
-def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
+def _plan_deletion(
+    quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
+) -> ResourcePlan[QuotaStatus]:
     findings = (no("Ready", "Deleting", "the limits are being removed"),)
     if not quota.metadata.managed:
-        return QuotaPlan(findings, quota.status, deletion_complete=True)
+        return ResourcePlan(quota, findings, quota.status, deletion_complete=True)
     if limits is None:
-        return QuotaPlan(findings, quota.status)
+        return ResourcePlan(quota, findings, quota.status)
     record = quota.status.managed_limits or quota.spec.limits
     owned = _owned(entity_of(quota), None, record, limits.get(entity_of(quota), {}))
-    return QuotaPlan(findings, quota.status, tuple(owned.due), deletion_complete=not owned.due)
+    return ResourcePlan(quota, findings, quota.status, tuple(owned.due), deletion_complete=not owned.due)

@@ -1,4 +1,4 @@
-"""The steps that planners return and `step_executor` executes: one dataclass for each kind of step.
+"""The plan of a resource, and its steps: planners return them, `step_executor` executes them.
 
 `str(step)` describes a step in log lines, Events and conditions. Each step is idempotent and may be
 interrupted: the next reconciliation observes its effect.
@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ottla.security.acls import AclBinding
+from ottla_operator.conditions import Finding
 from ottla_operator.planning.certificates import Lifetime, Pair
 from ottla_operator.planning.observed import PartitionKey, QuotaEntity
+from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.resources import AnyResource
+from ottla_operator.resources.common import Status
 
 Assignment = Mapping[PartitionKey, tuple[int, ...]]
 
@@ -315,3 +320,26 @@ ResourceStep = (
     | UserStep
 )
 Step = ClusterStep | ResourceStep | DriverStep
+
+StatusT_co = TypeVar("StatusT_co", bound=Status, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePlan(Generic[StatusT_co]):
+    """What one reconciliation does for a resource: its next steps, conditions and status."""
+
+    resource: AnyResource
+    findings: Sequence[Finding]
+    status: StatusT_co
+    steps: Sequence[Step] = ()
+    deletion_complete: bool = False
+    """Of a deletion: the finalizer can be removed."""
+    keep_status: bool = False
+    """The cluster cannot be observed: the status stays, unless the spec has changed or there is no status
+    yet."""
+    status_when_done: StatusT_co | None = None
+    """Replaces `status` when all steps succeeded."""
+    moves: Assignment = field(default_factory=dict)
+    """Of a Topic: all planned reassignments, including later batches."""
+    launch: DriverLaunch | None = None
+    """Of a Pipeline: the configuration to run its driver with; None when no driver should run."""

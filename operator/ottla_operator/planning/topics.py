@@ -23,25 +23,13 @@ from ottla_operator.planning.steps import (
     CreateTopic,
     DeleteTopic,
     Reassign,
+    ResourcePlan,
     ResourceStep,
 )
 from ottla_operator.resources import Topic, TopicStatus
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.settings import THROTTLED_REPLICAS
 from ottla_operator.resources.topic import ReplicasChange
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    findings: tuple[Finding, ...]
-    status: TopicStatus
-    steps: tuple[ResourceStep, ...] = ()
-    deletion_complete: bool = False
-    """Of a deletion: the finalizer can be removed."""
-    keep_status: bool = False
-    """The cluster cannot be observed: the status of the current generation stays."""
-    moves: Changes = field(default_factory=dict)
-    """All planned reassignments, including later batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +66,9 @@ def plan_topics(
     placement: Placement,
     defaults: Defaults,
     busy: Collection[tuple[str, int]] = (),
-) -> dict[str, TopicPlan]:
+) -> dict[str, ResourcePlan[TopicStatus]]:
     """Plans by resource key. `busy`: partitions that this reconciliation reassigns for other reasons."""
-    plans: dict[str, TopicPlan] = {}
+    plans: dict[str, ResourcePlan[TopicStatus]] = {}
     owners: dict[str, Topic] = {}
     # The placement of each new topic takes those before it into account.
     layout = Layout(target_assignment(observed), placement.may_hold, placement.closed)
@@ -103,30 +91,34 @@ def plan_topics(
     return plans
 
 
-def _not_ready(topic: Topic, reason: str, message: str) -> TopicPlan:
+def _not_ready(topic: Topic, reason: str, message: str) -> ResourcePlan[TopicStatus]:
     """A plan without steps: Ready is False for the reason, and the status stays."""
     findings = (
         no("Ready", reason, message),
         unknown("ConfigSynced", reason),
         unknown("ReplicasChanging", reason),
     )
-    return TopicPlan(findings, topic.status)
+    return ResourcePlan(topic, findings, topic.status)
 
 
-def _plan_deletion(topic: Topic, owner: Topic, observed: Observed, placement: Placement) -> TopicPlan:
+def _plan_deletion(
+    topic: Topic, owner: Topic, observed: Observed, placement: Placement
+) -> ResourcePlan[TopicStatus]:
     findings = (no("Ready", "Deleting", f"topic {topic.topic_name} is being deleted"),)
     state = observed.kafka.topics.get(topic.topic_name)
     ours = owner is topic and topic.metadata.managed and topic.status.topic_id != ""
     if not ours or topic.spec.reclaim_policy == "Retain":
-        return TopicPlan(findings, topic.status, deletion_complete=True)
+        return ResourcePlan(topic, findings, topic.status, deletion_complete=True)
     if not placement.usable:
-        return TopicPlan(findings, topic.status)
+        return ResourcePlan(topic, findings, topic.status)
     if state is None or state.topic_id != topic.status.topic_id:
-        return TopicPlan(findings, topic.status, deletion_complete=True)
-    return TopicPlan(findings, topic.status, (DeleteTopic(topic.topic_name),))
+        return ResourcePlan(topic, findings, topic.status, deletion_complete=True)
+    return ResourcePlan(topic, findings, topic.status, (DeleteTopic(topic.topic_name),))
 
 
-def _plan_creation(topic: Topic, placement: Placement, defaults: Defaults, layout: Layout) -> TopicPlan:
+def _plan_creation(
+    topic: Topic, placement: Placement, defaults: Defaults, layout: Layout
+) -> ResourcePlan[TopicStatus]:
     partitions = topic.spec.partitions or defaults.partitions
     factor = topic.spec.replicas or defaults.replicas
     if placement.coming:
@@ -142,7 +134,7 @@ def _plan_creation(topic: Topic, placement: Placement, defaults: Defaults, layou
         assignment = dict(enumerate(placed))
     step = CreateTopic(topic.topic_name, partitions, factor, config_texts(topic.spec.config), assignment)
     plan = _not_ready(topic, "Creating", f"{step}")
-    return TopicPlan(plan.findings, plan.status, (step,))
+    return ResourcePlan(topic, plan.findings, plan.status, (step,))
 
 
 def _plan_existing(
@@ -151,7 +143,7 @@ def _plan_existing(
     placement: Placement,
     layout: Layout,
     busy: Collection[tuple[str, int]],
-) -> TopicPlan:
+) -> ResourcePlan[TopicStatus]:
     if not _is_owned(topic, state):
         message = (
             f"topic {state.name} exists and differs from the spec ({len(state.partitions)} partitions of "
@@ -174,7 +166,7 @@ def _plan_existing(
         unmanaged_settings=settings.unmanaged,
     )
     findings = (_ready(state, change), change.config_synced, change.replicas_changing)
-    return TopicPlan(findings, status, tuple(change.steps), moves=change.moves)
+    return ResourcePlan(topic, findings, status, tuple(change.steps), moves=change.moves)
 
 
 def _ready(state: TopicState, change: _Change) -> Finding:

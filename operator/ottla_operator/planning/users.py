@@ -36,7 +36,7 @@ from ottla_operator.planning.cluster_secrets import (
     clients_ca,
     renewal_can_wait,
 )
-from ottla_operator.planning.listener_security import lifetime_of
+from ottla_operator.planning.listener_security import SCRAM_MECHANISM, lifetime_of
 from ottla_operator.planning.observed import AccessState, Observed, Secret
 from ottla_operator.planning.steps import (
     CreateAcls,
@@ -45,29 +45,16 @@ from ottla_operator.planning.steps import (
     DeleteSecret,
     PutCertificate,
     PutPassword,
+    ResourcePlan,
     SetScramCredential,
     UserStep,
 )
 from ottla_operator.resources import BrokerCluster, User, UserStatus
 
-MECHANISM = "SCRAM-SHA-512"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 # Above Kafka's minimum. More would slow down each login, and a generated password needs no more.
 _ITERATIONS_SPREAD = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class UserPlan:
-    findings: tuple[Finding, ...]
-    status: UserStatus
-    steps: tuple[UserStep, ...] = ()
-    deletion_complete: bool = False
-    """Of a deletion: the finalizer can be removed."""
-    keep_status: bool = False
-    """The cluster cannot be observed: the status of the current generation stays."""
-    status_when_done: UserStatus | None = None
-    """The status after the steps have succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +69,10 @@ class _Credentials:
 
 def plan_users(
     users: Iterable[User], observed: Observed, usable: bool, cluster: BrokerCluster
-) -> dict[str, UserPlan]:
+) -> dict[str, ResourcePlan[UserStatus]]:
     """Plans by resource key. `usable`: the cluster has a controller that responds."""
     owners: dict[str, User] = {}
-    plans: dict[str, UserPlan] = {}
+    plans: dict[str, ResourcePlan[UserStatus]] = {}
     access = observed.kafka.access if usable else None
     for user in sorted(users, key=lambda u: u.metadata.age_key):
         owner = owners.setdefault(user.username, user)
@@ -129,16 +116,20 @@ def iterations_of(version: str) -> int:
     return ITERATIONS_MIN + 1 + zlib.crc32(version.encode()) % _ITERATIONS_SPREAD
 
 
-def _not_observed(user: User, reason: str, message: str, *, keep_status: bool = False) -> UserPlan:
+def _not_observed(
+    user: User, reason: str, message: str, *, keep_status: bool = False
+) -> ResourcePlan[UserStatus]:
     findings = (
         no("Ready", reason, message),
         unknown("CredentialsReady", reason),
         unknown("AclsSynced", reason),
     )
-    return UserPlan(findings, user.status, keep_status=keep_status)
+    return ResourcePlan(user, findings, user.status, keep_status=keep_status)
 
 
-def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCluster) -> UserPlan:
+def _plan(
+    user: User, access: AccessState, observed: Observed, cluster: BrokerCluster
+) -> ResourcePlan[UserStatus]:
     credentials = _credentials(user, access, observed, cluster)
     acls, acl_steps = _acls(user, access, cluster)
     steps = (*_obsolete_steps(user, access, observed.secrets), *credentials.steps, *acl_steps)
@@ -161,7 +152,9 @@ def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCl
     status_when_done = (
         status.model_copy(update={"secret_version": credentials.version}) if credentials.version else None
     )
-    return UserPlan((ready, credentials.finding, acls), status, steps, status_when_done=status_when_done)
+    return ResourcePlan(
+        user, (ready, credentials.finding, acls), status, steps, status_when_done=status_when_done
+    )
 
 
 # ---- credentials
@@ -225,7 +218,7 @@ def _password(
     ):
         return _due(PutPassword(user.secret_name, user.login_name, kept))
     iterations = iterations_of(secret.version)
-    current = access.scram.get(user.login_name, {}).get(MECHANISM)
+    current = access.scram.get(user.login_name, {}).get(SCRAM_MECHANISM)
     if current != iterations or user.status.secret_version != secret.version:
         return _due(SetScramCredential(user.login_name, iterations, kept), version=secret.version)
     return _Credentials(yes("CredentialsReady", "Ready", f"the password is in Secret {secret.name}"))
@@ -350,16 +343,16 @@ def steps_of_acls(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]
 # ---- deletion
 
 
-def _plan_deletion(user: User, owner: User, access: AccessState | None) -> UserPlan:
+def _plan_deletion(user: User, owner: User, access: AccessState | None) -> ResourcePlan[UserStatus]:
     """The Secret goes with the resource that owns it."""
     findings = (no("Ready", "Deleting", "the credentials and the ACLs are being removed"),)
     if owner is not user or not user.metadata.managed:
-        return UserPlan(findings, user.status, deletion_complete=True)
+        return ResourcePlan(user, findings, user.status, deletion_complete=True)
     if access is None:
-        return UserPlan(findings, user.status)
+        return ResourcePlan(user, findings, user.status)
     acls = _acls_of({user.username, user.status.username}, access) if _owns_acls(user) else ()
     steps = (*acls, *_credential_of(user, access))
-    return UserPlan(findings, user.status, steps, deletion_complete=not steps)
+    return ResourcePlan(user, findings, user.status, steps, deletion_complete=not steps)
 
 
 def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
@@ -370,5 +363,5 @@ def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
 
 def _credential_of(user: User, access: AccessState) -> Iterator[UserStep]:
     """The deletion of the SCRAM credential, if the operator has set it."""
-    if user.status.secret_version and MECHANISM in access.scram.get(user.login_name, {}):
+    if user.status.secret_version and SCRAM_MECHANISM in access.scram.get(user.login_name, {}):
         yield DeleteScramCredential(user.login_name)

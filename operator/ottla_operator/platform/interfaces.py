@@ -6,10 +6,12 @@ waiting for a long operation: it starts the operation, and the next reconciliati
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import (
     BrokerInstance,
     DriverInstance,
@@ -237,3 +239,19 @@ class Recorder(Protocol):
     def record(
         self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False
     ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Everything outside of the reconciler that it reaches. A simulation replaces each of these."""
+
+    platform: Platform
+    kafka: Kafka
+    store: Store
+    secrets: Secrets
+    drivers: Drivers
+    clock_ms: Callable[[], int]
+    """The wall clock, in milliseconds since the epoch."""
+    recorder: Recorder | None = None
+    random_bytes: RandomBytes = os.urandom
+    """For passwords and keys."""

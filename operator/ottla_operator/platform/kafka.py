@@ -28,6 +28,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
+from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.planning.observed import (
     AccessState,
     GroupQuery,
@@ -54,7 +55,6 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.planning.users import MECHANISM
 from ottla_operator.platform.interfaces import Address, KafkaStep, StepFailed
 
 AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
@@ -412,10 +412,10 @@ async def _observe_access(admin: AdminClient) -> AccessState:
 async def _execute_access_step(admin: AdminClient, step: AccessStep) -> None:
     match step:
         case SetScramCredential():
-            await admin.set_scram_credential(step.user, MECHANISM, step.password, step.iterations)
+            await admin.set_scram_credential(step.user, SCRAM_MECHANISM, step.password, step.iterations)
         case DeleteScramCredential():
             try:
-                await admin.delete_scram_credentials(step.user, [MECHANISM])
+                await admin.delete_scram_credentials(step.user, [SCRAM_MECHANISM])
             except KafkaError as error:
                 if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                     raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.java import JavaUnusable
 from ottla.local.ports import free_port, port_in_use
 from ottla.local.processes import StartFailed
-from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
-from ottla_operator.platform.local_security import LocalSecurity
-from ottla_operator.platform.process_status import exit_message
-from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
+from ottla_operator.platform.processes import (
+    crash_back_off_ms,
+    exit_description,
+    exit_message,
+    terminate_all,
+    write_atomically,
+)
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 
@@ -60,19 +66,20 @@ class _BrokerRun:
     crashes: int = 0
     last_crash: str = ""
 
-    @property
-    def back_off_ms(self) -> int:
-        return min(BACK_OFF_MS_MIN << min(max(0, self.crashes - 1), 10), BACK_OFF_MS_MAX)
-
 
 class LocalPlatform:
     """The brokers and the ZooKeeper of one cluster, under one data folder."""
 
     def __init__(
-        self, data: Path, first_port: int, clock_ms: Callable[[], int], secrets: SecretFiles
+        self,
+        data: Path,
+        first_port: int,
+        clock_ms: Callable[[], int],
+        secrets: SecretFiles,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._data = data
-        self._secured = LocalSecurity(secrets, HOST, first_port)
+        self._secured = LocalSecurity(secrets, HOST, first_port, random_bytes)
         self._properties: Mapping[str, str] = {}
         self._security: ClientSecurity | None = None
         self._first_port = first_port
@@ -299,7 +306,8 @@ class LocalPlatform:
             same = before is not None and before["hash"] == launch.config_hash
             crashes, last_crash = (running.crashes, running.last_crash) if same else (0, "")
             crashed = running.stop_requested_ms is None and running.exited_at_ms is not None
-            if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
+            back_off_ms = crash_back_off_ms(crashes, BACK_OFF_MS_MIN, BACK_OFF_MS_MAX)
+            if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < back_off_ms:
                 return
         problem = self.port_problem(cluster, broker, launch.properties)
         if problem:
@@ -308,7 +316,7 @@ class LocalPlatform:
         self._problems.pop(broker, None)
         port = self._first_port + broker if secured is None else free_port(HOST)
         process = BrokerProcess(broker, self.brokers_dir / str(broker), port, host=HOST)
-        of_listeners = {} if secured is None else self._secured.listening_at(secured, port)
+        of_listeners = {} if secured is None else self._secured.with_inter_broker_port(secured, port)
         http = _http_port(launch.properties, broker)
         if http == 0:
             http = free_port(HOST)  # chosen here, so that the port is known
@@ -320,7 +328,8 @@ class LocalPlatform:
             "properties": dict(launch.properties),
             **({} if secured is None else {"secured": secured}),
         }
-        _write_atomically(self._revision_file(broker), json.dumps(revision, indent=1, sort_keys=True))
+        content = json.dumps(revision, indent=1, sort_keys=True)
+        write_atomically(self._revision_file(broker), content.encode(), 0o666)
         process.start()
         host = launch.properties.get(_HTTP_HOST, "")
         host = HOST if host in ("", "0.0.0.0", "::") else host
@@ -368,21 +377,8 @@ class LocalPlatform:
         self._thread.shutdown(wait=False)
 
     async def _terminate(self, brokers: Collection[int], grace_s: float) -> None:
-        processes = [self._brokers[broker].process for broker in brokers]
-        for process in processes:
-            process.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                # The exit of a child process raises no event and is polled.
-                while any(process.running for process in processes):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            for process in processes:
-                if process.running:
-                    log.warning("broker %d did not stop within %.0f s: killed", process.broker_id, grace_s)
-        for process in processes:
-            # Reaps the process, and kills it if it still runs.
-            process.stop(0)
+        processes = {f"broker {broker}": self._brokers[broker].process for broker in brokers}
+        await terminate_all(processes, grace_s)
 
     def kill(self) -> None:
         """Kill all processes."""
@@ -401,15 +397,4 @@ def _http_port(settings: Mapping[str, str], broker: int) -> int:
 
 def _crash_message(process: BrokerProcess) -> str:
     """How the process ended, with the cause from its log unless a signal killed it."""
-    code = process.exit_code
-    if code is None or code < 0:
-        return f"was killed by signal {-(code or 0)}"
-    reason = exit_message(process.log_tail(15))
-    return f"ended with code {code}" + (f": {reason}" if reason else "")
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    partial.write_text(text)
-    partial.replace(path)
+    return exit_description(process.exit_code, lambda: exit_message(process.log_tail(15)))

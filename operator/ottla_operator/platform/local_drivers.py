@@ -24,10 +24,16 @@ from ottla.local.processes import ChildProcess
 from ottla_operator.planning.observed import DriverInstance
 from ottla_operator.planning.pipeline_config import DriverLaunch, complete_config, driver_heap_mib
 from ottla_operator.planning.pipelines import CONFIG_FILE, EXIT_CANNOT_START
-from ottla_operator.platform import process_status
+from ottla_operator.platform import processes
 from ottla_operator.platform.interfaces import StepFailed
-from ottla_operator.platform.process_status import exit_message
-from ottla_operator.platform.secret_files import SecretFiles, write_private
+from ottla_operator.platform.local_security import SecretFiles
+from ottla_operator.platform.processes import (
+    crash_back_off_ms,
+    exit_description,
+    exit_message,
+    terminate_all,
+    write_atomically,
+)
 from ottla_operator.resources import Pipeline
 
 log = logging.getLogger(__name__)
@@ -55,12 +61,8 @@ class _DriverRun:
     last_exit: int | None = None
     exit_message: str = ""
 
-    @property
-    def back_off_ms(self) -> int:
-        return min(BACK_OFF_MS_MIN << min(max(0, self.crashes - 1), 10), BACK_OFF_MS_MAX)
 
-
-def command_of(pipeline: Pipeline, config: Path, port: int) -> list[str]:
+def driver_command(pipeline: Pipeline, config: Path, port: int) -> list[str]:
     """The command line of a driver with Spark in local mode."""
     return [
         *(sys.executable, "-m", "ottla_pipeline.command", pipeline.spec.job, "--config", str(config)),
@@ -93,7 +95,7 @@ class LocalDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         known = {p.key: self._drivers[p.key] for p in pipelines if p.key in self._drivers}
         addresses = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
-        progress_by_key = await process_status.fetch_progress(addresses)
+        progress_by_key = await processes.fetch_progress(addresses)
         instances = {}
         for key, driver in known.items():
             instance = self._update_state(driver)
@@ -126,11 +128,12 @@ class LocalDrivers:
         if driver.ended_at_ms is None:
             driver.ended_at_ms = now_ms
             driver.last_exit = driver.process.exit_code
-            driver.exit_message = _how_it_ended(driver)
+            driver.exit_message = _exit_message(driver)
             driver.crashes += driver.last_exit != 0
         if driver.last_exit == 0:
             return DriverInstance("Stopped")
-        return DriverInstance("Crashed", backing_off=now_ms - driver.ended_at_ms < driver.back_off_ms)
+        back_off_ms = crash_back_off_ms(driver.crashes, BACK_OFF_MS_MIN, BACK_OFF_MS_MAX)
+        return DriverInstance("Crashed", backing_off=now_ms - driver.ended_at_ms < back_off_ms)
 
     # ---- steps
 
@@ -154,7 +157,7 @@ class LocalDrivers:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # JSON is valid YAML. The file is private since a configuration may have passwords.
-            write_private(config, json.dumps(content, indent=1, default=str).encode())
+            write_atomically(config, json.dumps(content, indent=1, default=str).encode())
         except OSError as error:
             raise StepFailed("FolderNotWritable", f"{folder}: {error.strerror}") from None
         port, log_file = free_port(HOST), self.log(pipeline)
@@ -163,7 +166,7 @@ class LocalDrivers:
         )
         process = ChildProcess(
             f"driver of {pipeline.metadata.name}",
-            command_of(pipeline, config, port),
+            driver_command(pipeline, config, port),
             log=log_file,
             folder=folder,
         )
@@ -201,17 +204,8 @@ class LocalDrivers:
 
     async def shutdown(self, grace_s: float = 45) -> None:
         """Terminate all drivers; those that still run after `grace_s` are killed."""
-        processes = [driver.process for driver in self._drivers.values()]
-        for process in processes:
-            process.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                while any(process.running for process in processes):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            log.warning("a pipeline's driver did not stop within %.0f s: killed", grace_s)
-        for process in processes:
-            process.stop(0)
+        running = {driver.process.name: driver.process for driver in self._drivers.values()}
+        await terminate_all(running, grace_s)
 
     def kill(self) -> None:
         """Kill all drivers."""
@@ -219,17 +213,18 @@ class LocalDrivers:
             driver.process.kill()
 
 
-def _how_it_ended(driver: _DriverRun) -> str:
+def _exit_message(driver: _DriverRun) -> str:
     """How the process ended: with all log lines of a job that cannot start, otherwise with the likely
     cause."""
     code = driver.process.exit_code
-    if code is None or code < 0:
-        return f"was killed by signal {-(code or 0)}"
-    try:
-        with driver.process.log.open("rb") as file:
-            file.seek(driver.log_from)
-            lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    cause = "\n".join(lines) if code == EXIT_CANNOT_START else exit_message("\n".join(lines))
-    return f"ended with code {code}" + (f": {cause}" if cause else "")
+
+    def cause() -> str:
+        try:
+            with driver.process.log.open("rb") as file:
+                file.seek(driver.log_from)
+                text = "\n".join(file.read().decode(errors="replace").splitlines()[-_LOG_LINES:])
+        except OSError:
+            return ""
+        return text if code == EXIT_CANNOT_START else exit_message(text)
+
+    return exit_description(code, cause)

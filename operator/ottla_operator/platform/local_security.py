@@ -1,17 +1,20 @@
-"""Listeners, certificates and client properties of a secured cluster of local processes.
+"""Security of local clusters: Secrets as files, listeners with certificates, and files for Kafka clients.
 
-Used by `platform.local`. Settings and certificates are the same as in pods (`planning.listener_security`,
-`planning.cluster_secrets`), with files instead of mounted Secrets. All brokers have one address, so each
-listener of each broker has its own port: listener L of broker B uses the first port + 100 * L + B. The
-inter-broker listener, which the operator uses, too, has any free port.
+Used by `ottla up`. Settings and certificates are the same as in pods (`planning.listener_security`,
+`planning.cluster_secrets`), with files instead of mounted Secrets. The files `<data>/secrets/<name>/<entry>`
+are readable by their owner only; invariant: a file is replaced atomically.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from ottla.local.brokers import escaped
+from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import (
     CA_CERTIFICATE,
     OPERATOR,
@@ -24,23 +27,102 @@ from ottla_operator.planning.cluster_secrets import (
     secret_names,
 )
 from ottla_operator.planning.listener_security import (
+    REPLICATION,
+    SCRAM_MECHANISM,
     SecurityFiles,
     kafka_name,
+    listeners_of,
     protocol_map,
     security_settings,
 )
-from ottla_operator.platform.secret_files import SecretFiles
-from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.planning.observed import Secret
+from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.processes import write_atomically
+from ottla_operator.resources import AnyResource, BrokerCluster, User
+from ottla_operator.resources.cluster import ListenerStatus
 
 PORTS_APART: Final = 100
-_BETWEEN: Final = "REPLICATION"
-_DEFAULT: Final = (Listener(name="plain", port=9092),)
+_OWNER: Final = ".owner"
+
+
+class SecretFiles:
+    """The `Secrets` interface over a folder with a folder for each Secret and a file for each entry.
+
+    A folder that the operator wrote has the key of its resource in `.owner`; users may add other folders for
+    passwords that they choose.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, name: str, entry: str = "") -> Path:
+        """The file of a Secret's entry; without `entry`, the Secret's folder."""
+        return (self._folder / name / entry).absolute()
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        found = {}
+        for name in names:
+            if self.path(name).is_dir():
+                found[name] = self._read(name)
+        return found
+
+    def _read(self, name: str) -> Secret:
+        data, versions = {}, []
+        for path in sorted(self.path(name).iterdir()):
+            if path.is_file() and not path.name.startswith("."):
+                data[path.name] = path.read_bytes()
+                status = path.stat()
+                versions.append(f"{path.name}:{status.st_ino}:{status.st_mtime_ns}")
+        return Secret(name, data, self._owner(name), " ".join(versions))
+
+    def _owner(self, name: str) -> str:
+        try:
+            return self.path(name, _OWNER).read_text().strip()
+        except OSError:
+            return ""
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        folder = self.path(name)
+        try:
+            if folder.exists() and self._owner(name) != owner.key:
+                raise StepFailed("SecretConflict", f"{folder} exists and {owner.key} does not own it")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # First: after an interruption, the folder must be recognized as owned.
+            write_atomically(folder / _OWNER, f"{owner.key}\n".encode())
+            for entry, value in data.items():
+                write_atomically(folder / entry, value)
+            for path in folder.iterdir():
+                if path.name != _OWNER and path.name not in data:
+                    path.unlink()
+        except OSError as error:
+            raise StepFailed("SecretFailed", f"{folder}: {error.strerror}") from None
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        if self._owner(name) == owner.key:
+            self._remove(self.path(name))
+
+    async def release(self, owner: AnyResource) -> None:
+        for marker in self._folder.glob(f"*/{_OWNER}"):
+            await self.delete(owner, marker.parent.name)
+
+    def _remove(self, folder: Path) -> None:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StepFailed("SecretFailed", f"{folder}: {error.strerror}") from None
 
 
 class LocalSecurity:
-    def __init__(self, secrets: SecretFiles, host: str, first_port: int) -> None:
+    """Listeners, certificates and client properties of a secured cluster of local processes.
+
+    All brokers have one address, so each listener of each broker has its own port: listener L of broker B
+    uses the first port + 100 * L + B. The inter-broker listener, which the operator uses, too, has any free
+    port.
+    """
+
+    def __init__(self, secrets: SecretFiles, host: str, first_port: int, random_bytes: RandomBytes) -> None:
         self._secrets = secrets
+        self._random_bytes = random_bytes
         self._host = host
         self._first_port = first_port
 
@@ -49,12 +131,13 @@ class LocalSecurity:
     def client_ports(self, cluster: BrokerCluster, broker: int) -> list[int]:
         """The broker's port for each listener of the spec."""
         first = self._first_port + broker
-        return [first + PORTS_APART * number for number, _ in enumerate(_listeners(cluster))]
+        return [first + PORTS_APART * number for number, _ in enumerate(listeners_of(cluster))]
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        """`status.listeners`: the bootstrap servers and trusted certificates of each listener."""
         brokers = range(cluster.spec.replicas)
         found = []
-        for number, listener in enumerate(_listeners(cluster)):
+        for number, listener in enumerate(listeners_of(cluster)):
             ports = [self.client_ports(cluster, broker)[number] for broker in brokers]
             trusted = self._trusted(cluster) if listener.tls else []
             servers = ",".join(f"{self._host}:{port}" for port in ports)
@@ -63,13 +146,13 @@ class LocalSecurity:
 
     def _trusted(self, cluster: BrokerCluster) -> list[str]:
         try:
-            return [self._secrets.path(self.authority(cluster), CA_CERTIFICATE).read_text()]
+            return [self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE).read_text()]
         except OSError:
             return []
 
     @staticmethod
-    def authority(cluster: BrokerCluster) -> str:
-        """The Secret with the authority's certificate that clients trust."""
+    def cluster_ca_secret(cluster: BrokerCluster) -> str:
+        """The Secret with the certificate of the cluster's authority, which clients trust."""
         return certificate_secret(cluster_ca(cluster.metadata.name))
 
     # ---- brokers
@@ -78,17 +161,17 @@ class LocalSecurity:
         """The parts of the revision that affect local brokers: ports and types of listeners are for
         Kubernetes only."""
         spec = cluster.spec
-        listeners = [listener.model_dump(exclude={"port", "type"}) for listener in _listeners(cluster)]
+        listeners = [listener.model_dump(exclude={"port", "type"}) for listener in listeners_of(cluster)]
         authorization = None if spec.authorization is None else spec.authorization.model_dump()
         return {"spec.listeners": json.dumps(listeners), "spec.authorization": json.dumps(authorization)}
 
     def settings(self, cluster: BrokerCluster, broker: int) -> dict[str, str]:
         """The security and listener settings of one broker, without the inter-broker listener
-        (`listening_at`)."""
-        name, spec, listeners = cluster.metadata.name, cluster.spec, _listeners(cluster)
+        (`with_inter_broker_port`)."""
+        name, listeners = cluster.metadata.name, listeners_of(cluster)
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
-            cluster_ca=str(self._secrets.path(self.authority(cluster), CA_CERTIFICATE)),
+            cluster_ca=str(self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE)),
             clients_ca=str(self._secrets.path(certificate_secret(clients_ca(name)), CA_CERTIFICATE)),
         )
         ports = self.client_ports(cluster, broker)
@@ -98,13 +181,14 @@ class LocalSecurity:
         ]
         return {
             "listeners": ",".join(own),
-            "listener.security.protocol.map": protocol_map(spec, listeners, _BETWEEN),
-            "inter.broker.listener.name": _BETWEEN,
-            **security_settings(name, spec, listeners, _BETWEEN, files),
+            "listener.security.protocol.map": protocol_map(cluster),
+            "inter.broker.listener.name": REPLICATION,
+            **security_settings(cluster, files),
         }
 
-    def listening_at(self, settings: Mapping[str, str], port: int) -> dict[str, str]:
-        return {**settings, "listeners": f"{_BETWEEN}://{self._host}:{port},{settings['listeners']}"}
+    def with_inter_broker_port(self, settings: Mapping[str, str], port: int) -> dict[str, str]:
+        """The settings with the inter-broker listener at this port."""
+        return {**settings, "listeners": f"{REPLICATION}://{self._host}:{port},{settings['listeners']}"}
 
     async def ensure_children(self, cluster: BrokerCluster, brokers: Iterable[int], now_ms: int) -> list[str]:
         """Write the Secrets of authorities and certificates that are due. Returns descriptions; raises
@@ -112,7 +196,7 @@ class LocalSecurity:
         read = await self._secrets.read(secret_names(cluster.metadata.name))
         found = {name: secret.data for name, secret in read.items()}
         names = {_file(broker): (self._host, "localhost") for broker in brokers}
-        planned = plan_secrets(cluster, names, found, now_ms)
+        planned = plan_secrets(cluster, names, found, now_ms, self._random_bytes)
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)
@@ -130,13 +214,85 @@ class LocalSecurity:
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(keystore),
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self._secrets.path(self.authority(cluster), CA_CERTIFICATE)),
+            "ssl.truststore.location": str(
+                self._secrets.path(self.cluster_ca_secret(cluster), CA_CERTIFICATE)
+            ),
         }
-
-
-def _listeners(cluster: BrokerCluster) -> Sequence[Listener]:
-    return cluster.spec.listeners or _DEFAULT
 
 
 def _file(broker: int) -> str:
     return f"broker-{broker}"
+
+
+class ClientFiles:
+    """Writes `<data>/clients/<user>.properties` for each User, deleted with the User.
+
+    Called after every reconciliation. The files have mode 0600, like the Secrets that they are made from.
+    """
+
+    def __init__(self, folder: Path, secrets: SecretFiles) -> None:
+        self._folder = folder
+        self._secrets = secrets
+
+    def write(self, cluster: BrokerCluster, users: Iterable[User]) -> Iterator[tuple[User, str]]:
+        """Write the files that have changed. Yields each user with a Secret, and a line that describes its
+        connection."""
+        kept = set()
+        for user in users:
+            properties = self._properties(cluster, user)
+            if not properties:
+                continue
+            path = self._folder / f"{user.metadata.name}.properties"
+            kept.add(path)
+            text = "".join(f"{name}={escaped(value)}\n" for name, value in properties.items())
+            if not path.exists() or path.read_text() != text:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                write_atomically(path, text.encode())
+            servers, secret = properties["bootstrap.servers"], self._secrets.path(user.secret_name)
+            yield user, f"{user.key}: bootstrap={servers} properties={path.absolute()} secret={secret}"
+        for path in set(self._folder.glob("*.properties")) - kept:
+            path.unlink(missing_ok=True)
+
+    def _properties(self, cluster: BrokerCluster, user: User) -> Mapping[str, str]:
+        """The client properties; empty when no listener accepts the user, or without its Secret."""
+        listener = next(
+            (
+                listener
+                for listener in cluster.spec.listeners
+                if listener.authentication and listener.authentication.type == user.authentication_type
+            ),
+            None,
+        )
+        if listener is None or not user.status.secret:
+            return {}
+        servers = {status.name: status.bootstrap_servers for status in cluster.status.listeners}
+        properties = {"bootstrap.servers": servers.get(listener.name, "")}
+        if listener.tls:
+            properties |= {
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(
+                    self._secrets.path(LocalSecurity.cluster_ca_secret(cluster), CA_CERTIFICATE)
+                ),
+            }
+        try:
+            if user.authentication_type == "tls":
+                return {"security.protocol": "SSL", **properties, **self._key_store(user)}
+            protocol = "SASL_SSL" if listener.tls else "SASL_PLAINTEXT"
+            login = self._secrets.path(user.secret_name, "sasl.jaas.config").read_text()
+        except OSError:
+            return {}
+        return {
+            "security.protocol": protocol,
+            **properties,
+            "sasl.mechanism": SCRAM_MECHANISM,
+            "sasl.jaas.config": login,
+        }
+
+    def _key_store(self, user: User) -> Mapping[str, str]:
+        password = self._secrets.path(user.secret_name, "user.password").read_text()
+        return {
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": str(self._secrets.path(user.secret_name, "user.p12")),
+            "ssl.keystore.password": password,
+            "ssl.key.password": password,
+        }

@@ -17,18 +17,17 @@ from typing import IO
 
 from watchfiles import awatch
 
-from ottla.local.java import JavaUnusable, find_java
-from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
+from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
-from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.platform.local_security import ClientFiles, SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.step_executor import ReconcileResult
-from ottla_operator.up.client_files import ClientFiles
 from ottla_operator.up.store import FolderStore
 from ottla_operator.up.view import View
 
@@ -88,7 +87,7 @@ class Session:
         self.kafka = KafkaAdmin(self.platform.client_properties)
         self.drivers = LocalDrivers(data, clock_ms, self.secrets)
         self._reconciler = Reconciler(
-            self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets, drivers=self.drivers
+            Environment(self.platform, self.kafka, self.store, self.secrets, self.drivers, clock_ms)
         )
         self._announced = False
         self._controller: int | None = None

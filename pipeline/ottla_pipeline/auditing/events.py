@@ -6,27 +6,27 @@ docs/pipeline-audit.md describes it for clients in other languages.
 Headers, both short text:
 
     ottla-producer   web-17/5f3a9c0142d7e6b8     server, and a name of this one producer while it lives
-    ottla-produced   1763840000123/45            when it was handed over (epoch ms), and its number
+    ottla-produced   1763840000123/45            time of the send call (epoch ms), and its number
 
 Numbers begin at 0 for each producer, topic and tumbling window of the time in the header: so a record
-has a name (producer, topic, window, number) that no other has, whatever its key and value, and a copy is told
-from another record.
+has a unique name (producer, topic, window, number), whatever its key and value, and a duplicate differs from
+another record.
 
-An audit event is a JSON object, its key the producer's name. `windows` holds what has changed since the last
-event that arrived; counts are totals of their window, never differences, so an event may be read twice:
+An audit event is a JSON object, its key the producer's name. `windows` has the windows that changed since the
+last acknowledged event; counts are totals of their window, not differences, so an event may be read twice:
 
     {"version": 1, "producer": "web-17/5f3a…", "server": "web-17", "report": 3, "published_at": 1763840060007,
      "window_ms": 60000, "final": false, "lost_reports": [],
      "windows": [{"topic": "orders", "start": 1763840000000, "acknowledged": 123, "failed": 0,
                   "in_flight": 0, "closed": true, "numbers": [[0, 122]]}]}
 
-`report` counts a producer's events from 0, and `lost_reports` are those that it could not publish, whose
-counts it has told again: any other gap is an audit event that was lost behind its back. A producer without a
-`final` event that says nothing more has died. `numbers` are the acknowledged ones as inclusive ranges; null
-while some are in flight. `closed`: nothing of this window can be acknowledged any more. Readers leave out
-keys that they do not know; what changes the meaning of these keys gets another version.
+`report` counts a producer's events from 0, and `lost_reports` are those that were not acknowledged, whose
+counts it has repeated: any other gap is an audit event that was lost later. A producer that stops without a
+`final` event has died. `numbers` are the acknowledged ones as inclusive ranges; null while some are in
+flight. `closed`: no further record of this window can be acknowledged. Readers ignore unknown keys; a change
+of the meaning of these keys gets another version.
 
-An audited consumer's event has `consumer` in the place of `producer`, and holds what it has processed:
+An audited consumer's event has `consumer` in place of `producer`, and the records that it has processed:
 
     {"version": 1, "consumer": "app-3/90be…", "server": "app-3", "application": "billing", "report": 7,
      "published_at": 1763840065000, "window_ms": 60000, "final": false, "unaudited": {"orders": 2},

@@ -54,7 +54,7 @@ class _Publisher:
         try:
             self._producer.flush(timeout_s)
         except KafkaError:
-            return  # its futures tell what became of the events
+            return  # the futures of the events have the outcome
 
     def close(self) -> None:
         self._producer.close(timeout=1)

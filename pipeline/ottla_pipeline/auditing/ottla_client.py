@@ -224,7 +224,7 @@ class _Counted:
             return
         self._ended = True
         if self._in_transaction:
-            return  # its end counts
+            return  # the end of the transaction counts
         if acknowledged:
             self._window.acknowledged += 1
         else:

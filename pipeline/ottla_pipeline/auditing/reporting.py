@@ -123,11 +123,13 @@ class Reporter:
             self._publisher.flush(self.options.interval_s)
 
 
-class Closes(Protocol):
+class AuditedClient(Protocol):
+    """A client that can publish its last report at the exit of the process."""
+
     def _close_at_exit(self) -> None: ...
 
 
-def close_at_exit(producer: Closes, reporter: Reporter) -> None:
+def close_at_exit(producer: AuditedClient, reporter: Reporter) -> None:
     """Registers an exit handler, so that a program that ends without closing its producer publishes the
     last report, also if the producer has been garbage-collected."""
     held = weakref.ref(producer)

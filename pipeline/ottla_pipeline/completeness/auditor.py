@@ -23,16 +23,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt
 from ottla_pipeline.completeness import report, tiers
 from ottla_pipeline.completeness.config import AuditConfig, TierConfig, interval_ms
-from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger, dead_letters_of
+from ottla_pipeline.completeness.ledger import EVENTS, CountRow, Ledger, dead_letters_of
 from ottla_pipeline.completeness.number_bitmap import BITS, FULL
 from ottla_pipeline.completeness.report import AuditResult
 from ottla_pipeline.completeness.verdicts import evaluate, problems, silent_clients, verdict
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 
-LOOK_S: Final = 3.0
-DRAW_S: Final = 30.0
-"""So often the page is drawn anew when nothing but the time has changed."""
+POLL_S: Final = 3.0
+REDRAW_S: Final = 30.0
+"""The interval at which the HTML page is written although nothing but the time has changed."""
 Echo = Callable[[str], None]
 Add = Callable[[Ledger], None]
 
@@ -93,7 +93,7 @@ class Auditor:
 
         return batch
 
-    def add_whole(self, tier: str, rows: list[Counted], *, dead_letters: bool = False) -> None:
+    def add_whole(self, tier: str, rows: list[CountRow], *, dead_letters: bool = False) -> None:
         """Adds all records of a tier that has no stream. Raises JobStartError if the ledger includes them
         already."""
         stream = dead_letters_of(tier) if dead_letters else tier
@@ -138,7 +138,7 @@ class Auditor:
         with self._lock:
             if self._config.trigger.available_now:
                 for query in self._queries:
-                    if query.exception() is None:  # it took all that there was when it began
+                    if query.exception() is None:  # it read all data that existed at the start
                         self._reached(str(query.name), self._began_ms)
             self.result = self._evaluate()
             self._store.save(self._ledger.to_json())
@@ -146,7 +146,7 @@ class Auditor:
         self._echo(self.result.line())
 
     def _run(self) -> None:
-        while not self._ending.wait(LOOK_S):
+        while not self._ending.wait(POLL_S):
             self._update()
 
     def _update(self) -> None:
@@ -158,7 +158,7 @@ class Auditor:
             before, self.result = self.result, self._evaluate()
         if before.verdict != self.result.verdict:
             self._echo(self.result.line())
-        self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, DRAW_S))
+        self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, REDRAW_S))
 
     def _reached(self, stream: str, at_ms: int) -> None:
         """Advances a stream's horizon; the audit events' horizon is also that of the applications."""
@@ -173,7 +173,7 @@ class Auditor:
         now_ms, status, last = _now_ms(), query.status, query.lastProgress
         waiting = not status["isTriggerActive"] and not status["isDataAvailable"]
         if waiting and str(status["message"]).startswith("Waiting") and last is not None:
-            # It looked for something new within the last interval, and there was nothing.
+            # It polled its source within the last interval and found no new data.
             return now_ms - interval_ms(self._config.trigger.interval)
         return (caught_up_ms(json.loads(last.json)) or 0) if last is not None else 0
 
@@ -263,9 +263,9 @@ def add_consumer_event(ledger: Ledger, config: AuditConfig, event: ConsumerEvent
 
 def _tier_counts(
     config: AuditConfig, tier: TierConfig, event: ConsumerEvent
-) -> tuple[list[Counted], Counter[tuple[str, int]]]:
+) -> tuple[list[CountRow], Counter[tuple[str, int]]]:
     wanted = config.topics if tier.topics is None else tier.topics
-    rows: list[Counted] = []
+    rows: list[CountRow] = []
     rejected: Counter[tuple[str, int]] = Counter()
     for receipt in event.receipts:
         topic = receipt.topic.removeprefix(tier.topic_prefix)
@@ -277,21 +277,21 @@ def _tier_counts(
     for name, records in event.unaudited.items():
         topic = name.removeprefix(tier.topic_prefix)
         if records and name.startswith(tier.topic_prefix) and wanted.fits(topic):
-            rows.append(Counted(topic, None, 0, 0, 0, records))
+            rows.append(CountRow(topic, None, 0, 0, 0, records))
     return rows, rejected
 
 
-def _rows(receipt: Receipt, topic: str) -> list[Counted]:
+def _rows(receipt: Receipt, topic: str) -> list[CountRow]:
     """One row per bucket of numbers. The event does not say which numbers were duplicates: the first row
     counts them."""
     bucket, shift = divmod(receipt.first, BITS)
     left, copies = receipt.bits << shift, receipt.received - receipt.bits.bit_count()
-    rows: list[Counted] = []
+    rows: list[CountRow] = []
     while left:
         if bits := left & FULL:
             count = bits.bit_count() + copies
             copies = 0
-            rows.append(Counted(topic, receipt.producer, receipt.start_ms, bucket, bits, count))
+            rows.append(CountRow(topic, receipt.producer, receipt.start_ms, bucket, bits, count))
         left >>= BITS
         bucket += 1
     return rows

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from ottla_pipeline.checkpoints import OffsetRange
+
 STALLED_S = 60.0
 POLL_S = 1.0
 BATCH_MAX = 5_000
@@ -21,15 +23,6 @@ REQUEST_S = 30.0
 
 class ReadStalled(Exception):
     """A partition could not be read to its end offset; the message has the last position."""
-
-
-class OffsetRange(NamedTuple):
-    """A range of offsets of one partition; `end` is exclusive."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
 
 
 class BrokerEvent(NamedTuple):

@@ -1,70 +1,57 @@
-"""The result of the job `compare`: counts by topic and time window, as JSON and as tables.
+"""The comparison of the job `compare`: an audit of finite data with a manifest, by the ids of events.
 
-Called by `jobs.compare`, which counts with Spark. Plain data only, so tests of the verdict need no cluster.
+Called by `jobs.compare`, which gives each id a number in its topic and window, as if one audited producer
+had sent the events of the manifest (`MANIFEST`); other ids belong to a second producer (`NOT_PRODUCED`). So
+the ledger and the verdicts are those of the audit: the manifest acknowledges its numbers, and the tiers are
+compared with them. Plain data only, so tests of the verdict need no cluster.
 
-The produced ids are the reference. For the brokers and for the lake: `missing` are produced ids that the
-tier lacks; `duplicated` are copies beyond the first of any id; `unexpected` are ids that nobody produced.
-The comparison passes if all three are 0 in both tiers and no id was produced twice.
+For the brokers and for the lake: `missing` are produced ids that the tier lacks; `duplicated` are copies
+beyond the first of any id; `unexpected` are ids that are not in the manifest (the audit's `unreported`). The
+comparison passes if all three are 0 in both tiers and no id was produced twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Final
 
 from rich.table import Table
 
+from ottla_pipeline.auditing.events import AuditEvent, WindowCount
+from ottla_pipeline.completeness.ledger import EVENTS, CountRow, Ledger
+from ottla_pipeline.completeness.report import iso, totals
+from ottla_pipeline.completeness.verdicts import TierRule, WindowVerdict, evaluate
 
-@dataclass(slots=True)
-class TierCounts:
-    """The counts of one tier (brokers or lake). `held` counts events, including copies."""
-
-    held: int = 0
-    missing: int = 0
-    duplicated: int = 0
-    unexpected: int = 0
-
-    def add(self, other: TierCounts) -> None:
-        self.held += other.held
-        self.missing += other.missing
-        self.duplicated += other.duplicated
-        self.unexpected += other.unexpected
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.missing or self.duplicated or self.unexpected)
+PRODUCED: Final = "produced"
+TIERS: Final = (PRODUCED, "brokers", "lake")
+MANIFEST: Final = "manifest"
+NOT_PRODUCED: Final = "not in the manifest"
+UNKNOWN_START_MS: Final = 2**62
+"""The start of the window of events whose time is unknown; it is the last one of its topic."""
+_MIN_MS, _MAX_MS = -(2**63), 2**63
 
 
-@dataclass(slots=True)
-class Counts:
-    """The counts of a topic and window, or a sum of them. `produced` counts ids; `repeated`, ids that were
-    produced again."""
-
-    produced: int = 0
-    repeated: int = 0
-    brokers: TierCounts = field(default_factory=TierCounts)
-    lake: TierCounts = field(default_factory=TierCounts)
-
-    def add(self, other: Counts) -> None:
-        self.produced += other.produced
-        self.repeated += other.repeated
-        self.brokers.add(other.brokers)
-        self.lake.add(other.lake)
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.repeated) or self.brokers.differs or self.lake.differs
-
-
-@dataclass(frozen=True, slots=True)
-class WindowCounts:
-    """The counts of one topic in one time window; `start` is ISO 8601 in UTC, or "unknown"."""
-
-    topic: str
-    start: str
-    counts: Counts
+def verdicts_of(counts: Mapping[str, Sequence[CountRow]], window_ms: int) -> list[WindowVerdict]:
+    """The verdicts on all windows, from the counts of each tier. The counts of the manifest are those of its
+    producer's only report; all tiers have been read to their ends."""
+    ledger = Ledger(window_ms, TIERS, forgotten_before_ms=_MIN_MS)
+    sizes: Counter[tuple[str, int]] = Counter()
+    for row in counts[PRODUCED]:
+        sizes[row.topic, row.start_ms] += row.bits.bit_count()
+    windows = (
+        WindowCount(topic, start_ms, size, 0, 0, True, ((0, size - 1),))
+        for (topic, start_ms), size in sizes.items()
+    )
+    ledger.add_events([AuditEvent(MANIFEST, "", 0, 0, window_ms, True, tuple(windows))])
+    for tier in TIERS:
+        ledger.add_counts(tier, counts[tier])
+    for stream in (EVENTS, *TIERS):
+        ledger.reached(stream, _MAX_MS)
+    return evaluate(ledger, dict.fromkeys(TIERS, TierRule(grace_ms=0)), now_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +71,40 @@ class ComparisonReport:
     without an id."""
 
     window_length: str
-    windows: Sequence[WindowCounts]
+    rows: Sequence[WindowVerdict]
     samples: Sequence[Difference] = ()
     without_id: int = 0
 
-    def by_topic(self) -> dict[str, Counts]:
-        sums: dict[str, Counts] = {}
-        for window in self.windows:
-            sums.setdefault(window.topic, Counts()).add(window.counts)
-        return dict(sorted(sums.items()))
+    def by_topic(self) -> dict[str, dict[str, Any]]:
+        return {topic: _counts(rows) for topic, rows in groupby(self.rows, key=lambda row: row.topic)}
 
-    def total(self) -> Counts:
-        total = Counts()
-        for window in self.windows:
-            total.add(window.counts)
-        return total
+    def total(self) -> dict[str, Any]:
+        return _counts(self.rows)
 
-    def differing(self) -> list[WindowCounts]:
-        return [window for window in self.windows if window.counts.differs]
+    def windows(self, *, differing: bool = False) -> list[dict[str, Any]]:
+        """The counts of each topic and window, by default of all windows. The start is ISO 8601 in UTC, or
+        "unknown"."""
+        found = []
+        for (topic, start_ms), group in groupby(self.rows, key=lambda row: (row.topic, row.start_ms)):
+            rows = list(group)
+            start = "unknown" if start_ms == UNKNOWN_START_MS else iso(start_ms, "seconds")
+            if not differing or any(row.differs for row in rows):
+                found.append({"topic": topic, "start": start} | _counts(rows))
+        return found
 
     @property
     def passed(self) -> bool:
-        return not self.differing()
+        return not any(row.differs for row in self.rows)
 
     def to_json(self) -> str:
         """The whole report, with all windows."""
         body: dict[str, Any] = {
             "passed": self.passed,
             "window": self.window_length,
-            "total": asdict(self.total()),
-            "topics": {topic: asdict(counts) for topic, counts in self.by_topic().items()},
+            "total": self.total(),
+            "topics": self.by_topic(),
             "broker_records_without_id": self.without_id,
-            "windows": [{"topic": w.topic, "start": w.start} | asdict(w.counts) for w in self.windows],
+            "windows": self.windows(),
             "differences": [asdict(sample) for sample in self.samples],
         }
         return json.dumps(body, indent=1)
@@ -128,22 +117,37 @@ class ComparisonReport:
             sums.add_row(topic, "all", *cells(counts))
         sums.add_section()
         sums.add_row("all", "all", *cells(self.total()))
-        differing = self.differing()
+        differing = self.windows(differing=True)
         if not differing:
             return [sums]
         windows = counts_table(f"Windows of {self.window_length} that differ ({len(differing)})")
         for window in differing[:most]:
-            windows.add_row(window.topic, window.start, *cells(window.counts))
-        samples = Table(title="Ids that differ, and how often each tier holds them", title_justify="left")
-        for name in ("topic", "id", "produced", "brokers", "lake"):
+            windows.add_row(window["topic"], window["start"], *cells(window))
+        samples = Table(title="Ids that differ, with their copies in each tier", title_justify="left")
+        for name in ("topic", "id", *TIERS):
             samples.add_column(name, justify="left" if name in ("topic", "id") else "right")
         for sample in self.samples[:most]:
-            numbers = (str(number) for number in (sample.produced, sample.brokers, sample.lake))
-            samples.add_row(sample.topic, sample.id, *numbers)
+            samples.add_row(*map(str, asdict(sample).values()))
         return [sums, windows, samples]
 
 
+def _counts(rows: Iterable[WindowVerdict]) -> dict[str, Any]:
+    """The sums of these rows. `produced` counts ids; `repeated`, ids that were produced again; `held`,
+    events including copies."""
+    produced, *others = totals(rows, TIERS).values()
+    found: dict[str, Any] = {"produced": produced["acknowledged"], "repeated": produced["duplicated"]}
+    for tier, counts in zip(TIERS[1:], others, strict=True):
+        found[tier] = {
+            "held": counts["counted"],
+            "missing": counts["missing"],
+            "duplicated": counts["duplicated"],
+            "unexpected": counts["unreported"],
+        }
+    return found
+
+
 def counts_table(title: str) -> Table:
+    """An empty table with the columns of `cells`."""
     table = Table(title=title, title_justify="left")
     table.add_column("topic")
     table.add_column("window")
@@ -153,10 +157,11 @@ def counts_table(title: str) -> Table:
     return table
 
 
-def cells(counts: Counts) -> Iterable[str]:
+def cells(counts: Mapping[str, Any]) -> Iterable[str]:
     """The cells of a `counts_table` row; counts that should be 0 and are not are red."""
-    yield f"{counts.produced:,}" + (f" [red]+{counts.repeated:,}[/]" if counts.repeated else "")
-    for tier in (counts.brokers, counts.lake):
-        yield f"{tier.held:,}"
-        for count in (tier.missing, tier.duplicated, tier.unexpected):
+    yield f"{counts['produced']:,}" + (f" [red]+{counts['repeated']:,}[/]" if counts["repeated"] else "")
+    for tier in TIERS[1:]:
+        held, *differences = counts[tier].values()
+        yield f"{held:,}"
+        for count in differences:
             yield f"[red]{count:,}[/]" if count else "0"

@@ -34,7 +34,7 @@ def dead_letters_of(tier: str) -> str:
 NOTHING: Final = NumberBitmap()
 
 
-class Counted(NamedTuple):
+class CountRow(NamedTuple):
     """Counts of a batch: one producer (None: not audited), topic, window and bucket of numbers."""
 
     topic: str
@@ -46,7 +46,7 @@ class Counted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
+class ProducerEntry:
     """One producer's part of a window: its latest reported counts, and the numbers that each stream held."""
 
     counts: WindowCount | None = None
@@ -73,7 +73,7 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Folded:
+class CompletedWindow:
     """A complete window, reduced to sums. Further records of its producers are duplicates."""
 
     producers: list[str]
@@ -83,11 +83,13 @@ class Folded:
 
 @dataclass(slots=True)
 class Window:
-    entries: dict[str, Entry] = field(default_factory=dict)
+    """One topic and window: the entries of its producers, until it is complete."""
+
+    entries: dict[str, ProducerEntry] = field(default_factory=dict)
     completed_ms: dict[str, int] = field(default_factory=dict)
-    folded: Folded | None = None
+    folded: CompletedWindow | None = None
     rejected: dict[str, int] = field(default_factory=dict)
-    """By tier, of what it holds: what an application found invalid."""
+    """By tier: the records that an application found invalid."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class Ledger:
         self.batches[stream] = batch_id
         return True
 
-    def add_counts(self, tier: str, rows: Iterable[Counted], *, dead_letters: bool = False) -> None:
+    def add_counts(self, tier: str, rows: Iterable[CountRow], *, dead_letters: bool = False) -> None:
         """Adds the counts of one batch of a tier, or of its dead letters."""
         assert tier in self.tiers
         stream = dead_letters_of(tier) if dead_letters else tier
@@ -150,7 +152,7 @@ class Ledger:
                 sums.counted += row.records
                 sums.duplicated += row.records
                 continue
-            entry = window.entries.setdefault(row.producer, Entry())
+            entry = window.entries.setdefault(row.producer, ProducerEntry())
             entry.tiers.setdefault(stream, NumberBitmap()).add(row.bucket, row.bits, row.records)
 
     def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
@@ -159,21 +161,21 @@ class Ledger:
         for event in events:
             self._add_client(event.producer, event)
             if event.window_ms != self.window_ms:
-                continue  # its windows are none of ours; the verdicts name the producer
+                continue  # windows of another length are ignored; `problems` names the producer
             for counts in event.windows:
                 if counts.start_ms < self.forgotten_before_ms:
                     continue
                 window = self.windows.setdefault((counts.topic, counts.start_ms), Window())
                 if window.folded is not None and event.producer in window.folded.producers:
-                    continue  # it was closed, and this is an event read twice
-                entry = window.entries.setdefault(event.producer, Entry())
+                    continue  # the window was complete: this event was read before
+                entry = window.entries.setdefault(event.producer, ProducerEntry())
                 if event.report > entry.report:
                     entry.counts, entry.report = counts, event.report
 
     def add_receipts(
         self,
         event: ConsumerEvent,
-        held: Mapping[str, tuple[list[Counted], Mapping[tuple[str, int], int]]],
+        held: Mapping[str, tuple[list[CountRow], Mapping[tuple[str, int], int]]],
     ) -> None:
         """Adds a consumer's event: for each tier of its application the processed records, and the rejected
         ones by topic and window.
@@ -287,11 +289,13 @@ def _window_to_json(key: tuple[str, int], window: Window) -> list[Any]:
 
 
 def _window_from_json(raw: Sequence[Any]) -> tuple[tuple[str, int], Window]:
-    topic, start_ms, entries, completed_ms, folded, *rejected = raw  # an older ledger has none rejected
+    topic, start_ms, entries, completed_ms, folded, *rejected = raw  # older ledgers lack `rejected`
     window = Window(
         {name: _entry_from_json(*parts) for name, parts in entries.items()},
         completed_ms,
-        Folded(**(folded | {"tiers": {tier: Sums(**sums) for tier, sums in folded["tiers"].items()}}))
+        CompletedWindow(
+            **(folded | {"tiers": {tier: Sums(**sums) for tier, sums in folded["tiers"].items()}})
+        )
         if folded
         else None,
         *rejected,
@@ -299,11 +303,11 @@ def _window_from_json(raw: Sequence[Any]) -> tuple[tuple[str, int], Window]:
     return (topic, start_ms), window
 
 
-def _entry_from_json(counts: dict[str, Any] | None, report: int, tiers: dict[str, Any]) -> Entry:
+def _entry_from_json(counts: dict[str, Any] | None, report: int, tiers: dict[str, Any]) -> ProducerEntry:
     if counts is not None:
         numbers = counts["numbers"]
         counts = counts | {"numbers": None if numbers is None else tuple(tuple(pair) for pair in numbers)}
-    return Entry(
+    return ProducerEntry(
         WindowCount(**counts) if counts is not None else None,
         report,
         {tier: NumberBitmap.from_json(seen) for tier, seen in tiers.items()},

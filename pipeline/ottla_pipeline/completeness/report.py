@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,11 +54,7 @@ class AuditResult:
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Records of each tier, by kind."""
-        totals = {tier: dict.fromkeys(KINDS, 0) for tier in self.horizons_ms}
-        for row in self.rows:
-            for kind in KINDS:
-                totals[row.tier][kind] += getattr(row, kind)
-        return totals
+        return totals(self.rows, self.horizons_ms)
 
     def windows(self) -> dict[str, dict[str, int]]:
         """Windows of each tier, by status."""
@@ -73,6 +69,7 @@ class AuditResult:
         return not same or self.at_ms - other.at_ms >= age_s * 1000
 
     def line(self) -> str:
+        """The verdict and the sums of each tier, in one line."""
         parts = []
         for tier, total in self.totals().items():
             differences = [f"{total[kind]:,} {kind}" for kind in KINDS[2:] if total[kind]]
@@ -108,8 +105,18 @@ class AuditResult:
         }
 
 
-def iso(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def totals(rows: Iterable[WindowVerdict], tiers: Iterable[str]) -> dict[str, dict[str, int]]:
+    """The sums of these rows for each tier, by kind."""
+    found = {tier: dict.fromkeys(KINDS, 0) for tier in tiers}
+    for row in rows:
+        for kind in KINDS:
+            found[row.tier][kind] += getattr(row, kind)
+    return found
+
+
+def iso(at_ms: int, precision: str = "milliseconds") -> str:
+    """A time (epoch ms) in ISO 8601, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def lag_ms(row: WindowVerdict, window_ms: int) -> int | None:
@@ -154,11 +161,11 @@ def html(found: AuditResult) -> str:
 class AuditMetrics(Collector):
     """The latest result as gauges."""
 
-    def __init__(self, latest: Any) -> None:
+    def __init__(self, latest: Callable[[], AuditResult]) -> None:
         self._latest = latest
 
     def collect(self) -> Iterable[Metric]:
-        found: AuditResult = self._latest()
+        found = self._latest()
         records = GaugeMetricFamily(
             "ottla_audit_records", "Records of the windows kept, by tier and kind.", labels=("tier", "kind")
         )

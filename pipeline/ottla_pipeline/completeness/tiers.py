@@ -16,14 +16,14 @@ from pyspark.sql import functions as sf
 
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, EventError, read
 from ottla_pipeline.completeness.config import AuditConfig, TierConfig
-from ottla_pipeline.completeness.ledger import Counted
+from ottla_pipeline.completeness.ledger import CountRow
 from ottla_pipeline.completeness.number_bitmap import BITS
 from ottla_pipeline.config.common import TopicsConfig
-from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.manifest import Manifest
 from ottla_pipeline.lake.parquet_sink import manifest_of
+from ottla_pipeline.lake.rows import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 
 NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 _ALL_FILES: Final = str(2**31 - 1)
@@ -103,21 +103,28 @@ def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
     return spark.readStream.format("kafka").options(**options).load().select("value")
 
 
-def count(records: DataFrame, window_ms: int) -> list[Counted]:
+def count(records: DataFrame, window_ms: int) -> list[CountRow]:
     """The rows of counts of a batch."""
     at_ms = sf.unix_millis(PRODUCED_AT)
+    return count_numbers(records, start_ms=at_ms - at_ms % window_ms, copies=sf.lit(1))
+
+
+def count_numbers(records: DataFrame, *, start_ms: Column, copies: Column) -> list[CountRow]:
+    """The rows of counts of records with the columns `topic`, PRODUCER and PRODUCED_NUMBER. `start_ms` is the
+    start of a record's window; a row of `records` stands for `copies` records."""
     position = (sf.col(PRODUCED_NUMBER) % BITS).cast("int")
     counted = (
         records.select(
             "topic",
             sf.col(PRODUCER).alias("producer"),
-            (at_ms - at_ms % window_ms).alias("start_ms"),
+            start_ms.alias("start_ms"),
             (sf.col(PRODUCED_NUMBER) / BITS).cast("int").alias("bucket"),
             position.alias("position"),
+            copies.alias("copies"),
         )
         .groupBy("topic", "producer", "start_ms", "bucket")
         .agg(
-            sf.count("*").alias("records"),
+            sf.sum("copies").alias("records"),
             sf.bitmap_construct_agg("position").alias("bits"),
             sf.max("position").alias("highest"),
         )
@@ -125,7 +132,7 @@ def count(records: DataFrame, window_ms: int) -> list[Counted]:
         .withColumn("bits", sf.expr("substring(bits, 1, highest div 8 + 1)"))
     )
     return [
-        Counted(
+        CountRow(
             row["topic"],
             row["producer"],
             row["start_ms"] or 0,
@@ -153,7 +160,7 @@ PARQUET_COLUMNS = f"topic STRING, {PRODUCER} STRING, {PRODUCED_AT} TIMESTAMP, {P
 TRIES_MAX = 5
 
 
-def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> list[Counted]:
+def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> list[CountRow]:
     """The counts of all rows of a Parquet lake: all files that its commit log lists at present.
 
     Such a lake has no stream, because a compaction replaces files that were read by a file with the same
@@ -180,10 +187,12 @@ def count_parquet_lake(spark: SparkSession, config: AuditConfig, tier: TierConfi
     raise AssertionError("the last attempt returned or raised")
 
 
-def count_parquet_dead_letters(spark: SparkSession, config: AuditConfig, folders: list[str]) -> list[Counted]:
+def count_parquet_dead_letters(
+    spark: SparkSession, config: AuditConfig, folders: list[str]
+) -> list[CountRow]:
     """The counts of a Parquet lake's dead letters, which compactions do not touch."""
     files = FileSystem(spark)
-    found: list[Counted] = []
+    found: list[CountRow] = []
     for folder in folders:
         if any(name.startswith("topic=") for name in files.names(folder)):
             found += _counted(spark.read.schema(PARQUET_COLUMNS).parquet(folder), config)
@@ -200,5 +209,5 @@ def _paths(files: FileSystem, lake: str, known: Manifest) -> Iterator[str]:
         yield f"{lake}/{file}" if moved else f"{lake}/{staged[file]}"
 
 
-def _counted(rows: DataFrame, config: AuditConfig) -> list[Counted]:
+def _counted(rows: DataFrame, config: AuditConfig) -> list[CountRow]:
     return count(rows.where(wanted(config.topics)), config.window_ms)

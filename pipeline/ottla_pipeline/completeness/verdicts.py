@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ottla_pipeline.completeness.ledger import EVENTS, Entry, Folded, Ledger, Sums, Window
+from ottla_pipeline.completeness.ledger import EVENTS, CompletedWindow, Ledger, ProducerEntry, Sums, Window
 
 COMPLETE: Final = "complete"
 PENDING: Final = "pending"
@@ -84,7 +84,7 @@ class _Sum:
     unreported: int = 0
     open: bool = False
 
-    def add(self, entry: Entry, tier: str) -> None:
+    def add(self, entry: ProducerEntry, tier: str) -> None:
         seen, counts = entry.seen(tier), entry.counts
         self.counted += seen.count
         self.duplicated += seen.duplicated
@@ -116,7 +116,7 @@ def evaluate(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list
         over = bool(found) and all(is_final.values()) and all(row.status == COMPLETE for row in found)
         if over and window.entries and not any(entry.replayable() for entry in window.entries.values()):
             sums = {row.tier: Sums(row.counted, row.duplicated, row.unacknowledged) for row in found}
-            window.folded = Folded(
+            window.folded = CompletedWindow(
                 [*(window.folded.producers if window.folded else ()), *window.entries],
                 found[0].acknowledged,
                 {tier: sums.get(tier) or Sums(0, 0, 0) for tier in ledger.tiers},

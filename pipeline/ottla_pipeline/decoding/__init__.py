@@ -13,8 +13,7 @@ needs a registry, and none needs a cluster:
 Invariants: exactly one of `event` and `reason` is null; a record never fails its batch.
 """
 
-from ottla_pipeline.decoding.formats import AvroFormat, Format, JsonFormat, JsonSchemaFormat
-from ottla_pipeline.decoding.framing import writer_ids
+from ottla_pipeline.decoding.formats import AvroFormat, Format, JsonFormat, JsonSchemaFormat, writer_ids
 from ottla_pipeline.decoding.plans import Plan, decode, plan
 
 __all__ = [

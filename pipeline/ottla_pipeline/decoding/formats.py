@@ -1,4 +1,4 @@
-"""The configured format of a job's records. Plain models: nothing is looked up here.
+"""The formats of records: their configuration (plain models), and the registry's framing of values.
 
     format: {type: json, fields: "id STRING, event_time TIMESTAMP"}
     format: {type: avro}                                   # registry's framing, subject <topic>-value
@@ -7,6 +7,8 @@
 
 The reader schema is `schemaFile` if set, else version `readerVersion` of the subject, else the subject's
 latest version. `subject` may contain `{topic}`.
+
+A framed value has a zero byte, the writer schema's id in four bytes (big-endian), and the encoded value.
 """
 
 from __future__ import annotations
@@ -15,24 +17,25 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from ottla_pipeline.config.common import Model
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True
-    )
+class SchemaUnusable(Exception):
+    """A schema cannot be used to read records; the message says which one and why."""
 
 
-class JsonFormat(_Model):
+class JsonFormat(Model):
     """One JSON object per record; `fields` is Spark DDL. Other fields of the object are ignored."""
 
     type: Literal["json"]
     fields: str = Field(min_length=1)
 
 
-class _Registered(_Model):
+class _Registered(Model):
     framing: Literal["registry", "none"] = "registry"
     subject: str = "{topic}-value"
     reader_version: int | None = Field(default=None, ge=1)
@@ -76,3 +79,38 @@ class JsonSchemaFormat(_Registered):
 
 
 Format = Annotated[JsonFormat | AvroFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+MAGIC = 0
+HEADER_BYTES = 5
+
+NO_VALUE = "no value"
+UNKNOWN_SCHEMA = "unknown schema id"
+NOT_FRAMED = "no schema id: not in the registry's framing"
+
+
+def has_framing(value: Column) -> Column:
+    """Whether a value may have the framing: at least five bytes, the first one zero."""
+    return (sf.length(value) >= HEADER_BYTES) & (sf.hex(sf.substring(value, 1, 1)) == "00")
+
+
+def schema_id(value: Column) -> Column:
+    """The writer schema's id (a long); null if the value has no framing."""
+    return sf.when(has_framing(value), sf.conv(sf.hex(sf.substring(value, 2, 4)), 16, 10).cast("long"))
+
+
+def framed_body(value: Column) -> Column:
+    """The bytes after the id."""
+    return sf.substring(value, HEADER_BYTES + 1, 2**31 - 1)
+
+
+def writer_ids(records: DataFrame) -> dict[str, set[int]]:
+    """By topic, the schema ids of these records (an empty set for a topic without framed values).
+
+    This reads the records once: persist them if they are read again.
+    """
+    found = records.select("topic", schema_id(sf.col("value")).alias("id")).distinct().collect()
+    ids: dict[str, set[int]] = {}
+    for row in found:
+        ids.setdefault(row["topic"], set()).update(() if row["id"] is None else (row["id"],))
+    return ids

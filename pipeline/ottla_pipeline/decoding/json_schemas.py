@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+from ottla_pipeline.decoding.formats import SchemaUnusable
 
 _FORMATS: Mapping[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
 _SIMPLE: Mapping[str, DataType] = {

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ottla_pipeline.decoding.framing import NO_VALUE
+from ottla_pipeline.decoding.formats import NO_VALUE
 
 CORRUPT = "_corrupt_record"
 NOT_JSON = "not JSON"

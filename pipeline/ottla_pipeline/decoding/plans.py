@@ -1,7 +1,7 @@
 """Decoding plans: all that is needed to decode a batch of one format, and the decoding itself.
 
 Called by jobs: `plan` (uses the registry), then `decode` (pure). Streams without `foreachBatch` plan once,
-with `registered_ids`, and again when they meet a reason that begins with `framing.UNKNOWN_SCHEMA`.
+with `registered_ids`, and again when they meet a reason that begins with `formats.UNKNOWN_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructType
 
 from ottla.client.registry import NotRegistered, Schema, Version
-from ottla_pipeline.decoding import avro_schemas, avro_values, framing, json_schemas, json_values
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from ottla_pipeline.decoding.formats import AvroFormat, JsonFormat, JsonSchemaFormat
+from ottla_pipeline.decoding import avro, formats, json_schemas, json_values
+from ottla_pipeline.decoding.formats import AvroFormat, JsonFormat, JsonSchemaFormat, SchemaUnusable
 
 BARE = 0  # the place of the only schema, where there is no framing
 _TYPES = {"avro": "AVRO", "jsonSchema": "JSON"}
@@ -72,12 +71,12 @@ def plan(
         raise SchemaUnusable(str(error)) from error
     references: dict[str, str] = {}
     if text is None:
-        assert registry is not None, "formats: without a registry there is a schema file"
+        assert registry is not None, "without a registry there is a schema file"
         text, references = _latest(registry, form, topic)
     if isinstance(form, AvroFormat):
-        avro_values.set_decoder_limits(spark)
-        reader = avro_schemas.inline_references(text, references)
-        fields = avro_values.struct_of(spark, reader)
+        avro.set_decoder_limits(spark)
+        reader = avro.inline_references(text, references)
+        fields = avro.struct_of(spark, reader)
     else:
         reader = text
         fields = json_schemas.struct_of(text, references)
@@ -90,7 +89,7 @@ def plan(
         except SchemaUnusable as error:
             problems[number] = f"schema id {number}: {error}"
         except NotRegistered:
-            problems[number] = f"{framing.UNKNOWN_SCHEMA} {number}"
+            problems[number] = f"{formats.UNKNOWN_SCHEMA} {number}"
     return Plan(form.type, fields, reader, framed, writers, problems)
 
 
@@ -116,27 +115,27 @@ def decode(records: DataFrame, how: Plan, strings: Sequence[str] = ()) -> DataFr
         return json_values.decode_json(records, sf.col("value"), how.fields, strings)
     if how.kind == "avro":
         if not how.framed:
-            return avro_values.decode_bare(records, how.reader, how.fields)
+            return avro.decode_bare(records, how.reader, how.fields)
         texts = {number: writer for number, (writer, _) in how.writers.items()}
-        return avro_values.decode_framed(records, how.reader, how.fields, texts, how.problems)
+        return avro.decode_framed(records, how.reader, how.fields, texts, how.problems)
     return _decode_json_schema(records, how, strings)
 
 
 def _decode_json_schema(records: DataFrame, how: Plan, strings: Sequence[str]) -> DataFrame:
     value = sf.col("value")
-    number = framing.schema_id(value) if how.framed else sf.lit(BARE).cast("long")
-    body = framing.body(value) if how.framed else value
+    number = formats.schema_id(value) if how.framed else sf.lit(BARE).cast("long")
+    body = formats.framed_body(value) if how.framed else value
     validate = sf.udf(json_schemas.Validation(how.writers), StringType())
     with_id = records.withColumns({"_id": number, "_body": body})
     validated = with_id.withColumn("_invalid", validate(sf.col("_body"), sf.col("_id")))
     # `reason` is now that of the JSON body; reasons of the framing and the schema take precedence.
     parsed = json_values.decode_json(validated, sf.col("_body"), how.fields, strings)
     identity = sf.col("_id")
-    reason = sf.when(value.isNull(), framing.NO_VALUE).when(identity.isNull(), framing.NOT_FRAMED)
+    reason = sf.when(value.isNull(), formats.NO_VALUE).when(identity.isNull(), formats.NOT_FRAMED)
     for each, problem in sorted(how.problems.items()):
         reason = reason.when(identity == each, problem)
     known = identity.isin(*how.writers) if how.writers else sf.lit(False)
-    reason = reason.when(~known, sf.concat(sf.lit(f"{framing.UNKNOWN_SCHEMA} "), identity.cast("string")))
+    reason = reason.when(~known, sf.concat(sf.lit(f"{formats.UNKNOWN_SCHEMA} "), identity.cast("string")))
     reason = reason.when(sf.col("_invalid").isNotNull(), sf.col("_invalid")).otherwise(sf.col("reason"))
     with_reason = parsed.withColumn("reason", reason)
     return with_reason.withColumn("event", sf.when(sf.col("reason").isNull(), sf.col("event"))).drop(
@@ -167,8 +166,8 @@ def _writer(
 ) -> tuple[str, Mapping[str, str]]:
     text, references = _text(registry, registry.schema(number), form.type, "it")
     if isinstance(form, AvroFormat):
-        text, references = avro_schemas.inline_references(text, references), {}
-        problem = avro_values.check_writer(spark, text, reader)
+        text, references = avro.inline_references(text, references), {}
+        problem = avro.check_writer(spark, text, reader)
         if problem is not None:
             raise SchemaUnusable(problem)
     else:

@@ -11,21 +11,21 @@ its dead letters, by topic, partition and offset, are skipped, so it can be run 
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 
 import click
 from confluent_kafka import Consumer, TopicPartition
 
+from ottla_pipeline.checkpoints import Checkpoint, Offsets, read_ranges
 from ottla_pipeline.errors import JobStartError
-from ottla_pipeline.lake import reprocessing, session
+from ottla_pipeline.jobs.lake import SESSION as LAKE_SESSION
+from ottla_pipeline.jobs.lake import open_lake
+from ottla_pipeline.lake import reprocessing
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.reprocessing import Offsets
-from ottla_pipeline.lake.session import open_lake
 from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
-SESSION = session.SESSION
+SESSION = LAKE_SESSION
 REQUEST_S = 60.0
 
 
@@ -63,41 +63,29 @@ def run(context: JobContext, config: LakeConfig) -> int:
     """Runs the backfill once."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
-    limits = reprocessing.processed_offsets(lake.files, config.checkpoint)
-    topics = context.params["topic"] or sorted(limits)
-    unknown = sorted(set(topics) - set(limits))
-    if unknown:
-        raise JobStartError(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(limits))}")
-    numbers = {str(number) for number in context.params["partition"]}
-    wanted = {t: {n: at for n, at in limits[t].items() if not numbers or n in numbers} for t in topics}
+    processed = Checkpoint(lake.files, config.checkpoint).processed_offsets()
+    if processed is None:
+        raise JobStartError(f"{config.checkpoint}: the lake job has completed no batch yet; run it first")
+    known = {topic for topic, _ in processed}
+    topics, numbers = set(context.params["topic"]) or known, set(context.params["partition"])
+    if unknown := sorted(topics - known):
+        raise JobStartError(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(known))}")
+    wanted = {
+        (topic, number): at
+        for (topic, number), at in processed.items()
+        if topic in topics and (not numbers or number in numbers)
+    }
     starts, ends = bounds(config, wanted, context.params["first"], context.params["end"])
-    starts, ends = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(ends, limits))
-    if not ends:
+    ranges = reprocessing.backfill_ranges(starts, ends, processed)
+    if not ranges:
         context.echo("the lake job has read no records of this range")
         return 0
-    options = {
-        **config.kafka.spark_options(),
-        "subscribe": ",".join(sorted(ends)),
-        "startingOffsets": json.dumps(whole(starts, limits, limits)),
-        "endingOffsets": json.dumps(whole(ends, limits, limits)),
-        "includeHeaders": "true",
-        "failOnDataLoss": "true",
-    }
-    records = context.spark.read.format("kafka").options(**options).load()
-    landed = reprocessing.backfill(lake, records)
-    held = sum(end - starts[topic][number] for topic, each in ends.items() for number, end in each.items())
+    landed = reprocessing.backfill(lake, read_ranges(context.spark, config.kafka.spark_options(), ranges))
+    offsets = sum(each.end - each.start for each in ranges)
     context.echo(
-        f"{held:,} offsets read: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
+        f"{offsets:,} offsets read: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
     )
     return 0
-
-
-def whole(offsets: Offsets, like: Offsets, default: Offsets) -> Offsets:
-    """Offsets with an entry for each partition, as Spark's source requires; missing ones take the default."""
-    return {
-        topic: {number: offsets[topic].get(number, default[topic][number]) for number in like[topic]}
-        for topic in offsets
-    }
 
 
 def bounds(
@@ -109,13 +97,11 @@ def bounds(
     starts: Offsets = {}
     ends: Offsets = {}
     try:
-        for topic, numbers in wanted.items():
-            for number, reached in numbers.items():
-                low, high = consumer.get_watermark_offsets(TopicPartition(topic, int(number)), REQUEST_S)
-                begin = _offset(consumer, topic, int(number), first, high)
-                until = reached if end is None else _offset(consumer, topic, int(number), end, high)
-                starts.setdefault(topic, {})[number] = max(low, begin)
-                ends.setdefault(topic, {})[number] = min(high, until)
+        for (topic, number), processed in wanted.items():
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), REQUEST_S)
+            until = processed if end is None else _offset(consumer, topic, number, end, high)
+            starts[topic, number] = max(low, _offset(consumer, topic, number, first, high))
+            ends[topic, number] = min(high, until)
     finally:
         consumer.close()
     return starts, ends

@@ -5,7 +5,8 @@
 For finite data with a manifest, where every event has an id that is unique in its topic. Three sets of ids
 are read in independent ways: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for each
 acknowledged event), the brokers (with confluent-kafka, see `completeness.broker_reader`), and the lake (its
-files as any reader sees them, not the lake job's commit log). Spark joins them, so their size is not limited.
+files as any reader sees them, not the lake job's commit log). Spark joins them, so their size is not limited,
+and numbers the ids; they are counted and compared like the audit's records (`completeness.comparison`).
 The audit job (`jobs.audit`) covers continuous streams.
 
 Exit status: 0 if every id is exactly once in both, 1 on any difference, 2 if the comparison could not run.
@@ -15,33 +16,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 from pydantic import Field
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 from rich.console import Console
 
+from ottla_pipeline.checkpoints import OffsetRange
 from ottla_pipeline.completeness import broker_reader
 from ottla_pipeline.completeness.comparison import (
+    MANIFEST,
+    NOT_PRODUCED,
+    PRODUCED,
+    TIERS,
+    UNKNOWN_START_MS,
     ComparisonReport,
-    Counts,
     Difference,
-    TierCounts,
-    WindowCounts,
+    verdicts_of,
 )
+from ottla_pipeline.completeness.config import interval_ms
+from ottla_pipeline.completeness.tiers import count_numbers
 from ottla_pipeline.config.common import Interval, JobConfig, TopicName
 from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake.rows import PRODUCED_NUMBER, PRODUCER
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import DELTA_SETTINGS
 
 COLUMNS = "topic STRING, id STRING, time STRING"
 SAMPLES = 20
-TIERS = ("produced", "brokers", "lake")
 
 
 class CompareConfig(JobConfig):
@@ -50,7 +57,7 @@ class CompareConfig(JobConfig):
 
     JOB: ClassVar[str] = "compare"
 
-    checkpoint: str = ""  # of no use here: nothing is streamed
+    checkpoint: str = ""  # not used: the job has no stream
     manifest: Annotated[str, Field(min_length=1)]
     lake: Annotated[str, Field(min_length=1)]
     topics: list[TopicName] | None = None
@@ -89,11 +96,9 @@ def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) ->
     wanted = broker_reader.offset_ranges(bootstrap, topics, options)
     id_field, time_field = config.id_field, config.time_field
 
-    def read(parts: Iterable[broker_reader.OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
+    def read(parts: Iterable[OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
         for part in parts:
-            yield from broker_reader.read_range(
-                broker_reader.OffsetRange(*part), bootstrap, id_field, time_field, options
-            )
+            yield from broker_reader.read_range(OffsetRange(*part), bootstrap, id_field, time_field, options)
 
     if not wanted:
         return timed(spark.createDataFrame([], COLUMNS), "brokers")
@@ -107,7 +112,7 @@ def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> Da
     if files.exists(f"{config.lake}/_delta_log"):
         events = spark.read.format("delta").load(config.lake)
     elif any(path.endswith(".parquet") for path in files.walk(config.lake)):
-        # Named, the columns need not be looked up in every footer; topic and date come with the folders.
+        # With a schema, Spark does not read every footer; topic and date are in the names of the folders.
         events = spark.read.schema(f"`{identity}` STRING, `{time}` TIMESTAMP").parquet(config.lake)
     else:
         return timed(spark.createDataFrame([], COLUMNS), "lake")
@@ -126,46 +131,24 @@ def copies(tiers: DataFrame) -> DataFrame:
     )
 
 
-def differs() -> Any:
+def differs() -> Column:
     """A condition on a row of `copies`: the id is not exactly once in every tier."""
     return (sf.col("produced") != 1) | (sf.col("brokers") != 1) | (sf.col("lake") != 1)
 
 
-def by_window(held_copies: DataFrame, window: str) -> DataFrame:
-    """Counts by topic and time window, with the column names that `counts_of` expects."""
-
-    def over(tier: str) -> list[Any]:
-        count, expected = sf.col(tier), sf.col("produced") > 0
-        return [
-            sf.sum(count).alias(f"{tier}_held"),
-            sf.count_if(expected & (count == 0)).alias(f"{tier}_missing"),
-            sf.sum(sf.greatest(count - 1, sf.lit(0))).alias(f"{tier}_duplicated"),
-            sf.count_if(~expected & (count > 0)).alias(f"{tier}_unexpected"),
-        ]
-
-    start = sf.date_format(sf.window("time", window)["start"], "yyyy-MM-dd'T'HH:mm:ss'Z'")
-    # `window` drops rows without a time, which would hide them from the audit.
-    known = held_copies.where(sf.col("time").isNotNull()).withColumn("start", start)
-    unknown = held_copies.where(sf.col("time").isNull()).withColumn("start", sf.lit("unknown"))
-    return (
-        known.unionByName(unknown)
-        .groupBy("topic", "start")
-        .agg(
-            sf.count_if(sf.col("produced") > 0).alias("produced_ids"),
-            sf.sum(sf.greatest(sf.col("produced") - 1, sf.lit(0))).alias("repeated"),
-            *over("brokers"),
-            *over("lake"),
-        )
-        .orderBy("topic", "start")
+def numbered(counted: DataFrame, window_ms: int) -> DataFrame:
+    """The rows of `copies` with the id's number in its topic and window, as records of an audited producer
+    have it: `start_ms` of the window, producer, number."""
+    at_ms = sf.unix_millis("time")
+    start_ms = sf.when(sf.year("time").between(1, 9999), at_ms - sf.pmod(at_ms, sf.lit(window_ms)))
+    rows = counted.withColumns(
+        {
+            "start_ms": sf.coalesce(start_ms, sf.lit(UNKNOWN_START_MS)),
+            PRODUCER: sf.when(sf.col(PRODUCED) > 0, MANIFEST).otherwise(NOT_PRODUCED),
+        }
     )
-
-
-def counts_of(row: Row) -> Counts:
-    brokers, lake = (
-        TierCounts(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
-        for tier in ("brokers", "lake")
-    )
-    return Counts(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
+    order = Window.partitionBy("topic", PRODUCER, "start_ms").orderBy("id")
+    return rows.withColumn(PRODUCED_NUMBER, sf.row_number().over(order) - 1)
 
 
 def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
@@ -185,19 +168,22 @@ def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
         raise ManifestUnusable(f"{config.manifest} has no events, and the configuration names no topics")
     brokers = in_brokers(spark, config, topics).persist()
     tiers = manifest.unionByName(brokers).unionByName(in_lake(spark, config, topics))
-    counted = copies(tiers).persist()
+    window_ms = interval_ms(config.window)
+    counted = numbered(copies(tiers), window_ms).persist()
     try:
-        windows = [
-            WindowCounts(row["topic"], row["start"], counts_of(row))
-            for row in by_window(counted, config.window).collect()
-        ]
+        counts = {
+            tier: count_numbers(
+                counted.where(sf.col(tier) > 0), start_ms=sf.col("start_ms"), copies=sf.col(tier)
+            )
+            for tier in TIERS
+        }
         first = counted.where(differs()).orderBy("topic", "id").limit(SAMPLES).collect()
         without_id = brokers.where(sf.col("id").isNull()).count()
     finally:
         for frame in (manifest, brokers, counted):
             frame.unpersist()
     samples = [Difference(r["topic"], r["id"], r["produced"], r["brokers"], r["lake"]) for r in first]
-    return ComparisonReport(config.window, windows, samples, without_id)
+    return ComparisonReport(config.window, verdicts_of(counts, window_ms), samples, without_id)
 
 
 def show(report: ComparisonReport, console: Console) -> None:
@@ -221,6 +207,6 @@ def run(context: JobContext, config: CompareConfig) -> int:
         path.write_text(found.to_json())
     console = Console()
     if not console.is_terminal:
-        console.width = 140  # nothing wrapped or cut in a log
+        console.width = 140  # wide enough for the tables in a log
     show(found, console)
     return 0 if found.passed else 1

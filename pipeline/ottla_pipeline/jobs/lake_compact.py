@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ottla_pipeline.lake import compaction, session
+from ottla_pipeline.jobs.lake import SESSION as LAKE_SESSION
+from ottla_pipeline.jobs.lake import open_lake
+from ottla_pipeline.lake import compaction
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
-from ottla_pipeline.lake.session import open_lake
 from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
-SESSION = session.SESSION
+SESSION = LAKE_SESSION
 
 
 def run(context: JobContext, config: LakeConfig) -> int:

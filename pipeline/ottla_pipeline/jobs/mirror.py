@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.connectivity import check_reachable
+from ottla_pipeline.errors import check_reachable
 from ottla_pipeline.mirroring.config import MirrorConfig, seconds
 from ottla_pipeline.mirroring.groups import GroupFilter, GroupSync, GroupSyncThread, Offsets
 from ottla_pipeline.mirroring.target import syncs_topic
@@ -40,13 +40,13 @@ from ottla_pipeline.running import JobContext
 
 CONFIG = MirrorConfig
 SESSION: Final[Mapping[str, str]] = {
-    # Two attempts at the same partition at once would fence each other for ever.
+    # Two concurrent attempts at the same partition would fence each other without end.
     "spark.speculation": "false",
 }
 ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS: Final = "1000"
-"""So many records of a megabyte fit into the two gigabytes that an Arrow column can hold; Spark's default is
-ten times as many. A configuration may say otherwise."""
+"""This number of records of a megabyte fits into the two gigabytes of an Arrow column; Spark's default is ten
+times as high. A configuration overrides it."""
 SYNCS_SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "message.timestamp.type": "CreateTime",
@@ -94,10 +94,10 @@ def mirror_batch(
 
     def mirror(records: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        # The batch was planned before: every partition that it has is among those that there are now.
-        facts = topics.refresh()
+        # The batch was planned before, so all its partitions exist now.
+        mirrored = topics.refresh()
         columns = records.withColumn("timestamp", sf.unix_millis("timestamp")).select(*COLUMNS)
-        rows = columns.mapInArrow(mirror_partition(target, facts, dict(owners)), REPORT_SCHEMA).collect()
+        rows = columns.mapInArrow(mirror_partition(target, mirrored, dict(owners)), REPORT_SCHEMA).collect()
         owners.update({(row["topic"], row["partition"]): row["worker"] for row in rows})
         metrics.add(rows, time.time())
         context.echo(batch_summary(batch_id, rows, time.monotonic() - began))
@@ -125,7 +125,7 @@ def wanted_topics(context: JobContext, config: MirrorConfig) -> Callable[[str], 
     jvm = context.spark._jvm
     assert jvm is not None
     matches = jvm.java.util.regex.Pattern.matches
-    pattern = config.names.source_pattern(str(config.topic_pattern))
+    pattern = config.replication_policy.source_pattern(str(config.topic_pattern))
     return cache(lambda topic: bool(matches(pattern, topic)))
 
 
@@ -154,7 +154,7 @@ def topics_of(context: JobContext, config: MirrorConfig) -> TopicSync:
     return TopicSync(
         config.kafka.librdkafka(),
         config.target.librdkafka(),
-        config.names,
+        config.replication_policy,
         wanted_topics(context, config),
         replication_factor=made.replication_factor,
         not_copied=made.not_copied,
@@ -178,7 +178,7 @@ def start_group_sync(
         try:
             return bool(query.isActive)
         except (PySparkException, Py4JError, OSError):
-            return False  # the session has ended before us
+            return False  # the session has ended
 
     def passed(done: Mapping[str, Offsets]) -> None:
         metrics.offsets.inc(sum(len(offsets) for offsets in done.values()))
@@ -189,6 +189,6 @@ def start_group_sync(
         config.target.librdkafka(),
         syncs_topic(config.mirror),
         wanted,
-        lambda: topics.facts,
+        lambda: topics.mirrored,
     )
     GroupSyncThread(sync, active, seconds(config.groups.interval), context.echo, passed).start()

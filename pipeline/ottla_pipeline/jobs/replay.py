@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import click
 
-from ottla_pipeline.lake import reprocessing, session
+from ottla_pipeline.jobs.lake import SESSION as LAKE_SESSION
+from ottla_pipeline.jobs.lake import open_lake
+from ottla_pipeline.lake import reprocessing
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.session import open_lake
 from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
-SESSION = session.SESSION
+SESSION = LAKE_SESSION
 PARAMS = (
     click.Option(
         ["--reason"],

@@ -30,7 +30,7 @@ from ottla_pipeline.lake.manifest import COMMITS, SNAPSHOT
 STAGING = "_staging"
 REPLAYED = "_replayed"
 FORMAT = 2
-# So many of the newest batches keep their commit when the log is folded: Spark may run the last again.
+# This number of newest batches keep their commits at a snapshot: Spark may run the last batch again.
 COMMITS_KEPT = 10
 
 
@@ -164,7 +164,7 @@ class CommitLog:
         for move in commit.moves:
             if self.files.exists(move.target):
                 continue
-            if not self.files.exists(move.source):  # it was there, and a later change stands for it
+            if not self.files.exists(move.source):  # it was published, and a later change replaced it
                 assert move.target in self._removed(), f"{commit.name}: {move.source} is gone"
                 continue
             directory = move.target.rpartition("/")[0]
@@ -201,7 +201,7 @@ class CommitLog:
         """
         names = self.names()
         number, before = self._snapshot()
-        self._drop(number, before["covers"])  # a fold may have been killed
+        self._drop(number, before["covers"])  # completes a snapshot whose process was killed
         kept = {*[name for name in names if name.isdecimal()][-COMMITS_KEPT:], *self._newest_names()}
         old = [name for name in names if name not in kept and name not in before["covers"]]
         if not old:

@@ -36,7 +36,7 @@ from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
 
 KIND = "compaction"
-# No partition's small files are made into more than this, nor is more rewritten by one commit.
+# Limits of the bytes that are rewritten in one partition, and by one commit.
 PARTITION_BYTES_MAX = 1 << 30
 COMMIT_BYTES_MAX = 8 << 30
 
@@ -53,7 +53,7 @@ class Compacted:
     after: int
 
 
-def choose(sizes: Mapping[str, int], wanted: Compaction) -> list[str]:
+def choose_files(sizes: Mapping[str, int], wanted: Compaction) -> list[str]:
     """The files (by path, with their sizes) to rewrite: the small ones, in folders that have enough of
     them."""
     folders: dict[str, list[str]] = {}
@@ -87,8 +87,8 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     log.recover()
     live = [f"{log.lake}/{file}" for file in lake.manifest().files()]
     crowded = _crowded(live, wanted.min_files)
-    # A file that is committed and not yet at its place is left for the next time.
-    chosen = choose({path: files.size(path) for path in crowded if files.exists(path)}, wanted)
+    # A file that is committed and not yet at its target is left for the next compaction.
+    chosen = choose_files({path: files.size(path) for path in crowded if files.exists(path)}, wanted)
     if not chosen:
         log.write_snapshot()
         return Compacted(0, 0)

@@ -38,24 +38,25 @@ class Compaction(Model):
     min_files: Annotated[int, Field(ge=2)] = 4
 
 
-class _Sink(Model):
+class _SinkConfig(Model):
     path: Path
     dead_letters: Path | None = None
     writers_per_folder: Annotated[int, Field(ge=1)] = 1
-    """So many tasks, and files, of a batch for each date and topic: more where one topic is most of all."""
+    """Number of tasks, and files, of a batch for each date and topic; more than 1 helps where one topic has
+    most of the records."""
 
     @property
     def dead_letters_path(self) -> str:
         return self.dead_letters or f"{self.path.rstrip('/')}-dead-letters"
 
 
-class ParquetSink(_Sink):
+class ParquetSinkConfig(_SinkConfig):
     """One table, by event date and topic, with a commit log beside its files."""
 
     type: Literal["parquet"]
 
 
-class DeltaSink(_Sink):
+class DeltaSinkConfig(_SinkConfig):
     """A Delta table for each topic below `path`; or one for all of them, at `path`."""
 
     type: Literal["delta"]
@@ -71,7 +72,7 @@ class LakeConfig(JobConfig):
     format: Format
     registry: RegistryConfig | None = None
     event: EventConfig = EventConfig()
-    sink: Annotated[ParquetSink | DeltaSink, Field(discriminator="type")]
+    sink: Annotated[ParquetSinkConfig | DeltaSinkConfig, Field(discriminator="type")]
     compaction: Compaction = Compaction()
     min_offsets_per_trigger: Annotated[int, Field(ge=1)] | None = None
     max_trigger_delay: Interval | None = None

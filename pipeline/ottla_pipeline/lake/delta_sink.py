@@ -18,14 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
+from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake import rows, schema_evolution
-from ottla_pipeline.lake.config import DeltaSink, LakeConfig
+from ottla_pipeline.lake.config import DeltaSinkConfig, LakeConfig
 from ottla_pipeline.lake.rows import TopicPlan
-from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted
 
 APP = "ottla-lake:"
 PLANS = "ottla-plans"
@@ -35,11 +36,12 @@ class DeltaLake:
     """The tables of one lake, as its job and its commands write them."""
 
     def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
-        assert isinstance(config.sink, DeltaSink)
+        assert isinstance(config.sink, DeltaSinkConfig)
         self.spark = spark
         self.files = FileSystem(spark)
         self._config = config
         self._registry = registry
+        self._checkpoint = Checkpoint(self.files, config.checkpoint)
         self._root = self.files.absolute(config.sink.path)
         self._dead = self.files.absolute(config.sink.dead_letters_path)
         self._per_topic = config.sink.tables == "perTopic"
@@ -68,7 +70,7 @@ class DeltaLake:
     def check_owner(self) -> None:
         """Raises JobStartError for tables with batches of another checkpoint: all records would be written
         a second time."""
-        ours = query_id(self.files, self._config.checkpoint)
+        ours = self._checkpoint.query_id()
         for path in self.tables():
             for app in delta_transactions(self.spark, path):
                 owner = app.removeprefix(APP)
@@ -83,8 +85,7 @@ class DeltaLake:
 
     def land(self, records: DataFrame, batch_id: int) -> Landed | None:
         """Writes one batch to each table that lacks it; None if every table has it."""
-        query = query_id(self.files, self._config.checkpoint)
-        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        query = self._checkpoint.running_query_id()
         with persisted(records, self._config) as batch:
             path = f"{self._config.checkpoint}/{PLANS}/{batch_id:010d}.json"
             again = self.files.exists(path)
@@ -151,7 +152,7 @@ class DeltaLake:
             letters = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp"))
             if dead or again:
                 self._append_dead(letters, options)
-            else:  # who reads them need not wait for the first
+            else:  # the table exists for readers before the first dead letter
                 self._make_dead(letters.schema)
         return Landed(events, dead)
 
@@ -178,7 +179,7 @@ class DeltaLake:
     def _make_dead(self, schema: StructType) -> None:
         from delta.tables import DeltaTable
 
-        # As an append would make it: nothing is required.
+        # All columns are nullable, as after an append.
         made = DeltaTable.createIfNotExists(self.spark).location(self._dead).partitionedBy("topic")
         made.addColumns(schema_evolution.merge_structs(StructType(), schema)).execute()
 

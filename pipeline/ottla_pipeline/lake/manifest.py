@@ -81,7 +81,7 @@ def read_with(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Ma
             found = _read(names, text)
         except FileNotFoundError:
             continue
-        # A listing may miss what was renamed while it ran, and then what it stands for is gone, too.
+        # A listing may lack a file that was renamed meanwhile: a new snapshot, whose commits are deleted.
         if _snapshots(_commits(listed())) == _snapshots(names):
             return found
     raise NotALake("the commit log changes faster than it can be read")
@@ -98,7 +98,7 @@ def committed_files(lake: str | Path) -> list[str]:
     for file in found.files():
         path = root / file
         if not path.exists() and file in staged and (root / staged[file]).exists():
-            path = root / staged[file]  # committed, and not yet moved to its place
+            path = root / staged[file]  # committed, and not yet moved to its target
         paths.append(str(path))
     return paths
 
@@ -129,7 +129,7 @@ def _read(names: list[str], text: Callable[[str], str]) -> Manifest:
 
 
 def _change(name: str, raw: dict[str, Any]) -> Change:
-    # The first format had no root in it: there, a staged path begins with the lake's.
+    # The first format lacks the root: there, a staged path begins with it.
     root = raw.get("lake") or next((m["source"].partition("/_staging/")[0] for m in raw["moves"]), "")
     inside = [m for m in raw["moves"] if m["target"].startswith(f"{root}/")]
     return Change(

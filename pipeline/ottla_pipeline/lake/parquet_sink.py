@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
+from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
@@ -26,7 +27,7 @@ from ottla_pipeline.lake import rows, schema_evolution
 from ottla_pipeline.lake.commits import REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.manifest import COMMITS, Manifest, read_with
-from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted
 
 ADDED = "added"
 BATCH = "batch"
@@ -41,11 +42,12 @@ class ParquetLake:
         self.log = CommitLog(self.files, config.sink.path, config.sink.dead_letters_path)
         self._config = config
         self._registry = registry
+        self._checkpoint = Checkpoint(self.files, config.checkpoint)
 
     def check_owner(self) -> None:
         """Raises JobStartError for a lake with batches of another checkpoint: all records would be written
         a second time."""
-        owner, ours = self.log.owner(), query_id(self.files, self._config.checkpoint)
+        owner, ours = self.log.owner(), self._checkpoint.query_id()
         if owner is not None and owner != ours:
             raise JobStartError(
                 f"{self.log.lake} holds batches of another checkpoint (query {owner}); "
@@ -78,8 +80,7 @@ class ParquetLake:
     def _write(
         self, records: DataFrame, kind: str, batch_id: int | None, *, replayed: bool = False
     ) -> Landed:
-        query = query_id(self.files, self._config.checkpoint)
-        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        query = self._checkpoint.running_query_id()
         sequence = self.log.next_sequence()
         name = Commit(query, batch_id, 0, 0, (), kind=kind, sequence=sequence).name
         staged_events, staged_dead = self.log.stage(name)

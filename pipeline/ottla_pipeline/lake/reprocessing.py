@@ -10,16 +10,14 @@ records, which would otherwise be in the lake twice.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from ottla_pipeline.errors import JobStartError
-from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.checkpoints import OffsetRange, Offsets, offset_ranges
 from ottla_pipeline.lake.sink import Lake, Landed
 
 ORIGIN = ["topic", "partition", "offset"]
@@ -73,7 +71,7 @@ def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replaye
         waiting = kept
         origins = lake.origins()
         if origins is not None and tried:
-            # Of a replay that was killed between landing and marking.
+            # Added by a replay that was killed before it marked them.
             landed = kept.join(origins, ORIGIN, "left_semi")
             before = landed.count()
             if before:
@@ -85,47 +83,7 @@ def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replaye
         kept.unpersist()
 
 
-Offsets = dict[str, dict[str, int]]  # as Spark writes them: topic → partition → the offset that comes next
-
-
-def processed_offsets(files: FileSystem, checkpoint: str) -> Offsets:
-    """The offsets up to which the lake job has read: the end of its last completed batch. Raises
-    JobStartError if it has completed none."""
-    done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
-    if not done:
-        raise JobStartError(f"{checkpoint}: the lake job has completed no batch yet; run it first")
-    return offsets_of(files.read(f"{checkpoint}/offsets/{max(done)}"))
-
-
-def offsets_of(text: str) -> Offsets:
-    """The offsets in a file of Spark's offset log: a version, metadata, then a line for each source."""
-    found: Offsets = json.loads(text.splitlines()[2])
-    return found
-
-
-def limit_ends(wanted: Mapping[str, Mapping[str, int]], limits: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The end offsets `wanted`, limited to `limits`. A partition without a limit has not been read: it
-    ends at 0."""
-    return {
-        topic: {number: min(end, limits.get(topic, {}).get(number, 0)) for number, end in ends.items()}
-        for topic, ends in wanted.items()
-    }
-
-
-def nonempty_ranges(starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """The partitions whose end is after their start."""
-    kept = {
-        (topic, number)
-        for topic, numbers in ends.items()
-        for number, end in numbers.items()
-        if starts.get(topic, {}).get(number, 0) < end
-    }
-
-    def only(offsets: Offsets) -> Offsets:
-        found = {
-            topic: {number: at for number, at in numbers.items() if (topic, number) in kept}
-            for topic, numbers in offsets.items()
-        }
-        return {topic: numbers for topic, numbers in found.items() if numbers}
-
-    return only(starts), only(ends)
+def backfill_ranges(starts: Offsets, ends: Offsets, limits: Offsets) -> tuple[OffsetRange, ...]:
+    """The ranges between `starts` and `ends`, limited to the offsets that the lake job has processed. A
+    partition without a limit has not been read: it has no range."""
+    return offset_ranges(starts, {where: min(end, limits.get(where, 0)) for where, end in ends.items()})

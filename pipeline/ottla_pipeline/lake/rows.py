@@ -4,6 +4,9 @@ partition.
 Called by both sinks, and by the commands that add records later. Pure column expressions, except `plans_of`,
 which uses the registry and, where a batch may have several schemas, reads the batch once for their ids.
 
+Rows have three columns from the headers of audited producers, so that the audit counts tables and topics
+alike; `completeness.tiers` uses `produced_columns`, too.
+
 A record is an event if it can be decoded, has a non-empty id and a valid time (where the configuration
 names such fields), and fits the table's columns. Every other record is a dead letter with a reason.
 """
@@ -26,20 +29,23 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ottla_pipeline.auditing.events import AT_MS_MAX, PRODUCED_HEADER, PRODUCER_HEADER
 from ottla_pipeline.decoding import Plan, decode, plan, writer_ids
-from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from ottla_pipeline.decoding.formats import JsonFormat
+from ottla_pipeline.decoding.formats import JsonFormat, SchemaUnusable
 from ottla_pipeline.decoding.json_values import not_a
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.lake import schema_evolution
 from ottla_pipeline.lake.config import EventConfig, LakeConfig
 
+PRODUCER = "kafka_producer"  # STRING
+PRODUCED_AT = "kafka_produced_at"  # TIMESTAMP
+PRODUCED_NUMBER = "kafka_produced_number"  # BIGINT
+
 EVENT_DATE = "event_date"
 TOPIC = "topic"
-# Where a record came from, kept with every event: what an auditor asks for first.
+# The record of each event.
 ORIGIN = ("kafka_partition", "kafka_offset", "kafka_timestamp")
-# By whom and when it was produced, for the audit; null for producers that are not audited.
+# Producer, time and number of the record, for the audit; null for producers that are not audited.
 PRODUCED = (PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 RESERVED = frozenset({EVENT_DATE, TOPIC, *ORIGIN, *PRODUCED})
 DEAD_LETTERS = ("reason", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -172,7 +178,7 @@ def _time(fields: StructType, path: str | None) -> tuple[Column, Column | None]:
     raw = _at(sf.col("event"), path)
     kind = type_at(fields, path)
     if isinstance(kind, LongType):
-        # What is out of this range would end the batch with an overflow.
+        # A time outside this range would end the batch with an overflow.
         time = sf.when(raw.between(*MILLIS), sf.timestamp_millis(raw))
     elif isinstance(kind, StringType):
         time = sf.try_to_timestamp(raw)
@@ -214,3 +220,24 @@ def dead_letters(rows: DataFrame) -> DataFrame:
 
 def _produced() -> list[Column]:
     return [column.alias(name) for name, column in produced_columns(sf.col("headers")).items()]
+
+
+def header(headers: Column, name: str) -> Column:
+    """The first value of a header as text; null if the record lacks the header."""
+    return sf.get(sf.filter(headers, lambda one: one["key"] == name), sf.lit(0))["value"].cast("string")
+
+
+def produced_columns(headers: Column) -> dict[str, Column]:
+    """The three columns, by name, from Spark's `headers` column (Kafka source with includeHeaders)."""
+    stamp = header(headers, PRODUCED_HEADER)
+    at_ms = sf.split_part(stamp, sf.lit("/"), sf.lit(1)).try_cast("bigint")
+    number = sf.split_part(stamp, sf.lit("/"), sf.lit(2)).try_cast("bigint")
+    producer = header(headers, PRODUCER_HEADER)
+    # All of it or nothing: half a name would count as a record of its own, and a time beyond AT_MS_MAX would
+    # end the batch with an overflow.
+    whole = (sf.length(producer) > 0) & at_ms.between(0, AT_MS_MAX) & (number >= 0)
+    return {
+        PRODUCER: sf.when(whole, producer),
+        PRODUCED_AT: sf.when(whole, sf.timestamp_millis(at_ms)),
+        PRODUCED_NUMBER: sf.when(whole, number),
+    }

@@ -1,11 +1,10 @@
-"""Shared by both sinks: counts of a batch, the id of the checkpoint's query, persisted batches.
+"""Shared by both sinks: the counts of a batch, persisted batches; and their common interface.
 
 Called by the sinks and the jobs.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding.formats import JsonFormat
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.lake.config import DeltaSink, LakeConfig
+from ottla_pipeline.lake.config import DeltaSinkConfig, LakeConfig
 
 OBSERVED_S = 10.0
 EVENTS_MS = 50
@@ -83,16 +82,10 @@ class Lake(Protocol):
     def mark(self, dead: DataFrame) -> None: ...
 
 
-def query_id(files: FileSystem, checkpoint: str) -> str | None:
-    """The id of this checkpoint's query, None before its first start."""
-    path = f"{checkpoint}/metadata"
-    return str(json.loads(files.read(path))["id"]) if files.exists(path) else None
-
-
 @contextmanager
 def persisted(records: DataFrame, config: LakeConfig) -> Iterator[DataFrame]:
     """The batch, persisted (in memory, then on disk) if it is read more than once."""
-    tables = isinstance(config.sink, DeltaSink) and config.sink.tables == "perTopic"
+    tables = isinstance(config.sink, DeltaSinkConfig) and config.sink.tables == "perTopic"
     if isinstance(config.format, JsonFormat) and not tables:
         yield records
         return

@@ -29,8 +29,16 @@ from ottla_pipeline.config.common import (
     Settings,
     TopicsConfig,
 )
-from ottla_pipeline.mirroring.naming import ALIAS, NameRefused, Naming, Policy
-from ottla_pipeline.mirroring.target import Limits, Target, mirror_name, syncs_topic
+from ottla_pipeline.mirroring.target import (
+    ALIAS,
+    Limits,
+    NameRefused,
+    Policy,
+    ReplicationPolicy,
+    Target,
+    mirror_name,
+    syncs_topic,
+)
 
 
 class ClusterConfig(KafkaConfig):
@@ -97,22 +105,24 @@ class MirrorConfig(JobConfig, TopicsConfig):
             raise ValueError(f"source and target have the same alias, {self.target.alias!r}")
         if self.naming.separator in self.kafka.alias + self.target.alias and self.naming.policy == "prefix":
             raise ValueError(f"an alias holds the separator {self.naming.separator!r}")
-        if self.groups is not None and self.names.marks_records:
+        if self.groups is not None and self.replication_policy.marks_records:
             raise ValueError(
                 "groups cannot be carried over between topics that both clusters write to (naming.policy "
                 "identity): a group's offset covers the records of both clusters. Use the "
                 "policy prefix, or, for a mirror in one direction only, naming.provenance: false"
             )
         try:
-            self.names.check_named(self.topics or ())
+            self.replication_policy.check_named(self.topics or ())
         except NameRefused as error:
             raise ValueError(str(error)) from None
         return self
 
     @property
-    def names(self) -> Naming:
+    def replication_policy(self) -> ReplicationPolicy:
         naming = self.naming
-        return Naming(self.kafka.alias, self.target.alias, naming.policy, naming.separator, naming.provenance)
+        return ReplicationPolicy(
+            self.kafka.alias, self.target.alias, naming.policy, naming.separator, naming.provenance
+        )
 
     @property
     def mirror(self) -> str:
@@ -126,7 +136,7 @@ class MirrorConfig(JobConfig, TopicsConfig):
         return Target(
             self.mirror,
             tuple(sorted(in_place(self.target.librdkafka()).items())),
-            self.names,
+            self.replication_policy,
             syncs_topic(self.mirror),
             Limits(limits.max_records, limits.max_bytes, round(seconds(limits.timeout) * 1000)),
         )
@@ -135,7 +145,7 @@ class MirrorConfig(JobConfig, TopicsConfig):
         """Options of Spark's Kafka source: committed records only, with their headers."""
         subscription = self.subscription()
         if self.topic_pattern is not None:
-            subscription = {"subscribePattern": self.names.source_pattern(self.topic_pattern)}
+            subscription = {"subscribePattern": self.replication_policy.source_pattern(self.topic_pattern)}
         return {
             **self.source_options(self),
             **subscription,

@@ -26,9 +26,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from ottla_pipeline.mirroring.syncs import SyncReader
+from ottla_pipeline.mirroring.syncs import OffsetSyncReader
 from ottla_pipeline.mirroring.target import MirroredTopic
-from ottla_pipeline.mirroring.translation import Table
+from ottla_pipeline.mirroring.translation import OffsetSyncStore
 
 REQUEST_S: Final = 30.0
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ CATCH_UP_S: Final = 120.0
 Offsets = dict[tuple[str, int], int]
 """By topic and partition."""
 NOT_ACTIVE: Final = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
-ACTIVE_AFTER_ALL: Final = (
+BECAME_ACTIVE: Final = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.NON_EMPTY_GROUP,
@@ -44,12 +44,12 @@ ACTIVE_AFTER_ALL: Final = (
 
 
 def translated(
-    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, MirroredTopic]
+    source: Mapping[tuple[str, int], int], table: OffsetSyncStore, mirrored: Mapping[str, MirroredTopic]
 ) -> Offsets:
     """A group's offsets on the target, for the mirrored partitions."""
     result: Offsets = {}
     for (topic, partition), offset in source.items():
-        known = facts.get(topic)
+        known = mirrored.get(topic)
         if known is None or offset < 0 or table.lineage(topic, partition) != known.lineage:
             continue
         there = table.translate(topic, partition, offset)
@@ -95,23 +95,23 @@ class GroupSync:
         target: Mapping[str, str],
         syncs: str,
         wanted: GroupFilter,
-        facts: Callable[[], Mapping[str, MirroredTopic]],
+        mirrored: Callable[[], Mapping[str, MirroredTopic]],
     ) -> None:
         self._source = AdminClient(dict(source))
         self._target = AdminClient(dict(target))
-        self._reader = SyncReader(target, syncs)
+        self._reader = OffsetSyncReader(target, syncs)
         self._filter = wanted
-        self._facts = facts
+        self._mirrored = mirrored
 
     def close(self) -> None:
         self._reader.close()
 
     def run(self) -> dict[str, Offsets]:
         """Runs one pass; returns the committed offsets by group."""
-        facts = self._facts()
+        mirrored = self._mirrored()
         here = {group: committed(self._source, group) for group in self._groups()}
         table = self._reader.catch_up(within_s=CATCH_UP_S)
-        wanted = {group: translated(offsets, table, facts) for group, offsets in here.items()}
+        wanted = {group: translated(offsets, table, mirrored) for group, offsets in here.items()}
         wanted = {group: offsets for group, offsets in wanted.items() if offsets}
         done: dict[str, Offsets] = {}
         starts = self._starts({where for offsets in wanted.values() for where in offsets})
@@ -166,11 +166,11 @@ def commit(admin: AdminClient, group: str, offsets: Offsets) -> bool:
             REQUEST_S
         )
     except KafkaException as error:
-        if error.args[0].code() in ACTIVE_AFTER_ALL:
+        if error.args[0].code() in BECAME_ACTIVE:
             return False
         raise
     errors = [where.error for where in answer.topic_partitions if where.error is not None]
-    if any(error.code() not in ACTIVE_AFTER_ALL for error in errors):
+    if any(error.code() not in BECAME_ACTIVE for error in errors):
         raise KafkaException(errors[0])
     return not errors
 

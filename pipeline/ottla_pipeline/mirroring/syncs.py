@@ -1,6 +1,6 @@
 """Reads the topic of offset syncs, which has a record for each of the mirror's transactions.
 
-Called by the group sync, which keeps a `Table` up to date with it, and by the writer if it finds no
+Called by the group sync, which keeps a `OffsetSyncStore` up to date with it, and by the writer if it finds no
 committed position: Kafka deletes a group's offsets after `offsets.retention.minutes` (a week), but no
 record of this topic. It has one partition, so the syncs of a source partition are in order.
 """
@@ -22,31 +22,31 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from ottla_pipeline.mirroring.translation import Sync, SyncKey, Table
+from ottla_pipeline.mirroring.translation import OffsetSync, OffsetSyncKey, OffsetSyncStore
 
 POLL_S = 0.5
 LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 REQUEST_S = 30.0
 CATCH_UP_S = 900.0
-"""As long as a broker lets any transaction be open (transaction.max.timeout.ms)."""
+"""The maximum duration of a transaction (transaction.max.timeout.ms)."""
 
 
 class SyncsUnreadable(Exception):
     """The topic could not be read to its end; the message has the position."""
 
 
-class SyncReader:
+class OffsetSyncReader:
     """Reads the topic incrementally."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
-        self.table = Table()
+        self.table = OffsetSyncStore()
         self._topic = topic
         self._admin = AdminClient(dict(settings))
         self._reached = 0
         self._consumer = Consumer(
             {
                 **settings,
-                "group.id": topic,  # librdkafka asks for one; without commits or membership
+                "group.id": topic,  # librdkafka requires it; there is no membership or commit
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
@@ -67,7 +67,7 @@ class SyncReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def catch_up(self, *, open_too: bool = False, within_s: float = CATCH_UP_S) -> Table:
+    def catch_up(self, *, open_too: bool = False, within_s: float = CATCH_UP_S) -> OffsetSyncStore:
         """The table with everything that is committed now. `open_too` also waits for open transactions, so
         that nothing that was committed before this call is missing."""
         end = self._end(IsolationLevel.READ_UNCOMMITTED if open_too else IsolationLevel.READ_COMMITTED)
@@ -94,7 +94,7 @@ class SyncReader:
         if key and value:
             assert isinstance(key, bytes)
             assert isinstance(value, bytes)
-            self.table.add(SyncKey.decode(key), Sync.decode(value))
+            self.table.add(OffsetSyncKey.decode(key), OffsetSync.decode(value))
 
     def _end(self, isolation: IsolationLevel) -> int:
         where = TopicPartition(self._topic, 0)

@@ -43,10 +43,12 @@ class Writers:
         self.worker = uuid4().hex
         self._open: OrderedDict[tuple[Target, MirroredTopic, int], PartitionWriter] = OrderedDict()
 
-    def get(self, target: Target, facts: MirroredTopic, partition: int, owner: str | None) -> PartitionWriter:
+    def get(
+        self, target: Target, mirrored: MirroredTopic, partition: int, owner: str | None
+    ) -> PartitionWriter:
         """The partition's writer: the open one, if this worker was the last to write the partition, else a
         new one."""
-        key = (target, facts, partition)
+        key = (target, mirrored, partition)
         writer = self._open.pop(key, None)
         if writer is not None and owner != self.worker:
             writer.close()

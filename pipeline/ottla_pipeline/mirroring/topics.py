@@ -24,8 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from ottla_pipeline.errors import JobStartError
-from ottla_pipeline.mirroring.naming import Naming
-from ottla_pipeline.mirroring.target import MirroredTopic
+from ottla_pipeline.mirroring.target import MirroredTopic, ReplicationPolicy
 from ottla_pipeline.mirroring.translation import Lineage
 
 REQUEST_S: Final = 60.0
@@ -81,7 +80,7 @@ def copied(configs: Mapping[str, str], not_copied: Iterable[str] = ()) -> dict[s
 def plan(
     source: Mapping[str, Topic],
     target: Mapping[str, Topic],
-    naming: Naming,
+    naming: ReplicationPolicy,
     *,
     not_copied: Iterable[str] = (),
     sync_configs: bool = True,
@@ -110,13 +109,13 @@ def plan(
 
 
 class TopicSync:
-    """Keeps the target's topics like the source's. `facts` are the mirrored topics, by source name."""
+    """Keeps the target's topics like the source's. `mirrored` are the mirrored topics, by source name."""
 
     def __init__(
         self,
         source: Mapping[str, str],
         target: Mapping[str, str],
-        naming: Naming,
+        naming: ReplicationPolicy,
         wanted: Callable[[str], bool],
         *,
         replication_factor: int = -1,
@@ -136,7 +135,7 @@ class TopicSync:
         self._echo = echo
         self._partition_counts: dict[str, int] = {}
         self._refreshed_at = float("-inf")
-        self.facts: dict[str, MirroredTopic] = {}
+        self.mirrored: dict[str, MirroredTopic] = {}
 
     def refresh(self, now_s: float | None = None) -> Mapping[str, MirroredTopic]:
         """The mirrored topics, after creation and growth on the target. Lists the source's topics each
@@ -144,9 +143,9 @@ class TopicSync:
         now_s = time.monotonic() if now_s is None else now_s
         counts = self._listed()
         if counts != self._partition_counts or now_s - self._refreshed_at >= self._interval_s:
-            self.facts = self._synchronize(list(counts))
+            self.mirrored = self._synchronize(list(counts))
             self._partition_counts, self._refreshed_at = counts, now_s
-        return self.facts
+        return self.mirrored
 
     def ensure(self, topic: str, configs: Mapping[str, str]) -> None:
         """Creates a topic of one partition on the target unless it exists."""
@@ -171,12 +170,12 @@ class TopicSync:
             self._apply(todo)
             target = describe_topics(self._target, there)
         clusters = [admin.list_topics(timeout=REQUEST_S).cluster_id for admin in (self._source, self._target)]
-        facts: dict[str, MirroredTopic] = {}
+        mirrored: dict[str, MirroredTopic] = {}
         for name, topic in source.items():
             here = target[naming.target_topic(name)]
             lineage = Lineage(f"{clusters[0]}/{topic.id}", f"{clusters[1]}/{here.id}")
-            facts[name] = MirroredTopic(name, naming.target_topic(name), lineage, here.message_bytes_max)
-        return facts
+            mirrored[name] = MirroredTopic(name, naming.target_topic(name), lineage, here.message_bytes_max)
+        return mirrored
 
     def _apply(self, todo: Plan) -> None:
         self._create(todo.create)

@@ -1,8 +1,9 @@
 """The translation of source offsets to target offsets.
 
 Pure; called by the writer (`runs_of`: the records of a transaction, from its delivery reports) and by the
-group sync (`Table.translate`). Each transaction writes a `Sync`: runs of records that are consecutive on both
-sides. Syncs are kept in a compacted topic of the target, each under a key of its partition and its *slot*.
+group sync (`OffsetSyncStore.translate`). Each transaction writes an `OffsetSync`: runs of records that are
+consecutive on both sides. Offset syncs are kept in a compacted topic of the target, as in MirrorMaker 2, each
+under a key of its partition and its *slot*.
 
 Slots thin out old syncs: transaction number n has the level "how often does 2 divide n", and each level keeps
 its latest `RING` syncs. So the last 2 · RING transactions are all present, and at a distance of d
@@ -51,7 +52,7 @@ class Lineage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class OffsetSync:
     """The records that one transaction wrote for a partition."""
 
     lineage: Lineage
@@ -72,13 +73,13 @@ class Sync:
         return json.dumps(body, separators=(",", ":")).encode()
 
     @staticmethod
-    def decode(value: bytes) -> Sync:
+    def decode(value: bytes) -> OffsetSync:
         body = json.loads(value)
         runs = tuple(Run(*run) for run in body["runs"])
-        return Sync(Lineage(body["source"], body["target"]), body["number"], body["position"], runs)
+        return OffsetSync(Lineage(body["source"], body["target"]), body["number"], body["position"], runs)
 
 
-class SyncKey(NamedTuple):
+class OffsetSyncKey(NamedTuple):
     """The key of a sync; a newer sync of the same key replaces it."""
 
     topic: str
@@ -89,8 +90,8 @@ class SyncKey(NamedTuple):
         return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
-    def decode(key: bytes) -> SyncKey:
-        return SyncKey(*json.loads(key))
+    def decode(key: bytes) -> OffsetSyncKey:
+        return OffsetSyncKey(*json.loads(key))
 
 
 def slot_of(number: int) -> str:
@@ -142,18 +143,18 @@ def thinned(runs: list[Run], most: int = RUNS_MAX) -> list[Run]:
 @dataclass(slots=True)
 class _Partition:
     lineage: Lineage
-    slots: dict[str, Sync] = field(default_factory=dict)
+    slots: dict[str, OffsetSync] = field(default_factory=dict)
     runs: list[Run] | None = None
     """All runs, sorted; None after a sync was added."""
 
 
-class Table:
+class OffsetSyncStore:
     """The syncs of one mirror, added in the order of its topic."""
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
-    def add(self, key: SyncKey, sync: Sync) -> None:
+    def add(self, key: OffsetSyncKey, sync: OffsetSync) -> None:
         """Adds a record of the topic. Syncs of another lineage are older and are dropped."""
         where = (key.topic, key.partition)
         known = self._partitions.get(where)
@@ -162,7 +163,7 @@ class Table:
         known.slots[key.slot] = sync
         known.runs = None
 
-    def latest(self, topic: str, partition: int) -> Sync | None:
+    def latest(self, topic: str, partition: int) -> OffsetSync | None:
         """The sync of the partition's last transaction."""
         known = self._partitions.get((topic, partition))
         return max(known.slots.values(), key=lambda sync: sync.number) if known else None

@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from ottla_pipeline.connectivity import coordinator_hint
-from ottla_pipeline.mirroring.naming import forwarded_headers
-from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import MirroredTopic, Target
-from ottla_pipeline.mirroring.translation import Lineage, Sync, SyncKey, runs_of, slot_of
+from ottla_pipeline.errors import coordinator_hint
+from ottla_pipeline.mirroring.syncs import OffsetSyncReader
+from ottla_pipeline.mirroring.target import MirroredTopic, Target, forwarded_headers
+from ottla_pipeline.mirroring.translation import Lineage, OffsetSync, OffsetSyncKey, runs_of, slot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,9 +60,9 @@ class Written:
     records: int = 0
     bytes: int = 0
     skipped: int = 0
-    """Written by an earlier attempt."""
+    """Written by an earlier attempt of the task."""
     looped: int = 0
-    """Had passed the target before."""
+    """Skipped, because they came from the target."""
     transactions: int = 0
     produce_s: float = 0.0
     commit_s: float = 0.0
@@ -72,18 +71,18 @@ class Written:
 class PartitionWriter:
     """Writes one partition of one topic; opened on first use, and again after an error."""
 
-    def __init__(self, target: Target, facts: MirroredTopic, partition: int) -> None:
+    def __init__(self, target: Target, mirrored: MirroredTopic, partition: int) -> None:
         self._target = target
-        self._facts = facts
+        self._mirrored = mirrored
         self._partition = partition
         self._producer: Producer | None = None
         self._group: object = None
-        self._position = Position(facts.lineage)
+        self._position = Position(mirrored.lineage)
         self._failed: KafkaError | None = None
 
     @property
     def name(self) -> str:
-        return f"{self._facts.source}-{self._partition}"
+        return f"{self._mirrored.source}-{self._partition}"
 
     def write(self, batches: Sequence[pa.RecordBatch], written: Written) -> None:
         """Writes those of these records that are not on the target yet, in one transaction. Raises
@@ -113,7 +112,7 @@ class PartitionWriter:
 
     def _failure_message(self, error: KafkaError) -> str:
         return (
-            f"{self.name} to {self._facts.target} on {self._target.naming.target}: {error.str()} "
+            f"{self.name} to {self._mirrored.target} on {self._target.naming.target}: {error.str()} "
             f"({error.name()}), {ATTEMPTS} times{coordinator_hint(dict(self._target.settings), error)}"
         )
 
@@ -128,7 +127,7 @@ class PartitionWriter:
                 **settings,
                 "transactional.id": f"{self._target.mirror}/{self.name}",
                 "transaction.timeout.ms": limits.timeout_ms,
-                "batch.size": min(BATCH_BYTES_MAX, self._facts.message_bytes_max),
+                "batch.size": min(BATCH_BYTES_MAX, self._mirrored.message_bytes_max),
                 "message.max.bytes": MESSAGE_BYTES_MAX,
                 "queue.buffering.max.messages": 2 * limits.records_max + 1000,
             }
@@ -151,10 +150,10 @@ class PartitionWriter:
         finally:
             consumer.close()
         found = found or self._position_from_syncs()
-        self._position = resume_position(found, self._facts.lineage, self.name)
+        self._position = resume_position(found, self._mirrored.lineage, self.name)
 
     def _committed(self, consumer: Consumer) -> Position | None:
-        where = TopicPartition(self._facts.target, self._partition)
+        where = TopicPartition(self._mirrored.target, self._partition)
         (found,) = consumer.committed([where], timeout=REQUEST_S)
         if found.error is not None:
             raise KafkaException(found.error)
@@ -162,8 +161,8 @@ class PartitionWriter:
 
     def _position_from_syncs(self) -> Position | None:
         """The position in the syncs, for the case that the group has none or Kafka has deleted it."""
-        with SyncReader(dict(self._target.settings), self._target.syncs) as reader:
-            sync = reader.catch_up(open_too=True).latest(self._facts.source, self._partition)
+        with OffsetSyncReader(dict(self._target.settings), self._target.syncs) as reader:
+            sync = reader.catch_up(open_too=True).latest(self._mirrored.source, self._partition)
         return Position(sync.lineage, sync.position, sync.number + 1) if sync else None
 
     # ------------------------------------------------------------------ writing
@@ -190,16 +189,16 @@ class PartitionWriter:
         for number, batch in enumerate(batches):
             looped += self._produce(batch, sources, reports, last=number == len(batches) - 1)
         if not sources:
-            producer.abort_transaction(REQUEST_S)  # all of them had been there: nothing to write
+            producer.abort_transaction(REQUEST_S)  # all records had passed the target: nothing to write
             written.looped += looped
             return
         self._flush(producer)
         runs = tuple(runs_of(sources, sorted(reports)))
-        sync = Sync(self._facts.lineage, self._position.number, position, runs)
-        key = SyncKey(self._facts.source, self._partition, slot_of(sync.number))
+        sync = OffsetSync(self._mirrored.lineage, self._position.number, position, runs)
+        key = OffsetSyncKey(self._mirrored.source, self._partition, slot_of(sync.number))
         producer.produce(self._target.syncs, sync.encode(), key.encode(), partition=0)
-        following = Position(self._facts.lineage, position, sync.number + 1)
-        where = TopicPartition(self._facts.target, self._partition, position, following.metadata())
+        following = Position(self._mirrored.lineage, position, sync.number + 1)
+        where = TopicPartition(self._mirrored.target, self._partition, position, following.metadata())
         produced = time.monotonic()
         producer.send_offsets_to_transaction([where], self._group, REQUEST_S)
         producer.commit_transaction(REQUEST_S)
@@ -217,7 +216,7 @@ class PartitionWriter:
         """Hands a batch to the producer; returns the number of records that are left out."""
         assert self._producer is not None
         produce, poll = self._producer.produce, self._producer.poll
-        topic, partition, naming = self._facts.target, self._partition, self._target.naming
+        topic, partition, naming = self._mirrored.target, self._partition, self._target.naming
         marks, looped = naming.marks_records, 0
         offsets = batch.column("offset").to_pylist()
         all_headers = headers_of(batch.column("headers"), len(offsets))

@@ -18,12 +18,12 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from ottla_pipeline.registry import access, decisions, errors, formats
+from ottla_pipeline.registry import access, checks, decisions, errors
 from ottla_pipeline.registry.access import Operation
-from ottla_pipeline.registry.bodies import LevelBody, ModeBody, SchemaBody, read
+from ottla_pipeline.registry.bodies import ConfigBody, ModeBody, SchemaBody, read
 from ottla_pipeline.registry.decisions import SchemaRequest
 from ottla_pipeline.registry.errors import Refused
-from ottla_pipeline.registry.records import Entry, as_json, context_of, qualified
+from ottla_pipeline.registry.records import SchemaValue, as_json, context_of, qualified
 from ottla_pipeline.registry.schemas import Schemas
 from ottla_pipeline.registry.state import State
 from ottla_pipeline.registry.store import Store
@@ -59,11 +59,11 @@ class Api:
     # -- Schemas --
 
     async def types(self, request: Request) -> Any:
-        return list(formats.TYPES)
+        return list(checks.TYPES)
 
     async def schemas(self, request: Request) -> Any:
         state, deleted = self.store.state, _flag(request, "deleted")
-        found: list[Entry] = []
+        found: list[SchemaValue] = []
         for subject in sorted(state.subjects):
             if _is_meant(request, subject, ""):
                 versions = state.versions(subject, deleted=deleted)
@@ -147,7 +147,7 @@ class Api:
         deleted = _flag(request, "deleted")
         options = {"deleted": deleted, "normalize": _flag(request, "normalize")}
 
-        def find(state: State, schemas: Schemas) -> Entry | None:
+        def find(state: State, schemas: Schemas) -> SchemaValue | None:
             return decisions.find(state, schemas, subject, wanted, **options)
 
         found = await store.decide(find, _client(request))
@@ -163,7 +163,7 @@ class Api:
     async def register(self, request: Request) -> Any:
         subject, wanted = _subject(request), await _wanted(request)
         normalize, store = _flag(request, "normalize"), self.store
-        entry: Entry = await store.write(
+        entry: SchemaValue = await store.write(
             lambda state, schemas: decisions.register(state, schemas, subject, wanted, normalize=normalize),
             _client(request),
         )
@@ -202,30 +202,30 @@ class Api:
             messages = [str(refusal)]
         return {"is_compatible": not messages, **({"messages": messages} if verbose else {})}
 
-    async def level(self, request: Request) -> Any:
+    async def config(self, request: Request) -> Any:
         subject, state = _scope(request), self.store.state
-        own = state.levels.get(subject)
+        own = state.configs.get(subject)
         if own is not None:
             settings = json.loads(own.settings)
         elif subject is None or _flag(request, "defaultToGlobal"):
             settings = {}
         else:
-            raise errors.no_level_of_its_own(subject)
+            raise errors.config_not_found(subject)
         if subject is None or _flag(request, "defaultToGlobal"):
             settings.setdefault("compatibilityLevel", state.level(subject))
         return settings
 
-    async def set_level(self, request: Request) -> Any:
-        subject, changes = _scope(request), (await read(request, LevelBody)).changes()
+    async def set_config(self, request: Request) -> Any:
+        subject, changes = _scope(request), (await read(request, ConfigBody)).changes()
         settings = await self.store.write(
-            lambda state, _: decisions.set_level(state, subject, changes), _client(request)
+            lambda state, _: decisions.set_config(state, subject, changes), _client(request)
         )
         return {{"compatibilityLevel": "compatibility"}.get(name, name): settings[name] for name in settings}
 
-    async def delete_level(self, request: Request) -> Any:
+    async def delete_config(self, request: Request) -> Any:
         subject = _scope(request)
         return await self.store.write(
-            lambda state, _: decisions.delete_level(state, subject), _client(request)
+            lambda state, _: decisions.delete_config(state, subject), _client(request)
         )
 
     # -- Modes --
@@ -233,7 +233,7 @@ class Api:
     async def mode(self, request: Request) -> Any:
         subject, state = _scope(request), self.store.state
         if subject is not None and subject not in state.modes and not _flag(request, "defaultToGlobal"):
-            raise errors.no_mode_of_its_own(subject)
+            raise errors.mode_not_found(subject)
         return {"mode": state.mode(subject)}
 
     async def set_mode(self, request: Request) -> Any:
@@ -266,7 +266,7 @@ class Api:
     async def cluster(self, request: Request) -> Any:
         return {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": self.store.topic}}}
 
-    def _version(self, request: Request, *, deleted: bool = False) -> Entry:
+    def _version(self, request: Request, *, deleted: bool = False) -> SchemaValue:
         subject, version, state = _subject(request), _version(request), self.store.state
         deleted = deleted or _flag(request, "deleted")
         versions = state.versions(subject, deleted=deleted)
@@ -277,17 +277,17 @@ class Api:
             raise errors.version_not_found(version)
         return found
 
-    async def _in_form(self, request: Request, entry: Entry) -> Entry:
+    async def _in_form(self, request: Request, entry: SchemaValue) -> SchemaValue:
         """A version with its text in the requested form, if its format supports that form."""
         form = request.query_params.get("format", "")
-        if form not in formats.FORMS.get(entry.type, ()):
+        if form not in checks.FORMS.get(entry.type, ()):
             return entry
         text = await self.store.decide(
             lambda state, schemas: schemas.rendered(state, entry, form), _client(request)
         )
         return replace(entry, text=text)
 
-    async def _under_guid(self, request: Request) -> list[Entry]:
+    async def _under_guid(self, request: Request) -> list[SchemaValue]:
         guid = unquote(request.path_params["guid"]).lower()
         found = self.store.state.under_guid(guid)
         if not found:
@@ -297,7 +297,7 @@ class Api:
             raise errors.guid_not_found(guid)
         return _readable(request, found)
 
-    async def _under_id(self, request: Request) -> list[Entry]:
+    async def _under_id(self, request: Request) -> list[SchemaValue]:
         text = request.path_params["id"]
         if not _is_number(text):
             raise errors.Refused(404, f"HTTP 404 Not Found: an id is a number, not '{text}'")
@@ -338,12 +338,12 @@ ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("GET", "/subjects/{subject}/versions/{version}/referencedby", Api.referenced_by),
     ("POST", "/compatibility/subjects/{subject}/versions", Api.check),
     ("POST", "/compatibility/subjects/{subject}/versions/{version}", Api.check),
-    ("GET", "/config", Api.level),
-    ("PUT", "/config", Api.set_level),
-    ("DELETE", "/config", Api.delete_level),
-    ("GET", "/config/{subject}", Api.level),
-    ("PUT", "/config/{subject}", Api.set_level),
-    ("DELETE", "/config/{subject}", Api.delete_level),
+    ("GET", "/config", Api.config),
+    ("PUT", "/config", Api.set_config),
+    ("DELETE", "/config", Api.delete_config),
+    ("GET", "/config/{subject}", Api.config),
+    ("PUT", "/config/{subject}", Api.set_config),
+    ("DELETE", "/config/{subject}", Api.delete_config),
     ("GET", "/mode", Api.mode),
     ("PUT", "/mode", Api.set_mode),
     ("DELETE", "/mode", Api.delete_mode),
@@ -362,7 +362,7 @@ def operation(method: str, path: str, handler: Handler) -> Operation | None:
     return Operation.READ if reads else Operation.WRITE
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def _shown(entry: SchemaValue) -> dict[str, Any]:
     return {
         "subject": entry.subject,
         "version": entry.version,
@@ -374,7 +374,7 @@ def _shown(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _attributes(entry: Entry) -> dict[str, Any]:
+def _attributes(entry: SchemaValue) -> dict[str, Any]:
     """The optional attributes: absent without a value; a schema without a type is AVRO."""
     found: dict[str, Any] = {}
     if entry.type != "AVRO":
@@ -387,7 +387,7 @@ def _attributes(entry: Entry) -> dict[str, Any]:
     return found
 
 
-def _visible(request: Request, entries: list[Entry]) -> list[Entry]:
+def _visible(request: Request, entries: list[SchemaValue]) -> list[SchemaValue]:
     return [entry for entry in entries if not entry.deleted or _flag(request, "deleted")]
 
 
@@ -421,7 +421,7 @@ def _is_meant(request: Request, subject: str, default: str) -> bool:
     return context_of(subject) == context_of(whole) and subject.startswith(whole)
 
 
-def _readable(request: Request, entries: list[Entry]) -> list[Entry]:
+def _readable(request: Request, entries: list[SchemaValue]) -> list[SchemaValue]:
     """The entries whose subjects are readable. Raises Refused if there are none."""
     found = [each for each in entries if access.may(request.state.user, Operation.READ, each.subject)]
     if not found:
@@ -429,7 +429,7 @@ def _readable(request: Request, entries: list[Entry]) -> list[Entry]:
     return found
 
 
-def _of_id(state: State, number: int, subject: str) -> list[Entry]:
+def _of_id(state: State, number: int, subject: str) -> list[SchemaValue]:
     """The versions with an id in the subject's context; for a subject of the default context, else those
     of the first other context that has the subject."""
     found = state.under_id(number, context_of(subject))

@@ -39,7 +39,7 @@ _CLIENT_GONE: Final = 499  # as nginx counts it
 _ACCEPTED = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
 
-class Answer(JSONResponse):
+class RegistryResponse(JSONResponse):
     """A JSON response with Confluent's content type."""
 
     media_type = CONTENT_TYPE
@@ -69,7 +69,7 @@ class Metrics:
             gauge.set_function(value)
 
 
-class Registry:
+class RegistryApp:
     """The ASGI callable. Paths reach the routes undecoded: %2F in a subject is no path separator."""
 
     def __init__(self, store: Store, authenticator: Authenticator | None = None) -> None:
@@ -98,7 +98,7 @@ class Registry:
         await self._starlette(scope, receive, send)
 
     async def _run_lifespan(self, receive: Any, send: Any) -> None:
-        await receive()  # that it begins
+        await receive()  # lifespan.startup
         try:
             await self._store.start()
         except (TopicUnusable, LogFailed) as failure:
@@ -106,7 +106,7 @@ class Registry:
             await send({"type": "lifespan.startup.failed", "message": str(failure)})
             return
         await send({"type": "lifespan.startup.complete"})
-        await receive()  # that it ends
+        await receive()  # lifespan.shutdown
         await self._store.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -127,7 +127,7 @@ class Registry:
                 except Refused as refusal:
                     response = error(refusal.status, refusal.code, str(refusal))
                 except ClientDisconnect:
-                    response = Response(status_code=_CLIENT_GONE)  # nothing reads it
+                    response = Response(status_code=_CLIENT_GONE)  # the client has disconnected
                 except Exception as failure:
                     response = _internal_error(request, failure)
             self._metrics.requests.labels(method, path, response.status_code).inc()
@@ -139,7 +139,9 @@ class Registry:
         failure = self._store.failure
         if failure is not None:
             return error(503, 503, failure)
-        return Answer({"status": "ok", "offset": self._store.reached, "writer": self._store.claimed})
+        return RegistryResponse(
+            {"status": "ok", "offset": self._store.reached, "writer": self._store.claimed}
+        )
 
     async def _show_metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -175,7 +177,7 @@ class Authenticator:
         if given is None:
             raise errors.unauthorized()
         if not self._passwords.is_known(*given):
-            async with self._verifying:  # one at a time: it costs memory and time
+            async with self._verifying:  # one at a time, because a verification takes memory and time
                 if not await asyncio.to_thread(self._passwords.verify, *given):
                     raise errors.unauthorized()
         return given[0]
@@ -202,7 +204,7 @@ def _with_peer(app: Any, certificate: bytes) -> Any:
 
 def error(status: int, code: int, message: str) -> Response:
     headers = {"www-authenticate": 'Basic realm="ottla-registry"'} if status == _UNAUTHORIZED else None
-    return Answer({"error_code": code, "message": message}, status, headers)
+    return RegistryResponse({"error_code": code, "message": message}, status, headers)
 
 
 def _response(request: Request, answer: Any) -> Response:
@@ -210,7 +212,7 @@ def _response(request: Request, answer: Any) -> Response:
     media = next((each for each in _ACCEPTED if each in accepted), CONTENT_TYPE)
     if isinstance(answer, SchemaText):
         return Response(str(answer), media_type=media)
-    return Answer(answer, media_type=media)
+    return RegistryResponse(answer, media_type=media)
 
 
 async def _http_error(request: Request, exception: Exception) -> Response:

@@ -86,7 +86,7 @@ class SchemaBody(Body):
         )
 
 
-class LevelBody(Body):
+class ConfigBody(Body):
     """A CONFIG request. Unknown settings are refused, because they would have no effect."""
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""Schema checks as jobs: parsing, compatibility, other forms of a text. Pure, and possibly slow.
+"""Schema checks as jobs: parsing, compatibility, other forms of a text, for all formats. Pure, possibly slow.
 
 `schemas` creates the jobs that a decision needs; `worker` performs them in a process of its own, because
 the texts are clients': a regular expression, deep nesting or many branches may take unlimited time. Jobs
@@ -9,12 +9,31 @@ earlier versions a schema is compared with, and which one must read the other.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ottla_pipeline.registry import formats
-from ottla_pipeline.registry.formats import InvalidSchema, Parsed
+from ottla_pipeline.registry.formats import (
+    Incompatibility,
+    InvalidSchema,
+    ParsedSchema,
+    avro_schema,
+    json_schema,
+    proto_schema,
+)
 
 PARSED_MAX: Final = 1000
+TYPES: Final = (json_schema.TYPE, proto_schema.TYPE, avro_schema.TYPE)
+FORMS: Final = {proto_schema.TYPE: (proto_schema.SERIALIZED,)}
+"""The forms of a text beside the canonical one, by type."""
+_PARSE: Final = {
+    avro_schema.TYPE: avro_schema.parse,
+    json_schema.TYPE: json_schema.parse,
+    proto_schema.TYPE: proto_schema.parse,
+}
+_UNREADABLE: Final = {
+    avro_schema.TYPE: avro_schema.unreadable,
+    proto_schema.TYPE: proto_schema.unreadable,
+}
 
 
 class Source(NamedTuple):
@@ -39,7 +58,7 @@ class Render(NamedTuple):
     form: str
 
 
-class Earlier(NamedTuple):
+class EarlierVersion(NamedTuple):
     """An earlier version; `source` is None if one of its references no longer exists."""
 
     version: int
@@ -53,7 +72,7 @@ class Compare(NamedTuple):
 
     level: str
     new: Source
-    earlier: tuple[Earlier, ...]
+    earlier: tuple[EarlierVersion, ...]
     lenient: bool = False
 
 
@@ -71,7 +90,7 @@ class Checker:
     """Performs jobs, with a cache of parsed schemas."""
 
     def __init__(self) -> None:
-        self._parsed: OrderedDict[tuple[Source, bool], Parsed] = OrderedDict()
+        self._parsed: OrderedDict[tuple[Source, bool], ParsedSchema] = OrderedDict()
 
     def perform(self, job: Job) -> Result:
         try:
@@ -79,7 +98,7 @@ class Checker:
                 case Parse(source, normalize):
                     return self._parse(source, normalize).text
                 case Render(source, form):
-                    return formats.render(self._parse(source), form)
+                    return render_schema(self._parse(source), form)
                 case Compare():
                     return tuple(self._problems(job))
         except InvalidSchema as error:
@@ -91,7 +110,7 @@ class Checker:
         level = LEVELS[job.level]
         new = self._parse(job.new)
         for each in reversed(job.earlier if level.all_versions else job.earlier[-1:]):
-            old: Parsed | InvalidSchema | str
+            old: ParsedSchema | InvalidSchema | str
             if each.type != new.type:
                 old = each.type
             elif each.source is None:
@@ -107,12 +126,12 @@ class Checker:
                 return [*found, *where, f"{{compatibility: '{job.level}'}}"]
         return []
 
-    def _parse(self, source: Source, normalize: bool = False) -> Parsed:
+    def _parse(self, source: Source, normalize: bool = False) -> ParsedSchema:
         key = (source, normalize)
         found = self._parsed.get(key)
         if found is None:
             references = dict(source.references)
-            found = formats.parse(source.type, source.text, references, normalize=normalize)
+            found = parse_schema(source.type, source.text, references, normalize=normalize)
             self._parsed[key] = found
             if len(self._parsed) > PARSED_MAX:
                 self._parsed.popitem(last=False)
@@ -120,8 +139,8 @@ class Checker:
         return found
 
 
-def weight(job: Job) -> int:
-    """The approximate size in bytes of a cached job: the texts that clients sent."""
+def text_size(job: Job) -> int:
+    """The length of the text that a client sent, an approximate size of the cached job."""
     return len((job.new if isinstance(job, Compare) else job.source).text)
 
 
@@ -131,7 +150,7 @@ def as_job(kind: str, fields: tuple[Any, ...]) -> Job:
     return classes[kind](*fields)
 
 
-class Level(NamedTuple):
+class CompatibilityLevel(NamedTuple):
     """A compatibility level. `reads_old`: a reader with the new schema can read data of the old one;
     `read_by_old`: the reverse."""
 
@@ -141,13 +160,13 @@ class Level(NamedTuple):
 
 
 LEVELS: Final = {
-    "BACKWARD": Level(True, False, False),
-    "BACKWARD_TRANSITIVE": Level(True, False, True),
-    "FORWARD": Level(False, True, False),
-    "FORWARD_TRANSITIVE": Level(False, True, True),
-    "FULL": Level(True, True, False),
-    "FULL_TRANSITIVE": Level(True, True, True),
-    "NONE": Level(False, False, False),
+    "BACKWARD": CompatibilityLevel(True, False, False),
+    "BACKWARD_TRANSITIVE": CompatibilityLevel(True, False, True),
+    "FORWARD": CompatibilityLevel(False, True, False),
+    "FORWARD_TRANSITIVE": CompatibilityLevel(False, True, True),
+    "FULL": CompatibilityLevel(True, True, False),
+    "FULL_TRANSITIVE": CompatibilityLevel(True, True, True),
+    "NONE": CompatibilityLevel(False, False, False),
 }
 POLICIES: Final = ("STRICT", "LENIENT")
 
@@ -159,7 +178,7 @@ def is_checked(name: str) -> bool:
 
 
 def incompatibilities(
-    level: Level, new: Parsed, old: Parsed | InvalidSchema | str, *, lenient: bool
+    level: CompatibilityLevel, new: ParsedSchema, old: ParsedSchema | InvalidSchema | str, *, lenient: bool
 ) -> list[str]:
     """Why `new` is incompatible with `old`, as messages of the response; empty if it is compatible. `old`
     is a type name if its type differs."""
@@ -170,7 +189,39 @@ def incompatibilities(
     found: dict[str, None] = {}
     pairs = [(new, old, "new", "old")] * level.reads_old + [(old, new, "old", "new")] * level.read_by_old
     for reader, writer, reads, wrote in pairs:
-        for each in formats.unreadable(reader, writer, lenient=lenient):
+        for each in unreadable_data(reader, writer, lenient=lenient):
             detail = f"{each.detail} (reader: the {reads} schema, writer: the {wrote} one)"
             found[f"{{errorType:'{each.kind}', description:'at {each.path}: {detail}'}}"] = None
     return list(found)
+
+
+def parse_schema(
+    kind: str, text: str, references: Mapping[str, str], *, normalize: bool = False
+) -> ParsedSchema:
+    """Parses a schema of a type; `references` are the texts of its references, by name, dependencies first.
+
+    Raises InvalidSchema, also for an unsupported type.
+    """
+    if kind not in _PARSE:
+        raise InvalidSchema(f"schema type {kind} is not served; served: {', '.join(TYPES)}")
+    parsed = _PARSE[kind](text, references, normalize=normalize)
+    try:
+        parsed.text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchema(f"half of a surrogate pair in a string: {error.object[error.start]!a}") from None
+    return parsed
+
+
+def unreadable_data(
+    reader: ParsedSchema, writer: ParsedSchema, *, lenient: bool = False
+) -> list[Incompatibility]:
+    """Why data written with `writer` cannot be read with `reader`, a schema of the same type."""
+    assert reader.type == writer.type, f"{reader.type} against {writer.type}"
+    if reader.type == json_schema.TYPE:
+        return json_schema.unreadable(reader, writer, lenient=lenient)
+    return _UNREADABLE[reader.type](reader, writer)
+
+
+def render_schema(parsed: ParsedSchema, form: str) -> str:
+    """The text of a schema in another of its type's FORMS."""
+    return proto_schema.render(parsed, form) if parsed.type == proto_schema.TYPE else parsed.text

@@ -13,7 +13,7 @@ from ottla import logs
 from ottla.security.mapping_rules import MappingRules
 from ottla_pipeline.config.common import check_addresses
 from ottla_pipeline.registry import access
-from ottla_pipeline.registry.app import Authenticator, PeerProtocol, Registry
+from ottla_pipeline.registry.app import Authenticator, PeerProtocol, RegistryApp
 from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
 from ottla_pipeline.registry.store import Store
 from ottla_pipeline.registry.worker import WorkerPool
@@ -162,7 +162,7 @@ def main(
     store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor), WorkerPool())
     server = uvicorn.Server(
         uvicorn.Config(
-            Registry(store, Authenticator(access_rules, mapping)),
+            RegistryApp(store, Authenticator(access_rules, mapping)),
             http=PeerProtocol,
             host=host,
             port=port,

@@ -22,11 +22,11 @@ from ottla_pipeline.registry.records import (
     KIND_MODE,
     KIND_NOOP,
     KIND_SCHEMA,
-    DeletedTo,
-    Entry,
+    ConfigValue,
+    DeleteSubjectValue,
     Key,
-    Level,
     Record,
+    SchemaValue,
     context_of,
     dump,
     schema_record,
@@ -58,8 +58,8 @@ class SchemaRequest:
     id: int | None = None
     version: int | None = None
 
-    def entry(self, subject: str, version: int, schema_id: int, parsed: Canonical) -> Entry:
-        return Entry(
+    def entry(self, subject: str, version: int, schema_id: int, parsed: Canonical) -> SchemaValue:
+        return SchemaValue(
             subject,
             version,
             schema_id,
@@ -90,7 +90,7 @@ def find(
     *,
     deleted: bool = False,
     normalize: bool = False,
-) -> Entry | None:
+) -> SchemaValue | None:
     """The version of a subject that equals this schema; the newest, if there are several."""
     parsed = _parse(state, schemas, subject, wanted, normalize)
     return _find(state, schemas, subject, wanted, parsed, deleted=deleted)
@@ -121,7 +121,7 @@ def check(
 def register(
     state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, *, normalize: bool = False
 ) -> Decision:
-    """Registers a schema; the answer is an Entry. A schema that the subject has already changes nothing."""
+    """Registers a schema; the answer is a SchemaValue. A schema that the subject has changes nothing."""
     check_subject(subject)
     mode = state.mode(subject)
     if mode.startswith("READONLY"):
@@ -151,7 +151,7 @@ def register(
         version = wanted.version
     entry = wanted.entry(subject, version, 0, parsed)
     entry = wanted.entry(subject, version, _id_for(state, entry, wanted.id), parsed)
-    # A schema that was deleted and comes again is one version, not two: the old one goes.
+    # A deleted schema that is registered again has one version, not two: the old version is removed.
     gone = tuple(
         Record(Key(KIND_SCHEMA, subject, old.version), None)
         for old in every
@@ -212,7 +212,7 @@ def _problems(
     subject: str,
     wanted: SchemaRequest,
     parsed: Canonical,
-    earlier: Sequence[Entry],
+    earlier: Sequence[SchemaValue],
 ) -> list[str]:
     """The incompatibilities with earlier versions; only versions of the same compatibilityGroup count."""
     group = state.setting(subject, "compatibilityGroup")
@@ -267,24 +267,26 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
     answer = [entry.version for entry in going]
     if permanent:
         return Decision(answer, tuple(_removal(state, going, subject)))
-    # Up to the highest of all: compaction forgets an earlier record of this key, which went as far.
-    return Decision(answer, (Record(Key(KIND_DELETE_SUBJECT, subject), DeletedTo(every[-1].version)),))
+    # Up to the highest version of all: compaction removes the earlier record of this key.
+    return Decision(
+        answer, (Record(Key(KIND_DELETE_SUBJECT, subject), DeleteSubjectValue(every[-1].version)),)
+    )
 
 
-def set_level(state: State, subject: str | None, changes: dict[str, Any]) -> Decision:
+def set_config(state: State, subject: str | None, changes: dict[str, Any]) -> Decision:
     """`changes` are the requested settings; None resets one."""
     _check_scope(state, subject)
-    before = state.levels.get(subject)
+    before = state.configs.get(subject)
     settings = {**(json.loads(before.settings) if before else {}), **changes}
     settings = {name: value for name, value in settings.items() if value is not None}
-    level = Level(dump(settings))
+    level = ConfigValue(dump(settings))
     return Decision(settings, (Record(Key(KIND_CONFIG, subject), level),))
 
 
-def delete_level(state: State, subject: str | None) -> Decision:
+def delete_config(state: State, subject: str | None) -> Decision:
     """The answer is the previous configuration."""
     _check_scope(state, subject)
-    before = state.levels.get(subject)
+    before = state.configs.get(subject)
     if before is None:
         if subject is not None:
             raise errors.subject_not_found(subject)
@@ -299,7 +301,7 @@ def set_mode(state: State, subject: str | None, mode: str, *, force: bool = Fals
     records: list[Record] = []
     if mode == "IMPORT" and state.mode(subject) != "IMPORT" and not force:
         names = list(state.subjects) if subject is None else state.within(subject)
-        rest: list[Entry] = []
+        rest: list[SchemaValue] = []
         for name in names:
             if state.versions(name):
                 raise errors.not_permitted(f"Subject '{name}' has schemas: mode IMPORT needs force=true.")
@@ -339,7 +341,7 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, 
 
 def _find(
     state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, parsed: Canonical, *, deleted: bool
-) -> Entry | None:
+) -> SchemaValue | None:
     probe = wanted.entry(subject, 1, 0, parsed)
     versions = [
         entry
@@ -357,7 +359,7 @@ def _find(
     return next((entry for entry, text in zip(others, texts, strict=True) if text == parsed.text), None)
 
 
-def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
+def _id_for(state: State, entry: SchemaValue, wanted: int | None) -> int:
     """The id of this schema under any subject; else the requested id; else the next one."""
     same, highest = state.same(entry), state.highest_id(entry.context)
     if wanted is None:
@@ -372,7 +374,7 @@ def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
     return wanted
 
 
-def _removal(state: State, entries: list[Entry], emptied: str | None) -> Iterator[Record]:
+def _removal(state: State, entries: list[SchemaValue], emptied: str | None) -> Iterator[Record]:
     """Tombstones, newest version first; the settings of a subject without versions are removed with it.
 
     The highest id is stored before the versions that show it are removed.
@@ -384,7 +386,7 @@ def _removal(state: State, entries: list[Entry], emptied: str | None) -> Iterato
     if emptied is not None:
         if emptied in state.modes:
             yield Record(Key(KIND_MODE, emptied), None)
-        if emptied in state.levels:
+        if emptied in state.configs:
             yield Record(Key(KIND_CONFIG, emptied), None)
 
 

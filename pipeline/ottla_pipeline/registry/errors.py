@@ -70,11 +70,11 @@ def version_not_soft_deleted(subject: str, version: int) -> Refused:
     )
 
 
-def no_level_of_its_own(subject: str) -> Refused:
+def config_not_found(subject: str) -> Refused:
     return Refused(40408, f"Subject '{subject}' has no compatibility level of its own.")
 
 
-def no_mode_of_its_own(subject: str) -> Refused:
+def mode_not_found(subject: str) -> Refused:
     return Refused(40409, f"Subject '{subject}' has no mode of its own.")
 
 

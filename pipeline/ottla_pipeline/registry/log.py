@@ -30,7 +30,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from ottla_pipeline.connectivity import coordinator_hint
+from ottla_pipeline.errors import coordinator_hint
 
 log = logging.getLogger(__name__)
 REQUEST_S: Final = 10.0
@@ -55,7 +55,7 @@ class LogFailed(Exception):
     """A Kafka operation failed; whether a write is in the log is unknown."""
 
 
-class TooLarge(Exception):
+class RecordTooLarge(Exception):
     """A record is larger than the topic or the brokers permit."""
 
 
@@ -114,7 +114,7 @@ class TopicLog:
             resource = ConfigResource(ResourceType.TOPIC, self.topic)
             configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
         except KafkaException as error:
-            admin.poll(0)  # the log gets what it met with: a refused password, say
+            admin.poll(0)  # logs the client's errors, for example a refused password
             raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
         policy = configs["cleanup.policy"].value
         if policy != "compact":
@@ -166,7 +166,7 @@ class TopicLog:
                 )
                 reached = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                reached = max(reached, offset or 0)  # what lies before it may be ends of transactions
+                reached = max(reached, offset or 0)  # offsets before it may be transaction markers
             elif error.code() in _TOPIC_GONE:
                 raise LogFailed(
                     f"topic {self.topic} was deleted or truncated while it was read: {error.str()}"
@@ -205,7 +205,7 @@ class TopicLog:
         return Consumer(
             {
                 **self._client,
-                "group.id": "ottla-registry",  # belongs to no group: assigned by hand, commits nothing
+                "group.id": "ottla-registry",  # librdkafka requires it; there is no membership or commit
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
@@ -242,7 +242,7 @@ class TopicLog:
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], write: bytes) -> None:
         """Appends all records or none; they are readable soon after this returns. Raises LogFailed,
-        TooLarge."""
+        RecordTooLarge."""
         producer = self._producer
         assert producer is not None, "claim first"
         refused: list[KafkaError] = []
@@ -262,7 +262,7 @@ class TopicLog:
         except KafkaException as error:
             reasons = [each.code() for each in refused] + [error.args[0].code()]
             if KafkaError.MSG_SIZE_TOO_LARGE in reasons:
-                raise TooLarge(f"larger than topic {self.topic} takes (max.message.bytes)") from error
+                raise RecordTooLarge(f"larger than topic {self.topic} takes (max.message.bytes)") from error
             raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
 
     def release(self) -> None:

@@ -44,9 +44,9 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One version of a subject. `metadata` and `rule_set` are JSON texts, which are stored and returned
-    but not executed."""
+class SchemaValue:
+    """A SCHEMA value: one version of a subject. `metadata` and `rule_set` are JSON texts, which are
+    stored and returned but not executed."""
 
     subject: str
     version: int
@@ -83,12 +83,12 @@ class Entry:
         """The parts that make two schemas the same: equal schemas share an id."""
         return (self.type, self.text, self.references, self.metadata, self.rule_set)
 
-    def as_deleted(self) -> Entry:
+    def as_deleted(self) -> SchemaValue:
         return replace(self, deleted=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class ConfigValue:
     """A CONFIG value: `settings` is its JSON text."""
 
     settings: str
@@ -98,21 +98,21 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedTo:
+class DeleteSubjectValue:
     """A DELETE_SUBJECT value: versions up to this one are deleted."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class HighestId:
+class NoopValue:
     """A NOOP value: the highest id. `contexts`: those of other contexts, by their names."""
 
     id: int
     contexts: tuple[tuple[str, int], ...] = ()
 
 
-Value = Entry | Level | str | DeletedTo | HighestId | None
+Value = SchemaValue | ConfigValue | str | DeleteSubjectValue | NoopValue | None
 """By the key's kind; a mode is a str; None is a tombstone."""
 
 
@@ -122,7 +122,7 @@ class Record:
     value: Value
 
 
-def schema_record(entry: Entry) -> Record:
+def schema_record(entry: SchemaValue) -> Record:
     return Record(Key(KIND_SCHEMA, entry.subject, entry.version), entry)
 
 
@@ -140,7 +140,7 @@ def encode_value(key: Key, value: Value) -> bytes | None:
         return None
     written: dict[str, Any] = {} if key.subject is None else {"subject": key.subject}
     match value:
-        case Entry():
+        case SchemaValue():
             written |= {"version": value.version, "id": value.id}
             if value.type != "AVRO":
                 written["schemaType"] = value.type
@@ -150,13 +150,13 @@ def encode_value(key: Key, value: Value) -> bytes | None:
                 if text is not None:
                     written[name] = json.loads(text)
             written |= {"schema": value.text, "deleted": value.deleted}
-        case Level():
+        case ConfigValue():
             written |= json.loads(value.settings)
         case str():
             written["mode"] = value
-        case DeletedTo():
+        case DeleteSubjectValue():
             written["version"] = value.version
-        case HighestId():
+        case NoopValue():
             written["highestId"] = value.id
             if value.contexts:
                 written["highestIds"] = dict(value.contexts)
@@ -189,14 +189,14 @@ def decode_value(key: Key, data: bytes | None) -> Value:
             return _entry(key, body)
         if key.kind == KIND_CONFIG:
             settings = {name: body[name] for name in body if name != "subject" and body[name] is not None}
-            return Level(dump(settings))
+            return ConfigValue(dump(settings))
         if key.kind == KIND_MODE:
             return str(body["mode"])
         if key.kind == KIND_DELETE_SUBJECT:
-            return DeletedTo(_number(body["version"]))
+            return DeleteSubjectValue(_number(body["version"]))
         if key.kind == KIND_NOOP and "highestId" in body:
             others = ((str(name), int(each)) for name, each in body.get("highestIds", {}).items())
-            return HighestId(int(body["highestId"]), tuple(others))
+            return NoopValue(int(body["highestId"]), tuple(others))
         return None
     except (ValueError, TypeError, LookupError, AttributeError):
         raise UnreadableRecord(f"not a value of {key}: {data[:200]!r}") from None
@@ -210,14 +210,14 @@ def dump(body: Any) -> str:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
 
 
-def _entry(key: Key, body: dict[str, Any]) -> Entry:
+def _entry(key: Key, body: dict[str, Any]) -> SchemaValue:
     references = tuple(
         Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
         for each in body.get("references") or ()
     )
     assert key.subject is not None
     assert key.version is not None
-    return Entry(
+    return SchemaValue(
         key.subject,
         key.version,
         int(body["id"]),

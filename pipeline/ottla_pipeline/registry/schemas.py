@@ -15,7 +15,7 @@ from ottla.client.registry import Reference
 from ottla_pipeline.registry.checks import (
     LEVELS,
     Compare,
-    Earlier,
+    EarlierVersion,
     Invalid,
     Job,
     Parse,
@@ -23,10 +23,10 @@ from ottla_pipeline.registry.checks import (
     Result,
     Source,
     is_checked,
-    weight,
+    text_size,
 )
 from ottla_pipeline.registry.errors import Refused, invalid_schema
-from ottla_pipeline.registry.records import Entry
+from ottla_pipeline.registry.records import SchemaValue
 from ottla_pipeline.registry.state import State
 
 KEPT_MAX: Final = 1000
@@ -63,11 +63,11 @@ class ResultCache:
 
     def keep(self, job: Job, result: Result) -> None:
         if job not in self._kept:
-            self._characters += weight(job)
+            self._characters += text_size(job)
         self._kept[job] = result
         while len(self._kept) > KEPT_MAX or self._characters > KEPT_CHARACTERS_MAX:
             oldest, _ = self._kept.popitem(last=False)
-            self._characters -= weight(oldest)
+            self._characters -= text_size(oldest)
 
 
 class Schemas:
@@ -99,7 +99,7 @@ class Schemas:
         assert isinstance(result, str)
         return Canonical(kind, result, source._replace(text=result))
 
-    def canonical(self, state: State, entries: Sequence[Entry]) -> list[str | None]:
+    def canonical(self, state: State, entries: Sequence[SchemaValue]) -> list[str | None]:
         """The canonical texts of versions; None for an unreadable one. Raises PendingChecks."""
         jobs = [None if (source := self._of(state, each)) is None else Parse(source) for each in entries]
         results = iter(self._results([job for job in jobs if job is not None]))
@@ -107,20 +107,22 @@ class Schemas:
         return [each if isinstance(each, str) else None for each in found]
 
     def problems(
-        self, state: State, level: str, new: Canonical, earlier: Sequence[Entry], *, lenient: bool
+        self, state: State, level: str, new: Canonical, earlier: Sequence[SchemaValue], *, lenient: bool
     ) -> list[str]:
         """The incompatibilities of `new` with `earlier` (ascending), as messages of a response. Raises
         PendingChecks."""
         if not earlier or not is_checked(level):
             return []
         held = earlier if LEVELS[level].all_versions else earlier[-1:]
-        old = tuple(Earlier(each.version, each.text, each.type, self._of(state, each)) for each in held)
+        old = tuple(
+            EarlierVersion(each.version, each.text, each.type, self._of(state, each)) for each in held
+        )
         (result,) = self._results([Compare(level, new.source, old, lenient)])
         if isinstance(result, Invalid):
             return [f"{{errorType:'SCHEMA', description:'{result.reason}'}}"]
         return list(result)
 
-    def rendered(self, state: State, entry: Entry, form: str) -> str:
+    def rendered(self, state: State, entry: SchemaValue, form: str) -> str:
         """The text of a version in another form. Raises Refused, PendingChecks."""
         source = self._of(state, entry)
         if source is None:
@@ -131,7 +133,7 @@ class Schemas:
         assert isinstance(result, str)
         return result
 
-    def _of(self, state: State, entry: Entry) -> Source | None:
+    def _of(self, state: State, entry: SchemaValue) -> Source | None:
         try:
             return self._source(state, entry.type, entry.text, entry.references, entry.context)
         except Refused:

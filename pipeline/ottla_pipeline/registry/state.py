@@ -19,11 +19,11 @@ from ottla_pipeline.registry.records import (
     KIND_MODE,
     KIND_NOOP,
     KIND_SCHEMA,
-    DeletedTo,
-    Entry,
-    HighestId,
+    ConfigValue,
+    DeleteSubjectValue,
     Key,
-    Level,
+    NoopValue,
+    SchemaValue,
     Value,
     context_of,
     qualified,
@@ -38,8 +38,8 @@ class State:
     """Subjects with their versions, compatibility levels and modes, with indexes by id, GUID, identity and
     reference."""
 
-    subjects: dict[str, dict[int, Entry]] = field(default_factory=dict)
-    levels: dict[str | None, Level] = field(default_factory=dict)
+    subjects: dict[str, dict[int, SchemaValue]] = field(default_factory=dict)
+    configs: dict[str | None, ConfigValue] = field(default_factory=dict)
     modes: dict[str | None, str] = field(default_factory=dict)
     highest_marked_ids: dict[str, int] = field(default_factory=dict)
     _places: dict[str, dict[int, set[tuple[str, int]]]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class State:
     _identities: dict[tuple[Any, ...], set[tuple[str, int]]] = field(default_factory=dict)
     _referrers: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
 
-    # -- The fold --
+    # -- Records --
 
     def apply(self, key: Key, value: Value) -> None:
         """Applies one record. Unknown kinds change nothing."""
@@ -55,21 +55,23 @@ class State:
         if key.kind == KIND_SCHEMA:
             assert subject is not None
             assert key.version is not None
-            assert value is None or isinstance(value, Entry)
+            assert value is None or isinstance(value, SchemaValue)
             self._put(subject, key.version, value)
         elif key.kind == KIND_CONFIG:
-            _set(self.levels, subject, value if isinstance(value, Level) else None)
+            _set(self.configs, subject, value if isinstance(value, ConfigValue) else None)
         elif key.kind == KIND_MODE:
             _set(self.modes, subject, value if isinstance(value, str) else None)
         elif key.kind == KIND_NOOP:
-            marked = value if isinstance(value, HighestId) else HighestId(0)
+            marked = value if isinstance(value, NoopValue) else NoopValue(0)
             self.highest_marked_ids = {"": marked.id, **dict(marked.contexts)}
-        elif key.kind == KIND_DELETE_SUBJECT and isinstance(value, DeletedTo) and subject is not None:
+        elif (
+            key.kind == KIND_DELETE_SUBJECT and isinstance(value, DeleteSubjectValue) and subject is not None
+        ):
             for entry in list(self.subjects.get(subject, {}).values()):
                 if entry.version <= value.version and not entry.deleted:
                     self._put(subject, entry.version, entry.as_deleted())
 
-    def _put(self, subject: str, version: int, entry: Entry | None) -> None:
+    def _put(self, subject: str, version: int, entry: SchemaValue | None) -> None:
         versions = self.subjects.setdefault(subject, {})
         place, context = (subject, version), context_of(subject)
         places = self._places.setdefault(context, {})
@@ -91,7 +93,7 @@ class State:
         if not versions:
             del self.subjects[subject]
 
-    # -- What it tells --
+    # -- Queries --
 
     @property
     def contexts(self) -> list[str]:
@@ -102,36 +104,36 @@ class State:
         places = self._places.get(context, {})
         return max(self.highest_marked_ids.get(context, 0), max(places, default=0))
 
-    def highest_ids(self) -> HighestId:
+    def highest_ids(self) -> NoopValue:
         """The highest ids, which must survive compaction."""
         others = sorted({*self.contexts, *self.highest_marked_ids} - {""})
-        return HighestId(self.highest_id(), tuple((name, self.highest_id(name)) for name in others))
+        return NoopValue(self.highest_id(), tuple((name, self.highest_id(name)) for name in others))
 
-    def versions(self, subject: str, *, deleted: bool = False) -> list[Entry]:
+    def versions(self, subject: str, *, deleted: bool = False) -> list[SchemaValue]:
         """The versions of a subject in ascending order, optionally with the deleted ones."""
         entries = self.subjects.get(subject, {})
         return [entries[number] for number in sorted(entries) if deleted or not entries[number].deleted]
 
-    def entry(self, subject: str, version: int, *, deleted: bool = False) -> Entry | None:
+    def entry(self, subject: str, version: int, *, deleted: bool = False) -> SchemaValue | None:
         found = self.subjects.get(subject, {}).get(version)
         return None if found is None or (found.deleted and not deleted) else found
 
-    def latest(self, subject: str) -> Entry | None:
+    def latest(self, subject: str) -> SchemaValue | None:
         return next(reversed(self.versions(subject)), None)
 
-    def under_id(self, schema_id: int, context: str = "") -> list[Entry]:
+    def under_id(self, schema_id: int, context: str = "") -> list[SchemaValue]:
         """All versions with this id in a context, deleted ones too, by subject and version."""
         return self._entries(self._places.get(context, {}).get(schema_id, set()))
 
-    def under_guid(self, guid: str) -> list[Entry]:
+    def under_guid(self, guid: str) -> list[SchemaValue]:
         """All versions with this GUID, in all contexts."""
         return self._entries(self._guids.get(guid, set()))
 
-    def same(self, entry: Entry) -> list[Entry]:
+    def same(self, entry: SchemaValue) -> list[SchemaValue]:
         """All versions in the entry's context that are this schema, deleted ones too."""
         return self._entries(self._identities.get((entry.context, entry.identity), set()))
 
-    def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[Entry]:
+    def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[SchemaValue]:
         """The versions that refer to this version."""
         found = self._entries(self._referrers.get((subject, version), set()))
         return [entry for entry in found if deleted or not entry.deleted]
@@ -146,7 +148,7 @@ class State:
     def setting(self, subject: str | None, name: str) -> Any:
         """The effective value of a setting: the subject's, its context's, or the global one."""
         for scope in _scopes(subject):
-            found = self.levels.get(scope)
+            found = self.configs.get(scope)
             if found is not None and found.value(name) is not None:
                 return found.value(name)
         return None
@@ -157,7 +159,7 @@ class State:
 
     def alias(self, subject: str) -> str:
         """The subject that this name is an alias of; the name itself without an alias."""
-        found = self.levels.get(subject)
+        found = self.configs.get(subject)
         alias = None if found is None else found.value("alias")
         return qualified(str(alias), context_of(subject)) if alias else subject
 
@@ -190,7 +192,7 @@ class State:
             seen.add(reference)
             yield reference.name, entry.text
 
-    def _entries(self, places: set[tuple[str, int]]) -> list[Entry]:
+    def _entries(self, places: set[tuple[str, int]]) -> list[SchemaValue]:
         return [self.subjects[subject][version] for subject, version in sorted(places)]
 
 

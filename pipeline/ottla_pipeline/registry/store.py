@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from ottla_pipeline.registry.checks import Job, Result
 from ottla_pipeline.registry.decisions import Decision
 from ottla_pipeline.registry.errors import CheckFailed, Refused
-from ottla_pipeline.registry.log import Deliver, LogFailed, LogRecord, TooLarge
+from ottla_pipeline.registry.log import Deliver, LogFailed, LogRecord, RecordTooLarge
 from ottla_pipeline.registry.records import (
     Key,
     UnreadableRecord,
@@ -186,7 +186,7 @@ class Store:
                 if loop.time() > deadline:
                     raise Refused(50002, f"{failure}; whether it was written is not known") from failure
                 await asyncio.sleep(random.uniform(0, min(2.0, 0.05 * 2**tries)))
-            except TooLarge as failure:
+            except RecordTooLarge as failure:
                 self._unclaim()
                 raise Refused(42209, f"The schema is too large: {failure}") from failure
 

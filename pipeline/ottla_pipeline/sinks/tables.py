@@ -68,7 +68,7 @@ class DeltaSink:
         pass
 
 
-# Nothing else folds this log, and who reads it reads all of it.
+# No compaction writes snapshots of this log, and readers read all of it.
 SNAPSHOT_EVERY = 100
 
 

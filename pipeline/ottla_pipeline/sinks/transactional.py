@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ottla_pipeline.connectivity import coordinator_hint
-from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.errors import JobStartError, coordinator_hint
 
 REQUEST_S: Final = 30.0
 TOPIC_S: Final = 10.0
@@ -34,7 +33,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingRecord:
     """A record to write; its key determines the partition."""
 
     topic: str
@@ -122,7 +121,7 @@ class TransactionalTopics:
                 )
             time.sleep(0.2)
 
-    def write(self, batch_id: int, records: Callable[[], Iterable[Outgoing]]) -> int:
+    def write(self, batch_id: int, records: Callable[[], Iterable[OutgoingRecord]]) -> int:
         """Writes the batch's records, unless they are there; returns the number of records written.
         `records` is called again if a transaction had to be aborted. A batch without records stores no
         number. Raises KafkaException if the transaction fails."""
@@ -134,10 +133,10 @@ class TransactionalTopics:
                 self._next = batch_id + 1
                 return written
             except KafkaException as error:
-                self._give_up(error.args[0], last=attempt == ATTEMPTS - 1)
+                self._abort_or_raise(error.args[0], last=attempt == ATTEMPTS - 1)
         raise AssertionError("the last attempt returned or raised")
 
-    def _transaction(self, batch_id: int, records: Iterable[Outgoing]) -> int:
+    def _transaction(self, batch_id: int, records: Iterable[OutgoingRecord]) -> int:
         assert self._producer is not None, "open comes first"
         written = 0
         for record in records:
@@ -152,7 +151,7 @@ class TransactionalTopics:
         self._producer.commit_transaction(COMMIT_S)
         return written
 
-    def _produce(self, record: Outgoing) -> None:
+    def _produce(self, record: OutgoingRecord) -> None:
         assert self._producer is not None
         while True:
             try:
@@ -162,7 +161,7 @@ class TransactionalTopics:
             except BufferError:
                 self._producer.poll(0.1)
 
-    def _give_up(self, error: KafkaError, *, last: bool) -> None:
+    def _abort_or_raise(self, error: KafkaError, *, last: bool) -> None:
         """Aborts a failed attempt for the next one; raises KafkaException if none is possible."""
         assert self._producer is not None
         if not error.fatal():

@@ -12,9 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.config.common import JobConfig, TopicsConfig
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.streams.copying import copy_topic
 from ottla_pipeline.streams.reading import AHEAD, Invalid, read_topic
-from ottla_pipeline.streams.tables import delta_table, topic_table
+from ottla_pipeline.streams.tables import copy_topic, delta_table, topic_table
 from ottla_pipeline.streams.writing import OutputMode, Sink, TopicSink, write
 
 MAIN = "main"

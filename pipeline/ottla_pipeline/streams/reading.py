@@ -18,7 +18,7 @@ from pyspark.sql.types import TimestampType
 from ottla.client.registry import RegistryError
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Format, JsonFormat, Plan, decode, plan
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+from ottla_pipeline.decoding.formats import SchemaUnusable
 from ottla_pipeline.decoding.plans import Schemas, registered_ids
 from ottla_pipeline.errors import JobStartError
 

@@ -6,8 +6,10 @@ each sink still has its results once, computed from one of the two states; only 
 then differ.
 
 A batch reads the whole table, which suits tables of a moderate size; for a database or a Delta table, use
-a query or a filter that selects what the join needs. `copying` maintains a Delta table of a topic that is
-too large for that.
+a query or a filter that selects what the join needs. For a topic that is too large for that, `copy_topic`
+maintains a Delta table by a query. After each of its batches the table has the last record of each key up to
+the batch's offsets, and no row for a key whose last record is a tombstone; a batch that is merged again after
+a crash changes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructField, StructType
 
-from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
+from ottla_pipeline.config.common import KafkaConfig, TopicsConfig, Trigger
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import JobStartError
@@ -100,8 +105,6 @@ def _last(records: DataFrame, by: tuple[str, ...], order: str) -> DataFrame:
 def delta_table(spark: SparkSession, path: str) -> DataFrame:
     """A Delta table, by its path: its newest version in each batch. Raises JobStartError if it does not
     exist."""
-    from delta.tables import DeltaTable
-
     if not DeltaTable.isDeltaTable(spark, path):
         raise JobStartError(f"{path} is not a Delta table")
     return spark.read.format("delta").load(path)
@@ -164,3 +167,61 @@ def _check_driver(spark: SparkSession, driver: str, hint: str) -> None:
         jvm.org.apache.spark.util.Utils.classForName(driver, True, False)
     except Py4JError as error:
         raise JobStartError(f"there is no JDBC driver {driver}: {hint}") from error
+
+
+_DELETED = "_deleted"
+
+
+def copy_topic(
+    spark: SparkSession,
+    kafka: KafkaConfig,
+    topic: str,
+    form: str | Mapping[str, Any],
+    *,
+    key: str,
+    path: str,
+    name: str,
+    checkpoint: str,
+    trigger: Trigger | None = None,
+    invalid: Invalid = "fail",
+    registry: Schemas | None = None,
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Copies the present records of the topic, then starts the query that follows it. `path` is the Delta
+    table, which is created if necessary; `delta_table(spark, path)` reads it. The other arguments are as
+    in `topic_table` and `write`."""
+    topics = TopicsConfig(topics=[topic])
+    how = table_plan(spark, topics, form, key, registry)
+    made = DeltaTable.createIfNotExists(spark).location(path)
+    made.addColumns(StructType([StructField(key, StringType()), *how.fields.fields])).execute()
+    records = spark.readStream.format("kafka").options(
+        **source_options(kafka, topics), startingOffsets="earliest", **(options or {})
+    )
+
+    def merge(batch: DataFrame, batch_id: int) -> None:
+        _merge(DeltaTable.forPath(spark, path), changes(batch, how, key, invalid), key)
+
+    def start(when: Trigger) -> StreamingQuery:
+        writer = records.load().writeStream.queryName(name).foreachBatch(merge)
+        writer = writer.option("checkpointLocation", checkpoint)
+        return writer.trigger(**when.write_options()).start()
+
+    start(Trigger(available_now=True)).awaitTermination()
+    return start(trigger or Trigger())
+
+
+def changes(batch: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
+    """A row for each key of a batch: the table's columns, and `_deleted`, true for a tombstone."""
+    last = last_records(batch)
+    gone = last.where(sf.col("value").isNull()).select(sf.col("key").cast("string").alias(key))
+    there = table_rows(last, how, key, invalid).withColumn(_DELETED, sf.lit(False))
+    return there.unionByName(gone.withColumn(_DELETED, sf.lit(True)), allowMissingColumns=True)
+
+
+def _merge(table: DeltaTable, changed: DataFrame, key: str) -> None:
+    columns: dict[str, str | Column] = {
+        f"`{name}`": f"s.`{name}`" for name in changed.columns if name != _DELETED
+    }
+    merge = table.alias("t").merge(changed.alias("s"), f"t.`{key}` = s.`{key}`")
+    merge = merge.whenMatchedDelete(f"s.{_DELETED}").whenMatchedUpdate(set=columns)
+    merge.whenNotMatchedInsert(f"NOT s.{_DELETED}", values=columns).execute()

@@ -16,23 +16,23 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StringType
 
+from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.config.common import KafkaConfig, Trigger
-from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
+from ottla_pipeline.decoding.avro import EXECUTOR_OPTIONS
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.lake.sink import query_id
-from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
 from ottla_pipeline.spark import DELTA_SETTINGS
 from ottla_pipeline.streams.reading import RECORD
 
 SESSION: Final[Mapping[str, str]] = {
     **DELTA_SETTINGS,
-    # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
+    # The number of tasks that read a table's log in each batch. Delta's default, 50, suits millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
 }
-"""What a session needs for these sinks."""
+"""Settings of a session that uses these sinks."""
 COLLECTED_MAX = 1_000
-"""So many rows the driver takes in one piece; more, a partition at a time."""
+"""The driver collects up to this number of rows at once, more by partition."""
 
 OutputMode = Literal["append", "update"]
 
@@ -88,17 +88,16 @@ def write(
     checkpoint, a folder of its own. `output_mode`: "append" writes final rows, "update" those of windows
     that changed in a batch. The column `_record` and batches without rows are not written."""
     rows = rows.drop(RECORD)
-    files = FileSystem(rows.sparkSession)
+    progress = Checkpoint(FileSystem(rows.sparkSession), checkpoint)
     opened: list[Sink] = []
 
     def write_batch(found: DataFrame, batch_id: int) -> None:
         if not opened:
-            query = query_id(files, checkpoint)
-            assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+            query = progress.running_query_id()
             for sink in to:
                 sink.open(query)
             opened.extend(to)
-        # Computed once: two sinks get the same rows, even if a table that they come of changes meanwhile.
+        # Computed once: two sinks get the same rows, even if a joined table changes meanwhile.
         kept = found.persist()
         try:
             count = kept.count()
@@ -126,10 +125,10 @@ def key_bytes(rows: DataFrame, names: Sequence[str]) -> Column:
     return json_bytes(sf.struct(*names))
 
 
-def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[Outgoing]:
+def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[OutgoingRecord]:
     """Records of `count` rows with `key` and `value`: few rows are collected by one Spark job, more by one
     job per partition, so that the driver holds one partition at a time."""
     rows = records.collect() if count <= COLLECTED_MAX else records.toLocalIterator()
     for row in rows:
         key = row["key"]
-        yield Outgoing(topic, bytes(key) if key is not None else None, bytes(row["value"]))
+        yield OutgoingRecord(topic, bytes(key) if key is not None else None, bytes(row["value"]))

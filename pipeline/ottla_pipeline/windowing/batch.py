@@ -26,16 +26,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import NotRegistered, RegistryClient
+from ottla_pipeline.checkpoints import BatchInputs, Checkpoint, read_ranges
 from ottla_pipeline.decoding import Plan, writer_ids
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.lake.sink import query_id
-from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
 from ottla_pipeline.streams.writing import Sink, outgoing
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
 from ottla_pipeline.windowing.late import UncountedRecords
-from ottla_pipeline.windowing.offset_log import BatchInputs, OffsetLog
 
 Echo = Callable[[str], None]
 
@@ -92,8 +91,7 @@ class Batches:
         self._counts = counts
         self._details = details
         self._echo = echo
-        self._files = FileSystem(spark)
-        self._offset_log = OffsetLog(self._files, config.checkpoint)
+        self._checkpoint = Checkpoint(FileSystem(spark), config.checkpoint)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._opened = False
@@ -111,7 +109,7 @@ class Batches:
         uncounted: dict[str, UncountedRecords] = {}
         try:
             count = found.count()  # runs the batch: from here on its counts are known
-            inputs = self._offset_log.batch_inputs(batch_id)
+            inputs = self._checkpoint.batch_inputs(batch_id)
             self._find_uncounted(inputs, uncounted)
             if self._lake is not None and count:
                 self._lake.write(results.table(found), count, batch_id)
@@ -128,8 +126,7 @@ class Batches:
     def _open(self) -> None:
         if self._opened:
             return
-        query = query_id(self._files, self._config.checkpoint)
-        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        query = self._checkpoint.running_query_id()
         if self._topics is not None:
             self._topics.open(query)
         if self._lake is not None:
@@ -157,7 +154,7 @@ class Batches:
             ):
                 continue
             plan = self._plans[name]
-            records = late.read_again(self._spark, self._config.kafka.spark_options(), ranges)
+            records = read_ranges(self._spark, self._config.kafka.spark_options(), ranges)
             if observed.invalid:
                 self._check_schemas(name, plan, records)
             found = late.uncounted_records(records, plan, source, self._config.window, inputs.late_by_us)
@@ -182,7 +179,7 @@ class Batches:
     ) -> None:
         if self._topics is None:
             return
-        streams: list[Callable[[], Iterator[Outgoing]]] = []
+        streams: list[Callable[[], Iterator[OutgoingRecord]]] = []
         if self._config.results.topic is not None and count:
             out = results.messages(found, self._config.keys, self._avro(found))
             topic = self._config.results.topic.topic
@@ -194,7 +191,9 @@ class Batches:
             ]
         self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
 
-    def _dead_letters(self, records: UncountedRecords, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+    def _dead_letters(
+        self, records: UncountedRecords, topic: str, late_by_us: int
+    ) -> Iterator[OutgoingRecord]:
         wanted = {"late": self._config.late, "invalid": self._config.invalid}
         for row in records.select(**{kind: policy == "deadLetter" for kind, policy in wanted.items()}):
             yield results.dead_letter(row, topic, late_by_us)

@@ -2,7 +2,7 @@
 
 Called by `batch`, for batches that may have some. Spark drops late rows inside its operators and reports only
 the number of rows (after aggregation, not of records). So the batch's records are read again, by the offsets
-of the `offset_log`, and the conditions of Spark's operators are evaluated for each:
+of Spark's offset log, and the conditions of Spark's operators are evaluated for each:
 
 - a tumbling or sliding window accepts no record if its end is not after the watermark;
 - a session accepts none whose own end (its time plus the gap) is not after it;
@@ -14,19 +14,17 @@ not count it. So for every window, its reported count plus its late records are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.reading import REASON, RECORD
-from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.config import InputConfig, WindowConfig
-from ottla_pipeline.windowing.offset_log import Range
+from ottla_pipeline.windowing.plan import KEPT, input_rows, time_us
 
 MISSED = "_missed"
 
@@ -105,31 +103,11 @@ def counted(found: DataFrame) -> UncountedRecords:
     return UncountedRecords(row["late"], row["invalid"], records=records)
 
 
-def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Range]) -> DataFrame:
-    """Exactly the records of these ranges; an error if some have been deleted."""
-    partitions: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for one in ranges:
-        partitions.setdefault(one.topic, []).append(one.partition)
-        starts.setdefault(one.topic, {})[str(one.partition)] = one.start
-        ends.setdefault(one.topic, {})[str(one.partition)] = one.end
-    return (
-        spark.read.format("kafka")
-        .options(**options)
-        .option("includeHeaders", "true")
-        .option("assign", json.dumps(partitions))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )
-
-
 def uncounted_records(
     records: DataFrame, how: Plan, source: InputConfig, window: WindowConfig | None, late_by_us: int
 ) -> DataFrame:
     """The uncounted records of a batch: `_reason` (null: late), `_missed`, and `_record`."""
-    found = src.rows(records, how, source)
-    windows = sf.when(sf.col(src.KEPT), missed(src.micros(source), late_by_us, window))
+    found = input_rows(records, how, source)
+    windows = sf.when(sf.col(KEPT), missed(time_us(source), late_by_us, window))
     rows = found.select(REASON, RECORD, windows.alias(MISSED))
     return rows.where(sf.col(REASON).isNotNull() | (sf.size(MISSED) > 0))

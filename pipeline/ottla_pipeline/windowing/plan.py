@@ -1,7 +1,11 @@
-"""The streaming plan of a configuration: its decoded inputs, and the windows or the join over them.
+"""The streaming plan of a configuration: its inputs as rows, and the windows or the join over them.
 
 Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here except
 look-ups of schemas; Spark's analysis reports errors before the first record is read.
+
+A row has the event's fields and the derived ones, `_reason` (why it is invalid, else null), `_kept` (whether
+`where` selects it), and `_record`, the columns of Kafka's record. `late` makes the same rows of
+the records of one batch, so they depend on the record and its plan only.
 """
 
 from __future__ import annotations
@@ -11,17 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import TimestampType
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.joins import join_streams
-from ottla_pipeline.streams.reading import ORIGIN, plan_format
+from ottla_pipeline.streams.reading import ORIGIN, REASON, RECORD, decoded, plan_format, untimely
 from ottla_pipeline.streams.windows import WINDOW_START, by_window
-from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.config import (
     EVENT_DATE,
     LEFT,
+    RESERVED,
     RIGHT,
     Aggregate,
     InputConfig,
@@ -29,6 +34,64 @@ from ottla_pipeline.windowing.config import (
     WindowConfig,
     WindowsConfig,
 )
+
+KEPT = "_kept"
+
+
+def input_rows(records: DataFrame, how: Plan, source: InputConfig) -> DataFrame:
+    """All records of the input as rows, without filtering."""
+    found = decoded(records, how)
+    for name, expression in source.derive.items():
+        found = found.withColumn(name, sf.expr(expression))
+    reason = sf.coalesce(sf.col(REASON), untimely(source.time, source.ahead))
+    wanted = sf.lit(True) if source.where is None else sf.coalesce(sf.expr(source.where), sf.lit(False))
+    return found.withColumn(REASON, reason).withColumn(KEPT, sf.col(REASON).isNull() & wanted)
+
+
+def observe_input(found: DataFrame, source: InputConfig, name: str) -> DataFrame:
+    """The same rows, with an observation `name`: the number of records, the invalid ones, the earliest
+    time."""
+    return found.observe(
+        name,
+        sf.count(sf.lit(1)).alias("records"),
+        sf.count_if(sf.col(REASON).isNotNull()).alias("invalid"),
+        sf.min(sf.when(sf.col(KEPT), time_us(source))).alias("earliest_us"),
+    )
+
+
+def kept_rows(found: DataFrame) -> DataFrame:
+    """The rows that windows and joins use."""
+    return found.where(KEPT).drop(KEPT, REASON, RECORD)
+
+
+def time_us(source: InputConfig) -> Column:
+    """The event's time in microseconds since 1970."""
+    return sf.unix_micros(sf.col(source.time))
+
+
+def check_input(records: DataFrame, how: Plan, source: InputConfig, where: str) -> None:
+    """Raises JobStartError for expressions that Spark rejects, a time that is no timestamp, and duplicate
+    names."""
+    fields = [name.lower() for name in how.fields.names]
+    for name in how.fields.names:
+        if name.startswith("_") or name.lower() in RESERVED:
+            raise JobStartError(f"{where}.format: field {name!r}: the job has a column of that name")
+    for name in source.derive:
+        if name.lower() in fields or name.lower() in RESERVED:
+            raise JobStartError(
+                f"{where}.derive: {name!r} is the name of another column; give it one of its own"
+            )
+    try:
+        schema = input_rows(records, how, source).schema
+    except PySparkException as error:
+        raise JobStartError(f"{where}: {error_summary(error)}") from error
+    kind = schema[source.time].dataType
+    if kind != TimestampType():
+        raise JobStartError(
+            f"{where}.time: {source.time} is {kind.simpleString()}; it must be a timestamp (derive one, by "
+            "timestamp_millis(FIELD) for instance)"
+        )
+
 
 KEY = "_key"
 _FUNCTIONS: dict[str, Callable[[Column], Column]] = {
@@ -62,9 +125,9 @@ def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan
         records = spark.readStream.format("kafka").options(**config.source_options(source)).load()
         records = records.select("value", *ORIGIN)
         where = name if config.join is None else f"join.{name}"
-        src.check(records, how[name], source, where)
-        found = src.observed(src.rows(records, how[name], source), source, name)
-        rows[name] = src.kept(found)
+        check_input(records, how[name], source, where)
+        found = observe_input(input_rows(records, how[name], source), source, name)
+        rows[name] = kept_rows(found)
     try:
         if config.join is not None:
             return joined(rows[LEFT], rows[RIGHT], config.join)

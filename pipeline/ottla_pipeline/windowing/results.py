@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from ottla.client.registry import RegistryClient, RegistryError, Schema
 from ottla_pipeline.errors import JobStartError
-from ottla_pipeline.sinks.transactional import Outgoing
+from ottla_pipeline.sinks.transactional import OutgoingRecord
 from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
 from ottla_pipeline.streams.writing import json_bytes
@@ -81,7 +81,7 @@ def instant(micros: int) -> str:
     return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def dead_letter(row: Row, topic: str, late_by_us: int) -> Outgoing:
+def dead_letter(row: Row, topic: str, late_by_us: int) -> OutgoingRecord:
     """An uncounted record, unchanged, with headers that have the reason and its origin."""
     record = row[RECORD]
     origin: dict[str, Any] = {
@@ -98,6 +98,6 @@ def dead_letter(row: Row, topic: str, late_by_us: int) -> Outgoing:
         headers.append(("ottla-watermark", instant(late_by_us).encode()))
         headers.append(("ottla-missed", json.dumps(missed, separators=(",", ":")).encode()))
     value, key = record["value"], record["key"]
-    return Outgoing(
+    return OutgoingRecord(
         topic, bytes(key) if key is not None else None, bytes(value) if value is not None else None, headers
     )

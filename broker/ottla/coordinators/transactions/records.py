@@ -12,7 +12,7 @@ import struct
 from ottla.coordinators.transactions.transaction import Entry, State
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.errors import MalformedMessage
-from ottla.protocol.grouping import indexes_by_topic
+from ottla.protocol.topics import indexes_by_topic
 from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, String, Struct, field
 
 KEY_VERSION = 0

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from ottla.coordinators.transactions.transaction import BY_NAME, State, TopicPartition, Transaction
 from ottla.coordinators.transactions.transitions import check_producer
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from ottla.protocol.topics import indexes_by_topic
 
 
 def verify(

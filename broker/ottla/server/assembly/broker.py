@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -28,10 +27,10 @@ from ottla.metadata.config import BrokerConfig, ConfigError, Listener
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
+from ottla.ports import Ports
 from ottla.server.assembly.components import (
     Coordinators,
     Replication,
-    monotonic_clock_ms,
     open_logs,
     start_coordinators,
     start_replication,
@@ -71,10 +70,6 @@ class StartupError(Exception):
     """The broker cannot start; the message is one line and says why."""
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Broker:
     """See the module. `start` and `stop` belong to one event loop."""
 
@@ -92,14 +87,15 @@ class Broker:
         *,
         store: MetadataStore | None = None,
         zookeeper_access: ZooKeeperAccess | None = None,
-        clock: Callable[[], int] = wall_clock_ms,
+        ports: Ports | None = None,
     ) -> None:
+        """By default with the ports of this machine, and the store in ZooKeeper."""
         self.config = config
         self.broker_id = config.broker_id
         self.endpoints: list[Endpoint] = []
         """The bound listeners, with their real ports."""
         self.store = store or _zookeeper(config, zookeeper_access)
-        self._clock = clock
+        self.ports = ports or Ports()
         self._session_dirs: list[Path] = []
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
@@ -128,7 +124,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start and serve. Raises StartupError."""
-        started = time.monotonic()
+        started = self.ports.clock.monotonic_s()
         try:
             await self._start()
         except StoreError as e:
@@ -149,7 +145,7 @@ class Broker:
             "started broker.id=%d listeners=%s in %.2f s",
             self.broker_id,
             listeners,
-            time.monotonic() - started,
+            self.ports.clock.monotonic_s() - started,
         )
 
     async def _start(self) -> None:
@@ -160,7 +156,7 @@ class Broker:
             self.config,
             self.store,
             self._undo,
-            clock=self._clock,
+            self.ports,
             broker_epoch=lambda: self.broker_epoch,
             on_failure=self._failed.set,
         )
@@ -172,7 +168,6 @@ class Broker:
         self.dynamic_configs = await follow_settings(
             context,
             configuration,
-            monotonic_clock=monotonic_clock_ms,
             logs=logs,
             replicas=replication.replicas,
             controller=replication.controller,
@@ -230,7 +225,7 @@ class Broker:
         """End the session of this broker's previous process, which a crash left open, and let the controller
         fail over its leaders."""
         self._session_dirs = [log_dir.path for log_dir in self.logs.online_dirs()]
-        if await unclean_restart.expire_session(self.store, self._session_dirs):
+        if await unclean_restart.expire_session(self.ports.files, self.store, self._session_dirs):
             await self._wait_for_failover()
 
     async def _wait_for_failover(self) -> None:
@@ -242,14 +237,14 @@ class Broker:
 
     async def _register(self) -> None:
         store, undo = self.store, self._undo
-        unclean_restart.save_session(store, self._session_dirs)
-        undo.callback(unclean_restart.clear_session, self._session_dirs)
+        unclean_restart.save_session(self.ports.files, store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self.ports.files, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
             self._advertised(),
             rack=self.config.rack,
-            clock=self._clock,
+            clock=self.ports.clock.wall_ms,
             # The session of this broker's previous process, after a crash, ends within its time-out.
             wait_s=self._session_timeout_s * 1.5 + 2,
             after_crash=self._wait_for_failover,
@@ -288,11 +283,12 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
-            self.usage.sample(time.monotonic(), time.thread_time())
+            clock = self.ports.clock
+            self.usage.sample(clock.monotonic_s(), clock.cpu_s())
             self.requests.server.tick()
             replication = self.replication
             self.configuration.security.tick(is_controller=replication.controller.is_active)
-            replication.replicas.tick(monotonic_clock_ms())
+            replication.replicas.tick(clock.monotonic_ms())
         except Exception:
             log.exception("a maintenance task failed")
 
@@ -320,7 +316,7 @@ class Broker:
             self._session_lost = False
             try:
                 replication.replicas.broker_epoch = await self._registration.register()
-                unclean_restart.save_session(self.store, self._session_dirs)
+                unclean_restart.save_session(self.ports.files, self.store, self._session_dirs)
                 await replication.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,14 +41,6 @@ from ottla.wire.inter_broker import Connect, InterBrokerClient
 
 log = logging.getLogger("ottla.broker")
 
-_STARTED_NS = time.time_ns() - time.monotonic_ns()
-
-
-def monotonic_clock_ms() -> int:
-    """Ms of a clock that never steps; it shows the wall time at which this process began plus what has passed
-    since."""
-    return (_STARTED_NS + time.monotonic_ns()) // 1_000_000
-
 
 @dataclass(frozen=True)
 class Replication:
@@ -80,10 +71,13 @@ async def open_logs(context: BrokerContext, deletion_policies: dict[str, Deletio
     logs = LogManager(
         config.log_dirs,
         config.broker_id,
-        await read_cluster_id(context.store),
+        await read_cluster_id(context.store, context.ports.random),
         topic_defaults(config),
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        files=context.ports.files,
+        source=context.ports.random,
+        run_parallel=context.ports.run_parallel,
     )
     logs.maintenance.deletion_policies = deletion_policies
     await asyncio.to_thread(logs.load, context.clock(), await _read_topic_configs(context.store))
@@ -132,6 +126,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         store=context.store,
         config=config,
         clock=clock,
+        random=context.ports.random,
         inter_broker=inter_broker,
         create_topic_policy=configuration.create_topic_policy,
     )
@@ -142,7 +137,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         logs=logs,
         cache=cache,
         clock=clock,
-        monotonic_clock=monotonic_clock_ms,
+        monotonic_clock=context.monotonic_clock,
         inter_broker=inter_broker,
         alter_partition=channel.alter_partition,
         listener=purgatory,
@@ -157,7 +152,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     lost_logs = LostLogDetector(replicas, cache, inter_broker, log_dir_failures.notify_controller)
     undo.push_async_callback(lost_logs.stop)
     replicas.start()
-    cleaner = LogCleaner(config, logs, replicas, clock)
+    cleaner = LogCleaner(config, logs, replicas, context.ports)
     undo.push_async_callback(cleaner.stop)
     cleaner.start()
     quotas = broker_quotas(config)
@@ -215,7 +210,7 @@ async def start_coordinators(
         replication.replicas,
         replication.purgatory,
         replication.cache,
-        context.clock,
+        context.ports,
         replication.page_cache_reader,
         partitions=await offsets_partitions(store, context.config),
         transactions=transactions,

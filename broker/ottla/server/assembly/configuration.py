@@ -23,6 +23,7 @@ from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
 from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.store import MetadataStore
+from ottla.ports import Ports
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
@@ -48,24 +49,31 @@ class BrokerContext:
     config: BrokerConfig
     store: MetadataStore
     undo: AsyncExitStack
-    clock: Callable[[], int]
-    """Wall time in ms, which may step."""
+    ports: Ports
     broker_epoch: Callable[[], int]
     """The epoch of the registration; -1 before the first."""
     on_failure: Callable[[], None]
     """Called when the broker cannot go on."""
 
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Wall time in ms, which may step."""
+        return self.ports.clock.wall_ms
+
+    @property
+    def monotonic_clock(self) -> Callable[[], int]:
+        """Ms of a clock that never steps."""
+        return self.ports.clock.monotonic_ms
+
 
 class BrokerSecurity:
     """Credentials, delegation tokens, the secure listeners, and how this broker connects to other brokers."""
 
-    def __init__(
-        self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]
-    ) -> None:
+    def __init__(self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, ports: Ports) -> None:
         """Raises SecurityProblem."""
-        config = settings.config
-        self.credentials = ScramCredentials()
-        self.tokens = DelegationTokens(config, clock)
+        config, clock = settings.config, ports.clock
+        self.credentials = ScramCredentials(ports.random)
+        self.tokens = DelegationTokens(config, clock.wall_ms)
         self.listeners = SecureListeners(
             config, loop, credentials=self.credentials, tokens=self.tokens.lookup, clock=clock
         )
@@ -131,7 +139,7 @@ async def load_configuration(context: BrokerContext) -> Configuration:
     deletion_policies = _load_deletion_policies(context)
     settings = DynamicBrokerConfig(context.config)
     await load_dynamic_settings(settings, context.store)
-    security = BrokerSecurity(settings, asyncio.get_running_loop(), context.clock)
+    security = BrokerSecurity(settings, asyncio.get_running_loop(), context.ports)
     context.undo.push_async_callback(security.close)
     await security.tokens.start(context.store)
     return Configuration(settings, security, create_topic_policy, alter_config_policy, deletion_policies)
@@ -174,7 +182,6 @@ async def follow_settings(
     context: BrokerContext,
     configuration: Configuration,
     *,
-    monotonic_clock: Callable[[], int],
     logs: LogManager,
     replicas: ReplicaManager,
     controller: Controller,
@@ -191,7 +198,7 @@ async def follow_settings(
 
     def topic_defaults_changed() -> None:
         logs.registry.defaults = topic_defaults(config)
-        now_ms = monotonic_clock()
+        now_ms = context.monotonic_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 

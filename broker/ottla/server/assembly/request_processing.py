@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Protocol
 
 from ottla.metadata.acls import StoredAcls, start_acls
@@ -20,7 +19,7 @@ from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.stored_topics import read_topics
 from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
-from ottla.server.assembly.components import Coordinators, Replication, monotonic_clock_ms
+from ottla.server.assembly.components import Coordinators, Replication
 from ottla.server.assembly.configuration import BrokerContext, Configuration
 from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.authorization.checks_by_api import authorize_routes, checks_by_api
@@ -100,7 +99,7 @@ async def start_request_processing(
         backlog=config.get_int("socket.listen.backlog.size"),
         queued_max_bytes=config.get_int("queued.max.request.bytes"),
         page_cache_reader=replication.page_cache_reader,
-        limits=ConnectionLimits(config, replication.quotas.connections, monotonic_clock_ms),
+        limits=ConnectionLimits(config, replication.quotas.connections, clock=context.monotonic_clock),
         secure=configuration.security.listeners.by_name,
     )
     undo.callback(server.close_all)
@@ -151,7 +150,7 @@ def _records_handlers(
                 replicas,
                 purgatory,
                 cache,
-                monotonic_clock_ms,
+                context.monotonic_clock,
                 throttle,
                 page_cache_reader=replication.page_cache_reader,
                 fetch_max_bytes=config.get_int("fetch.max.bytes"),
@@ -161,7 +160,7 @@ def _records_handlers(
             )
         ),
         ListOffsetsHandler(replicas, clock, replication.page_cache_reader),
-        DeleteRecordsHandler(replicas, cache, monotonic),
+        DeleteRecordsHandler(replicas, cache, context.ports.clock.monotonic_s),
         DescribeProducersHandler(replicas, cache),
     )
 

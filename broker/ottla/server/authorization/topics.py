@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
-from ottla.protocol.topic_names import INTERNAL_TOPICS, is_legal_topic_name
+from ottla.protocol.topics import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.auth_helper import DENIED_MESSAGES, AuthHelper

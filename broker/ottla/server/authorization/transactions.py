@@ -18,7 +18,7 @@ from ottla.protocol.messages import (
     ListTransactionsResponse,
     TxnOffsetCommitRequest,
 )
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.auth_helper import DENIED_ERRORS, AuthHelper
 from ottla.server.authorization.checks import (

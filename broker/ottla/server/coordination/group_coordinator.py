@@ -7,7 +7,6 @@ stops being it (the purgatory forwards both from replication), the groups in it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from ottla.coordinators.config import GroupConfig
@@ -15,7 +14,8 @@ from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
-from ottla.protocol.topic_names import OFFSETS_TOPIC
+from ottla.ports import Ports, random_uuid
+from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.replication.manager import ReplicaManager
 from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
 from ottla.server.coordination.transactions import TransactionService
@@ -37,13 +37,14 @@ def make_group_coordinator(
     replicas: ReplicaManager,
     purgatory: Purgatory,
     cache: MetadataCache,
-    clock: Callable[[], int],
+    ports: Ports,
     page_cache_reader: PageCacheReader,
     *,
     partitions: int,
     transactions: TransactionService,
 ) -> GroupCoordinator:
     """The coordinator, with its log, its timers and its leadership callbacks; not started."""
+    clock = ports.clock.wall_ms
     group_log = ReplicatedCoordinatorLog(
         OFFSETS_TOPIC,
         replicas,
@@ -57,6 +58,7 @@ def make_group_coordinator(
         config=replace(GroupConfig.read(config.get_int), offsets_topic_num_partitions=partitions),
         log=group_log,
         clock=clock,
+        member_ids=lambda name: f"{name}-{random_uuid(ports.random)}",
         partition_exists=lambda topic, partition: partition in (cache.partitions(topic) or ()),
         verify=transactions.add_partitions_manager.verify_offsets,
     )

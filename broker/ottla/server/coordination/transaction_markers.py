@@ -19,10 +19,9 @@ from ottla.coordinators.transactions.interfaces import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from ottla.protocol.records import ControlType, build_control_batch
-from ottla.protocol.topic_names import OFFSETS_TOPIC
+from ottla.protocol.topics import OFFSETS_TOPIC, indexes_by_topic
 from ottla.replication.manager import ReplicaManager
 from ottla.server.coordination.replicated_log import append_replicated
 from ottla.server.dispatch.purgatory import Purgatory

@@ -18,10 +18,9 @@ from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.protocol.records import NO_SEQUENCE
-from ottla.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ottla.protocol.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, indexes_by_topic
 from ottla.replication.manager import ReplicaManager
 from ottla.wire.connection import UnsupportedApi
 from ottla.wire.inter_broker import InterBrokerClient, Purpose

@@ -19,7 +19,7 @@ from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import AllocateProducerIdsRequest
-from ottla.protocol.topic_names import TRANSACTIONS_TOPIC
+from ottla.protocol.topics import TRANSACTIONS_TOPIC
 from ottla.replication.manager import ReplicaManager
 from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
 from ottla.server.coordination.transaction_markers import (

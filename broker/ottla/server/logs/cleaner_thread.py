@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from ottla.ports.files import Files
 from ottla.protocol.errors import KafkaError
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
@@ -93,7 +94,7 @@ class CleanerThread:
         if isinstance(outcome, Done):
             task.log.mark_cleaned(outcome.end_offset)
         else:
-            _remove_leftovers(job)
+            _remove_leftovers(task.log.log_dir.files, job)
         return outcome
 
     def _run_job(self, task: CleaningTask, job: Job, segments: list[LogSegment]) -> Done | Failed | Aborted:
@@ -126,7 +127,7 @@ def _replace_segments(
         return False
     old = [segment for segment in segments if segment.base_offset in set(cleaned.bases)]
     try:
-        new = open_cleaned(Path(directory), cleaned.bases[0], task.log.config)
+        new = open_cleaned(task.log.log_dir.files, directory, cleaned.bases[0], task.log.config)
         if new.size != cleaned.size:
             raise CorruptIndex(f"{new.file.path}: {new.size} bytes, and {cleaned.size} were written")
         return task.log.replace_segments(old, new, task.dirt.first_uncleanable)
@@ -136,9 +137,9 @@ def _replace_segments(
         raise
 
 
-def _remove_leftovers(job: Job) -> None:
+def _remove_leftovers(files: Files, job: Job) -> None:
     directory = Path(job.directory)
-    if directory.exists():
+    if files.exists(directory):
         for base_offset, *_ in job.sources:
             with suppress(OSError):
-                remove_cleaned(directory, base_offset)
+                remove_cleaned(files, directory, base_offset)

@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
 from ottla.metadata.config import BrokerConfig
+from ottla.ports import Ports
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.logs.cleaner_thread import CleanerThread, CleaningTask
@@ -74,13 +74,13 @@ class LogCleaner:
         config: BrokerConfig,
         logs: LogManager,
         replicas: ReplicaManager,
-        clock: Callable[[], int],
+        ports: Ports,
     ) -> None:
-        """`clock` gives wall time in ms. The logs are loaded already."""
+        """The logs are loaded already."""
         self._config = config
         self._logs = logs
         self._replicas = replicas
-        self._clock = clock
+        self._clock = ports.clock.wall_ms
         self._dirty_ratio_max = 0.0
         self._compaction_delay_ms_max = 0
         self._last_run_ms = 0
@@ -89,7 +89,7 @@ class LogCleaner:
         self._retry_after_ms: dict[Key, int] = {}
         """Logs whose cleaning is retried, and when, in ms."""
         self._choosing_lock = asyncio.Lock()
-        self._throttle = Throttler.make(self._bytes_per_s, time.monotonic())
+        self._throttle = Throttler.make(self._bytes_per_s, ports.clock.monotonic_s())
         self._threads: list[CleanerThread] = []
         self._thread_tasks: set[asyncio.Task[None]] = set()
         self._checkpoints: dict[LogDir, dict[Key, int]] = {}

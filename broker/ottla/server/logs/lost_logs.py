@@ -23,8 +23,8 @@ from typing import Final
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import KafkaError, ProtocolError
-from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.protocol.topics import indexes_by_topic
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import PartitionKey, PartitionState
 from ottla.wire.connection import UnsupportedApi

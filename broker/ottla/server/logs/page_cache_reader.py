@@ -6,9 +6,8 @@ Called by connections before they send ranges of files, and by the handlers that
 - `ensure_resident` returns whether a range that is about to be sent is in the page cache. If not, a thread
   reads its pages, and the connection is called back. While a connection reads a file sequentially, the next
   `AHEAD_BYTES` are read ahead.
-- `run_lookup` is for lookups, which run under `storage.page_cache.NonblockingReads`: it runs the lookup on
-  the loop and, after a `PageCacheMiss`, again once a thread has read those pages. The lookup must be
-  repeatable.
+- `run_lookup` is for lookups, which run under `NonblockingReads`: it runs the lookup on the loop and, after a
+  `PageCacheMiss`, again once a thread has read those pages. The lookup must be repeatable.
 
 Progress is guaranteed: pages that a thread has read are sent, or read, without another check, even if memory
 is so short that they may be evicted again. The threads change no state; callbacks run on the loop.
@@ -21,11 +20,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from ottla.storage import page_cache
-from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
-from ottla.storage.segment_files import FileSlice
+from ottla.storage.nonblocking_reads import NonblockingReads, OpenFile, PageCacheMiss
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -58,22 +56,11 @@ def attempt_weight(misses: Sequence[PageCacheMiss]) -> float:
     return 1 if len(misses) < MISSES_MAX else 1 / _FULL_ATTEMPTS_MAX
 
 
-class PageCache(Protocol):
-    """The functions of `page_cache` that are used; tests replace them."""
-
-    def is_resident(self, fd: int, position: int, length: int, *, exact: bool) -> bool: ...
-
-    def load(self, fd: int, position: int, length: int) -> None: ...
-
-    def load_ahead(self, fd: int, position: int, length: int) -> None: ...
-
-
 class PageCacheReader:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cache: PageCache = page_cache) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._page_cache = cache
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page-cache-reader")
         self._closed = False
         self.loads = 0
@@ -88,7 +75,7 @@ class PageCacheReader:
         end = position + length
         ahead = file.read_ahead
         # During read-ahead, pages arrive in any order: check every one.
-        if self._page_cache.is_resident(file.fd, position, length, exact=position < ahead):
+        if file.files.is_resident(file.fd, position, length, exact=position < ahead):
             if position < ahead < end + AHEAD_BYTES // 2:
                 file.read_ahead = ahead + AHEAD_BYTES
                 self._submit(partial(self._look_ahead, part, ahead))
@@ -101,7 +88,7 @@ class PageCacheReader:
     def _load_part(self, part: FileSlice, length: int, on_loaded: OnLoaded) -> None:
         """In a thread."""
         file, position, _ = part
-        problem = self._load(file.fd, position, length)
+        problem = _load(file, position, length)
         self._call(on_loaded, problem)
         if problem is None:
             self._look_ahead(part, position + length)
@@ -109,7 +96,7 @@ class PageCacheReader:
     def _look_ahead(self, part: FileSlice, position: int) -> None:
         """In a thread."""
         try:
-            self._page_cache.load_ahead(part.file.fd, position, AHEAD_BYTES)
+            part.file.files.load_ahead(part.file.fd, position, AHEAD_BYTES)
         except OSError as problem:
             log.debug("reading ahead in %s: %s", part.file.path, problem)
 
@@ -187,19 +174,12 @@ class PageCacheReader:
 
     def _load_miss(self, miss: PageCacheMiss, on_loaded: OnLoaded) -> None:
         """In a thread."""
-        problem = self._load(miss.file.fd, miss.position, miss.length)
+        problem = _load(miss.file, miss.position, miss.length)
         self._call(on_loaded, problem)
         if problem is None:
-            self._page_cache.load_ahead(miss.file.fd, miss.position + miss.length, LOOKUP_AHEAD_BYTES)
+            miss.file.files.load_ahead(miss.file.fd, miss.position + miss.length, LOOKUP_AHEAD_BYTES)
 
     # --- threads ------------------------------------------------------------------------------------
-
-    def _load(self, fd: int, position: int, length: int) -> OSError | None:
-        try:
-            self._page_cache.load(fd, position, length)
-        except OSError as problem:
-            return problem
-        return None
 
     def _submit(self, job: Callable[[], None]) -> None:
         if not self._closed:
@@ -216,6 +196,15 @@ class PageCacheReader:
         """Stop calling back (connections are closed already)."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _load(file: SegmentFile | OpenFile, position: int, length: int) -> OSError | None:
+    """Read a range into the page cache; returns the error if it fails. In a thread."""
+    try:
+        file.files.load(file.fd, position, length)
+    except OSError as problem:
+        return problem
+    return None
 
 
 def _set_loaded(loaded: asyncio.Future[None], problem: OSError | None) -> None:

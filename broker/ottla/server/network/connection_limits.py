@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -24,17 +23,15 @@ from ottla.quotas.rates import Windows
 log = logging.getLogger(__name__)
 
 
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class ConnectionLimits:
     def __init__(
         self,
         config: BrokerConfig,
         rates: ConnectionQuotas | None = None,
-        clock: Callable[[], int] = _monotonic_ms,
+        *,
+        clock: Callable[[], int],
     ) -> None:
+        """`clock` gives ms that never step."""
         self._config = config
         self._rates = rates or ConnectionQuotas(Windows())
         self._clock = clock

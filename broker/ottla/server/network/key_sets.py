@@ -9,8 +9,8 @@ allows. A fetch that fails leaves the keys as they are.
 from __future__ import annotations
 
 import logging
-import time
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -25,19 +25,27 @@ _BYTES_MAX: Final = 1 << 20
 
 class KeySet:
     def __init__(
-        self, url: str, threads: Executor, *, refresh_s: float, retry_s: float, retry_max_s: float
+        self,
+        url: str,
+        threads: Executor,
+        *,
+        refresh_s: float,
+        retry_s: float,
+        retry_max_s: float,
+        clock: Callable[[], float],
     ) -> None:
-        """Raises ValueError when the URL has no key set."""
+        """`clock` gives seconds that never step. Raises ValueError when the URL has no key set."""
         if not url.startswith(("https://", "http://", "file:")):
             raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={url}: must be https://, http:// or file:")
         self._url = url
+        self._clock = clock
         self._threads = threads
         self._refresh_s = refresh_s
         self._retry_s, self._retry_max_s = max(retry_s, UNKNOWN_KEY_PAUSE_S), retry_max_s
         self._failures = 0
         self._fetching = False
         self._keys = self._fetch()
-        self._fetched = time.monotonic()
+        self._fetched = self._clock()
 
     def get(self, key_id: str | None) -> Any:
         """The key with that id; None if it is unknown, and then the set is fetched again."""
@@ -53,7 +61,7 @@ class KeySet:
             self._fetch_after(self._refresh_s)
 
     def _fetch_after(self, pause_s: float) -> None:
-        if not self._fetching and time.monotonic() - self._fetched >= pause_s:
+        if not self._fetching and self._clock() - self._fetched >= pause_s:
             self._fetching = True
             self._threads.submit(self._refresh)
 
@@ -66,7 +74,7 @@ class KeySet:
             self._failures += 1
             log.warning("refreshing the key set failed, the old one is kept: %s", problem)
         finally:
-            self._fetched = time.monotonic()
+            self._fetched = self._clock()
             self._fetching = False
 
     def _fetch(self) -> dict[str | None, Any]:

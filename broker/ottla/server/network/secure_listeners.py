@@ -24,11 +24,11 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listener_security import ListenerSecurity
 from ottla.metadata.listeners import Listener
 from ottla.metadata.scram_credentials import ScramCredentials
+from ottla.ports import Clock
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate
-from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
-from ottla.security.principals import Principal
+from ottla.security.principals import Identity, Principal, PrincipalBuilder, principal_builder
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
@@ -64,7 +64,7 @@ class SecureListener:
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Raises SecurityProblem."""
         self.name = listener.name
@@ -165,7 +165,7 @@ class SecureListener:
             for name in security.get_list("sasl.enabled.mechanisms")
         }
         delay_ms = self._config.get_int("connection.failed.authentication.delay.ms")
-        return SaslRules(mechanisms, delay_ms, self._principal_of_sasl, self._clock)
+        return SaslRules(mechanisms, delay_ms, self._principal_of_sasl, self._clock.wall_ms)
 
     def _starter(self, mechanism: str, security: ListenerSecurity) -> Callable[[], SaslServer]:
         if mechanism in SCRAM:
@@ -212,6 +212,7 @@ class SecureListener:
             refresh_s=seconds("refresh.ms"),
             retry_s=seconds("retry.backoff.ms"),
             retry_max_s=seconds("retry.backoff.max.ms"),
+            clock=self._clock.monotonic_s,
         )
         rules = SignedRules(
             security.get_list("sasl.oauthbearer.expected.audience", name),
@@ -280,7 +281,7 @@ class SecureListeners:
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Raises SecurityProblem."""
         self._threads = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="tls-handshake")

@@ -28,7 +28,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
@@ -464,7 +463,7 @@ class PlaintextConnection(SocketConnection):
 
     def _send_file(self, part: FileSlice, most: int) -> int:
         length = part.length
-        sent = os.sendfile(self._fd, part.file.fd, part.position, min(length, most))
+        sent = part.file.files.sendfile(self._fd, part.file.fd, part.position, min(length, most))
         self._warm -= sent
         if sent == 0:
             # The response's size was sent already: no valid continuation exists.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -222,7 +221,7 @@ class TlsConnection(SocketConnection):
 
     def _send_file(self, part: FileSlice, most: int) -> int:
         length = min(part.length, most, PIECE_BYTES)
-        data = os.pread(part.file.fd, length, part.position)
+        data = part.file.files.pread(part.file.fd, length, part.position)
         self._warm -= len(data)
         if not data:
             self.close(f"a segment ended {part.length} bytes before its slice", level=logging.ERROR)

@@ -10,13 +10,13 @@ Invariants: batches are used only with a correct checksum; a reported segment is
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ottla.ports.files import Files, opened, unlink_if_exists
 from ottla.protocol.compression import Buffer
 from ottla.protocol.record_scan import iter_keys
 from ottla.protocol.records import (
@@ -64,7 +64,7 @@ class MappedRange(NamedTuple):
     bytes_read: int
 
 
-def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
+def build_map(files: Files, job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
     """Fill the map from the dirty segments, up to its load factor. Raises OSError, LogCleaningError,
     KafkaError."""
     offsets.clear()
@@ -80,7 +80,7 @@ def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
         next_base = sources[at + 1].base_offset if at + 1 < len(sources) else job.upper_bound
         if next_base <= job.first_dirty:
             continue
-        for header, batch in _batches(job, source, job.first_dirty, moved):
+        for header, batch in _batches(files, job, source, job.first_dirty, moved):
             bytes_read += header.size
             if header.attributes & CONTROL_FLAG:
                 transactions.can_discard_marker(header, batch)
@@ -109,7 +109,12 @@ def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader
 
 
 def clean(
-    job: Job, offsets: OffsetMap, end_offset: int, moved: Moved, finished: Callable[[list[int], int], None]
+    files: Files,
+    job: Job,
+    offsets: OffsetMap,
+    end_offset: int,
+    moved: Moved,
+    finished: Callable[[list[int], int], None],
 ) -> Counts:
     """Rewrite the segments below `end_offset` with the map of `build_map`. Returns the counts.
 
@@ -134,9 +139,9 @@ def clean(
         index_bytes=job.index_bytes,
         end_offset=job.upper_bound,
     ):
-        destination = _Destination(job, group[0].base_offset, moved)
+        destination = _Destination(files, job, group[0].base_offset, moved)
         for source in group:
-            for header, batch in _batches(job, source, -1, moved):
+            for header, batch in _batches(files, job, source, -1, moved):
                 kept = batch_filter.filter(header, batch)
                 if kept is not None:
                     destination.append(*kept)
@@ -147,19 +152,20 @@ def clean(
     return batch_filter.counts
 
 
-def remove_cleaned(directory: Path, base_offset: int) -> None:
+def remove_cleaned(files: Files, directory: Path, base_offset: int) -> None:
     """Remove the `.cleaned` files of a stopped job."""
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-        (directory / (segment_name(base_offset) + suffix + CLEANED_SUFFIX)).unlink(missing_ok=True)
+        unlink_if_exists(files, directory / (segment_name(base_offset) + suffix + CLEANED_SUFFIX))
 
 
 class _Destination:
     """The `.cleaned` segment of a group of source segments."""
 
-    def __init__(self, job: Job, base_offset: int, moved: Moved) -> None:
+    def __init__(self, files: Files, job: Job, base_offset: int, moved: Moved) -> None:
         directory = Path(job.directory)
-        remove_cleaned(directory, base_offset)
+        remove_cleaned(files, directory, base_offset)
         self.segment = LogSegment(
+            files,
             directory,
             base_offset,
             index_interval_bytes=job.index_interval_bytes,
@@ -167,6 +173,7 @@ class _Destination:
             now_ms=job.now_ms,
             suffix=CLEANED_SUFFIX,
         )
+        self._files = files
         self._buffer_bytes = job.buffer_bytes // 2
         self._moved = moved
         self._headers: list[BatchHeader] = []
@@ -191,7 +198,7 @@ class _Destination:
             segment.register_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         self._unsynced += len(data)
         if self._unsynced >= _SYNC_BYTES:
-            os.fdatasync(segment.fd)
+            self._files.fdatasync(segment.fd)
             self._unsynced = 0
         self._headers.clear()
         self._parts.clear()
@@ -203,22 +210,20 @@ class _Destination:
         self._write()
         self.segment.seal()
         self.segment.sync()
-        changed_ns = last_source.stat().st_mtime_ns
-        os.utime(self.segment.fd, ns=(changed_ns, changed_ns))
+        self._files.set_mtime(self.segment.fd, self._files.stat(last_source).mtime_ns)
 
 
 def _batches(
-    job: Job, source: SourceSegment, from_offset: int, moved: Moved
+    files: Files, job: Job, source: SourceSegment, from_offset: int, moved: Moved
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Headers and bytes of a segment's batches that end at or after `from_offset`."""
     path = _log_path(job, source.base_offset)
     chunk_bytes = max(job.buffer_bytes // 2, RECORD_BATCH_OVERHEAD)
-    with path.open("rb", buffering=0) as file:
-        fd = file.fileno()
-        os.posix_fadvise(fd, 0, source.size, os.POSIX_FADV_SEQUENTIAL)
-        position = _indexed_position(job, source, from_offset)
+    with opened(files, path) as fd:
+        files.advise_sequential(fd, source.size)
+        position = _indexed_position(files, job, source, from_offset)
         while position < source.size:
-            chunk = memoryview(os.pread(fd, min(chunk_bytes, source.size - position), position))
+            chunk = memoryview(files.pread(fd, min(chunk_bytes, source.size - position), position))
             at = 0
             while at + RECORD_BATCH_OVERHEAD <= len(chunk):
                 header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
@@ -250,10 +255,11 @@ def _next_size(path: Path, chunk: memoryview, position: int, end: int) -> int:
     return size
 
 
-def _indexed_position(job: Job, source: SourceSegment, from_offset: int) -> int:
+def _indexed_position(files: Files, job: Job, source: SourceSegment, from_offset: int) -> int:
     if from_offset <= source.base_offset:
         return 0
     segment = LogSegment(
+        files,
         job.directory,
         source.base_offset,
         index_interval_bytes=job.index_interval_bytes,

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import KafkaError
 from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.messages import (
@@ -107,9 +108,9 @@ class Worker:
     def _clean(self, job: Job) -> Done:
         began = time.monotonic()
         offsets = OffsetMap(map_bytes(job))
-        indexed = cleaner.build_map(job, offsets, self._moved)
+        indexed = cleaner.build_map(OS_FILES, job, offsets, self._moved)
         mapped = time.monotonic()
-        counts = cleaner.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
+        counts = cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, self._moved, self._finished)
         return Done(
             indexed.end_offset,
             counts,

@@ -7,17 +7,15 @@
 
 Each module of this package has the functions of one API family; they take the client's `AdminNetwork` as
 their first argument, and `AdminClient` binds them as methods. A call about many items returns `Results`: each
-item's result, or its error. Calls about one thing return it, or raise. Errors are those of
-`ottla.client.errors`: Kafka's codes as classes; `ClusterUnreachable` when no broker answers. Requests that
-concern several brokers go to all at a time; what has moved is followed there until default.api.timeout.ms.
-Not for the data path.
+item's result, or its error. A call about one item returns its result, or raises. Errors are those of
+`ottla.client.errors`: Kafka's codes as classes; `ClusterUnreachable` when no broker responds. Requests to
+several brokers are sent concurrently. An item whose leader or coordinator has moved is retried on the new
+broker until default.api.timeout.ms. Not for the data path.
 """
 
 from __future__ import annotations
 
 import inspect
-import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -89,6 +87,7 @@ from ottla.client.core.stats import Figures
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.environment import environment
 from ottla.security.acls import (
     AclBinding,
     AclFilter,
@@ -137,7 +136,7 @@ class AdminClient:
         security: ClientSecurity | None = None,
         **keywords: object,
     ) -> None:
-        """`security`: what was made already of security.protocol, ssl.* and sasl.*. Raises ConfigError."""
+        """`security`: used instead of security.protocol, ssl.* and sasl.*. Raises ConfigError."""
         self.config = AdminConfig.of(settings, **keywords)
         config = self.config
         self._brokers = Brokers(
@@ -157,7 +156,7 @@ class AdminClient:
             config.retries,
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
-            random.Random().uniform,
+            environment.get().random.uniform,
         )
         self._network = AdminNetwork(self._brokers, retry_policy)
 
@@ -167,17 +166,17 @@ class AdminClient:
         await self._brokers.close()
 
     def metrics(self) -> Figures:
-        """Figures of the whole client by Kafka's names: totals, and rates over metrics.num.samples ×
+        """Metrics of the whole client by Kafka's names: totals, and rates over metrics.num.samples ×
         metrics.sample.window.ms."""
         return of_client(self.measurements())
 
     def measurements(self) -> list[Metric]:
-        """All figures, also those of each broker."""
+        """All metrics, those of each broker included."""
         brokers = self._brokers
-        return list(of_requests("admin-client", brokers.connections, brokers.stats, time.monotonic()))
+        return list(of_requests("admin-client", brokers.connections, brokers.stats, brokers.now()))
 
     async def __aenter__(self) -> Self:
-        """Brokers are looked for with the first call."""
+        """Start the metric reporters; the first call connects."""
         self._reporting.start()
         return self
 

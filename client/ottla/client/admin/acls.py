@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from ottla.client.admin.network import AdminNetwork, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, raise_error
 from ottla.client.admin_types import Results
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
@@ -24,19 +25,8 @@ _EVERYTHING = AclFilter()
 
 async def describe_acls(network: AdminNetwork, wanted: AclFilter = _EVERYTHING) -> list[AclBinding]:
     """The ACLs that the filter matches. Raises KafkaError: SECURITY_DISABLED without an authorizer."""
-    pattern, entry = wanted
-    response = await network.any_broker(
-        m.DescribeAclsRequest(
-            resource_type_filter=pattern.resource_type,
-            resource_name_filter=pattern.name,
-            pattern_type_filter=pattern.pattern_type,
-            principal_filter=entry.principal,
-            host_filter=entry.host,
-            operation=entry.operation,
-            permission_type=entry.permission,
-        )
-    )
-    refuse(response.error_code, response.error_message)
+    response = await network.any_broker(m.DescribeAclsRequest(**_filter_fields(wanted)))
+    raise_error(response.error_code, response.error_message)
     return [
         AclBinding(
             ResourcePattern(
@@ -52,7 +42,7 @@ async def describe_acls(network: AdminNetwork, wanted: AclFilter = _EVERYTHING) 
 
 
 async def create_acls(network: AdminNetwork, bindings: Iterable[AclBinding]) -> Results[AclBinding, None]:
-    """Add ACLs; those that are there already stay."""
+    """Create ACLs; existing ones stay."""
     wanted = list(dict.fromkeys(bindings))
     if not wanted:
         return Results({})
@@ -80,32 +70,33 @@ async def create_acls(network: AdminNetwork, bindings: Iterable[AclBinding]) -> 
 async def delete_acls(
     network: AdminNetwork, filters: Iterable[AclFilter]
 ) -> Results[AclFilter, Results[AclBinding, None]]:
-    """Remove all ACLs that match any of the filters; by filter what was removed, and what could
-    not be."""
+    """Delete all ACLs that match any of the filters; the result of a filter has the deleted ACLs and
+    errors."""
     wanted = list(dict.fromkeys(filters))
     if not wanted:
         return Results({})
-    one = m.DeleteAclsRequest.DeleteAclsFilter
+    row = m.DeleteAclsRequest.DeleteAclsFilter
     response = await network.any_broker(
-        m.DeleteAclsRequest(
-            filters=[
-                one(
-                    resource_type_filter=pattern.resource_type,
-                    resource_name_filter=pattern.name,
-                    pattern_type_filter=pattern.pattern_type,
-                    principal_filter=entry.principal,
-                    host_filter=entry.host,
-                    operation=entry.operation,
-                    permission_type=entry.permission,
-                )
-                for pattern, entry in wanted
-            ]
-        )
+        m.DeleteAclsRequest(filters=[row(**_filter_fields(each)) for each in wanted])
     )
     rows = zip(wanted, response.filter_results, strict=True)
     return Results(
         {each: outcome(row.error_code, row.error_message, "") or _removed(row) for each, row in rows}
     )
+
+
+def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
+    """The fields of a filter, which DescribeAcls and DeleteAcls have in common."""
+    pattern, entry = wanted
+    return {
+        "resource_type_filter": pattern.resource_type,
+        "resource_name_filter": pattern.name,
+        "pattern_type_filter": pattern.pattern_type,
+        "principal_filter": entry.principal,
+        "host_filter": entry.host,
+        "operation": entry.operation,
+        "permission_type": entry.permission,
+    }
 
 
 def _removed(row: m.DeleteAclsResponse.DeleteAclsFilterResult) -> Results[AclBinding, None]:

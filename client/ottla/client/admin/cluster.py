@@ -1,4 +1,4 @@
-"""The cluster as a whole (KIP-430, KIP-700), its features (KIP-584), and what only KRaft has."""
+"""The cluster (KIP-430, KIP-700), its features (KIP-584), and calls that only KRaft supports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 from ottla.client import errors
 from ottla.client.admin.fan_out import CONTROLLER
-from ottla.client.admin.network import AdminNetwork, operations, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, operations, outcome, raise_error
 from ottla.client.admin_types import (
     ApiVersions,
     ClusterDescription,
@@ -32,7 +32,7 @@ async def describe_cluster(
     if not authorized_operations:
         return await network.describe_cluster()
     response = await network.any_broker(m.DescribeClusterRequest(include_cluster_authorized_operations=True))
-    refuse(response.error_code, response.error_message)
+    raise_error(response.error_code, response.error_message)
     return ClusterDescription(
         response.cluster_id,
         response.controller_id,
@@ -42,9 +42,9 @@ async def describe_cluster(
 
 
 async def describe_features(network: AdminNetwork) -> ClusterFeatures:
-    """What the cluster has settled on, and what the broker that answers can do."""
-    response = await network.any_broker(_asked_versions())
-    refuse(response.error_code)
+    """The finalized features of the cluster, and the supported ones of the broker that responds."""
+    response = await network.any_broker(_api_versions_request())
+    raise_error(response.error_code)
     epoch = response.finalized_features_epoch
     return ClusterFeatures(
         {
@@ -59,11 +59,11 @@ async def describe_features(network: AdminNetwork) -> ClusterFeatures:
 async def describe_api_versions(
     network: AdminNetwork, brokers: Iterable[int] | None = None
 ) -> Results[int, tuple[ApiVersions, ...]]:
-    """The versions of each API that these brokers serve, or all that live."""
+    """The API versions that these brokers support; None: all live brokers."""
 
     async def ask(node: Node) -> tuple[ApiVersions, ...]:
-        response = await network.send_to(node, _asked_versions())
-        refuse(response.error_code)
+        response = await network.send_to(node, _api_versions_request())
+        raise_error(response.error_code)
         return tuple(
             [
                 ApiVersions(
@@ -90,7 +90,7 @@ async def _version_used(network: AdminNetwork, node: Node, api_key: int) -> int 
 async def update_features(
     network: AdminNetwork, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
 ) -> Results[str, None]:
-    """Raise or lower what the cluster has settled on."""
+    """Upgrade or downgrade finalized features."""
     request = m.UpdateFeaturesRequest
 
     async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
@@ -109,7 +109,7 @@ async def update_features(
                 ],
             ),
         )
-        refuse(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return {
             row.feature: outcome(row.error_code, row.error_message, row.feature) for row in response.results
         }
@@ -117,35 +117,35 @@ async def update_features(
     return await network.at_controller(updates, ask, CONTROLLER)
 
 
-# --- KRaft's own: this generation of Kafka is coordinated by ZooKeeper ---
+# --- calls that clusters with ZooKeeper do not support ---
 
 
 async def describe_metadata_quorum(network: AdminNetwork) -> NoReturn:
     """Raises UnsupportedVersionError, as Kafka's own AdminClient does with a cluster on ZooKeeper."""
-    _only_kraft("DescribeQuorum")
+    _raise_kraft_only("DescribeQuorum")
 
 
 async def unregister_broker(network: AdminNetwork, broker_id: int) -> NoReturn:
     """Raises UnsupportedVersionError: a broker's registration in ZooKeeper ends with its session."""
-    _only_kraft("UnregisterBroker")
+    _raise_kraft_only("UnregisterBroker")
 
 
 async def list_client_metrics_resources(network: AdminNetwork) -> NoReturn:
     """Raises UnsupportedVersionError."""
-    _only_kraft("ListClientMetricsResources")
+    _raise_kraft_only("ListClientMetricsResources")
 
 
 async def add_raft_voter(network: AdminNetwork, *_: Any) -> NoReturn:
     """Raises UnsupportedVersionError."""
-    _only_kraft("AddRaftVoter")
+    _raise_kraft_only("AddRaftVoter")
 
 
 async def remove_raft_voter(network: AdminNetwork, *_: Any) -> NoReturn:
     """Raises UnsupportedVersionError."""
-    _only_kraft("RemoveRaftVoter")
+    _raise_kraft_only("RemoveRaftVoter")
 
 
-def _asked_versions() -> m.ApiVersionsRequest:
+def _api_versions_request() -> m.ApiVersionsRequest:
     return m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
 
 
@@ -156,5 +156,5 @@ def _name(api_key: int) -> str:
         return ""
 
 
-def _only_kraft(api: str) -> NoReturn:
-    raise errors.UnsupportedVersionError(f"{api} is KRaft's; clusters coordinated by ZooKeeper have none")
+def _raise_kraft_only(api: str) -> NoReturn:
+    raise errors.UnsupportedVersionError(f"{api} is supported by KRaft clusters only, not with ZooKeeper")

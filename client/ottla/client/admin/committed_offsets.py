@@ -1,4 +1,4 @@
-"""What groups have committed: list, set, forget (KIP-396, KIP-496, KIP-709)."""
+"""Committed offsets of groups: list, alter, delete (KIP-396, KIP-496, KIP-709)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.client.admin.network import (
     by_topic,
     each_partition,
     outcome,
-    refuse,
+    raise_error,
 )
 from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, Results, TopicPartition
 from ottla.client.errors import ClientError
@@ -23,16 +23,16 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
 _ZOOKEEPER_PARTITIONS: Final = 5000
-"""In one request; brokers answer no more than 10,000."""
-_COMMIT_AGAIN: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
+"""Partitions of one request; brokers allow at most 10,000."""
+_COMMIT_RETRIABLE: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
 
 
 async def list_group_offsets(
     network: AdminNetwork, groups: Mapping[str, Partitions | None], *, require_stable: bool = False
 ) -> Results[str, dict[TopicPartition, OffsetToCommit | None]]:
-    """What groups have committed in these partitions (None where they have not), or, where None are
-    named, in all in which they have. `require_stable`: a partition with an offset in an open transaction
-    is left out; as is, in Kafka's client too, any that the broker does not tell."""
+    """The committed offsets of groups in these partitions (None without one); for None as the partitions, in
+    all partitions with an offset. `require_stable`: without partitions that have a pending offset of a
+    transaction. As in Kafka's client, partitions with an error are not in the result."""
     request = m.OffsetFetchRequest
     row = request.OffsetFetchRequestTopics
 
@@ -56,7 +56,7 @@ async def list_group_offsets(
 
 
 async def group_offsets(network: AdminNetwork, group_id: str) -> dict[TopicPartition, int]:
-    """What one group has committed. Raises KafkaError."""
+    """The committed offsets of one group. Raises KafkaError."""
     found = (await list_group_offsets(network, {group_id: None}))[group_id]
     return {tp: committed.offset for tp, committed in found.items() if committed is not None}
 
@@ -64,8 +64,8 @@ async def group_offsets(network: AdminNetwork, group_id: str) -> dict[TopicParti
 async def zookeeper_group_offsets(
     network: AdminNetwork, group_id: str, partitions: Partitions
 ) -> dict[TopicPartition, int]:
-    """What a group has committed to ZooKeeper in these partitions, as consumers of 0.8 do (OffsetFetch
-    0). Raises ClientError."""
+    """The offsets that a group of Kafka 0.8 has committed to ZooKeeper (OffsetFetch 0). Raises
+    ClientError."""
     wanted = list(dict.fromkeys(each_partition(partitions)))
     row = m.OffsetFetchRequest.OffsetFetchRequestTopic
     found: dict[TopicPartition, int] = {}
@@ -85,14 +85,13 @@ async def zookeeper_group_offsets(
 async def alter_group_offsets(
     network: AdminNetwork, group_id: str, offsets: ByPartition[int | OffsetToCommit], *, live: bool = False
 ) -> Results[TopicPartition, None]:
-    """Commit for a group without members (UNKNOWN_MEMBER_ID when it has some). A group that is not there
-    is made by it.
+    """Commit offsets for a group without members (else UNKNOWN_MEMBER_ID); a missing group is created.
 
-    `live` rewinds a group with members: the coordinator stores all of the offsets (or none) and removes
-    the members in one step. They notice by their next heartbeat, lose their partitions, join again and
-    read on from these offsets; what they commit before that is refused. Only Ottla's brokers can do so.
-    Others change nothing in a group with members (UnsupportedVersionError for all partitions), and commit
-    for one without members as without `live`.
+    `live` rewinds a group with members: the coordinator stores all of the offsets or none, and removes the
+    members, in one step. Members get the error at their next heartbeat, lose their partitions, join again
+    and read from these offsets; their earlier commits are rejected. Only Ottla's brokers support it. Other
+    brokers change nothing in a group with members (UnsupportedVersionError for all partitions), and commit
+    for a group without members as without `live`.
     """
     request = m.OffsetCommitRequest
     rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -108,24 +107,24 @@ async def alter_group_offsets(
             )
         )
     topics = [request.OffsetCommitRequestTopic(name=t, partitions=p) for t, p in rows.items()]
-    asked = request(group_id=group_id, topics=topics, remove_members=live)
+    message = request(group_id=group_id, topics=topics, remove_members=live)
 
     def read(response: m.OffsetCommitResponse) -> dict[TopicPartition, ClientError | None]:
-        found = _each(response, _COMMIT_AGAIN)
+        found = _results(response, _COMMIT_RETRIABLE)
         if live and any(isinstance(error, errors.UnknownMemberIdError) for error in found.values()):
             raise errors.UnsupportedVersionError(
-                f"group {group_id} has members, and its coordinator cannot rewind such a group"
+                f"group {group_id} has members, and its coordinator does not support a rewind with members"
             )
         return found
 
-    return await _of_group(network, group_id, wanted, asked, read, _COMMIT_AGAIN)
+    return await _send_to_coordinator(network, group_id, wanted, message, read, _COMMIT_RETRIABLE)
 
 
 async def delete_group_offsets(
     network: AdminNetwork, group_id: str, partitions: Partitions
 ) -> Results[TopicPartition, None]:
-    """Forget what a group has committed in partitions of topics that none of its members subscribes to
-    (GROUP_SUBSCRIBED_TO_TOPIC otherwise)."""
+    """Delete committed offsets of a group in topics that no member subscribes to (else
+    GROUP_SUBSCRIBED_TO_TOPIC)."""
     wanted = list(dict.fromkeys(each_partition(partitions)))
     request = m.OffsetDeleteRequest
     row = request.OffsetDeleteRequestPartition
@@ -135,22 +134,22 @@ async def delete_group_offsets(
     ]
 
     def read(response: m.OffsetDeleteResponse) -> dict[TopicPartition, ClientError | None]:
-        refuse(response.error_code)
-        return _each(response)
+        raise_error(response.error_code)
+        return _results(response)
 
-    asked = request(group_id=group_id, topics=topics)
-    return await _of_group(network, group_id, wanted, asked, read, COORDINATOR)
+    message = request(group_id=group_id, topics=topics)
+    return await _send_to_coordinator(network, group_id, wanted, message, read, COORDINATOR)
 
 
-async def _of_group(
+async def _send_to_coordinator(
     network: AdminNetwork,
     group_id: str,
     partitions: Iterable[TopicPartition],
     request: Any,
     read: Callable[[Any], dict[TopicPartition, ClientError | None]],
-    again: Iterable[ErrorCode],
+    retriable: Iterable[ErrorCode],
 ) -> Results[TopicPartition, None]:
-    """One request about one group; an error of the group is that of all its partitions."""
+    """Send one request about one group; an error of the group is the error of each partition."""
     wanted = list(partitions)
     if not wanted:
         return Results({})
@@ -160,12 +159,12 @@ async def _of_group(
     ) -> dict[str, dict[TopicPartition, ClientError | None] | ClientError]:
         return {group_id: read(await network.send_to(node, request))}
 
-    found = await network.by_node([group_id], network.coordinators(GROUP), ask, frozenset(again))
+    found = await network.by_node([group_id], network.coordinators(GROUP), ask, frozenset(retriable))
     problem = found.errors.get(group_id)
     if problem is not None:
         return Results(dict.fromkeys(wanted, problem))
-    left_out = errors.UnknownServerError("left out of the answer")
-    return Results({tp: found[group_id].get(tp, left_out) for tp in wanted})
+    missing = errors.UnknownServerError("the response has no result for this partition")
+    return Results({tp: found[group_id].get(tp, missing) for tp in wanted})
 
 
 def _committed(group: Any) -> dict[TopicPartition, OffsetToCommit | None]:
@@ -179,8 +178,8 @@ def _committed(group: Any) -> dict[TopicPartition, OffsetToCommit | None]:
     }
 
 
-def _each(response: Any, of_group: Iterable[ErrorCode] = ()) -> dict[TopicPartition, ClientError | None]:
-    """Raises what concerns the group, where an answer has no other place for it than its partitions."""
+def _results(response: Any, of_group: Iterable[ErrorCode] = ()) -> dict[TopicPartition, ClientError | None]:
+    """The results of a response by partition. Raises errors in `of_group`, which concern the whole group."""
     found = {
         tp: outcome(p.error_code, None, tp)
         for t in response.topics

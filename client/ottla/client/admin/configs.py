@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ottla.client.admin_types import (
     Results,
 )
 from ottla.client.errors import ClientError
+from ottla.environment import environment
 from ottla.protocol import messages as m
 
 _ALL_BROKERS: Final = ""
@@ -34,7 +34,7 @@ async def describe_configs(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-    """The settings of resources, those that are not their own included; all, or those of these names."""
+    """The settings of resources with their defaults; `names`: only these settings."""
     request = m.DescribeConfigsRequest
     keys = None if names is None else list(names)
 
@@ -58,7 +58,7 @@ async def describe_configs(
             for resource in [ConfigResource(ConfigType(row.resource_type), row.resource_name)]
         }
 
-    return await network.by_node(resources, partial(_where, network), ask, BROKER)
+    return await network.by_node(resources, partial(_find_brokers, network), ask, BROKER)
 
 
 async def incremental_alter_configs(
@@ -67,7 +67,7 @@ async def incremental_alter_configs(
     *,
     validate_only: bool = False,
 ) -> Results[ConfigResource, None]:
-    """Change single settings; the others stay."""
+    """Set and delete single settings; others stay."""
     request = m.IncrementalAlterConfigsRequest
 
     async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
@@ -84,14 +84,13 @@ async def incremental_alter_configs(
         ]
         return _altered(await network.send_to(node, request(resources=rows, validate_only=validate_only)))
 
-    return await network.by_node(changes, partial(_where, network), ask, BROKER)
+    return await network.by_node(changes, partial(_find_brokers, network), ask, BROKER)
 
 
 async def alter_configs(
     network: AdminNetwork, configs: Mapping[ConfigResource, Mapping[str, str]], *, validate_only: bool = False
 ) -> Results[ConfigResource, None]:
-    """Set these, and take all others of the resource's own back: the way before KIP-339, for old
-    brokers."""
+    """Replace all settings of resources: others go back to their defaults. For brokers without KIP-339."""
     request = m.AlterConfigsRequest
 
     async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
@@ -105,39 +104,40 @@ async def alter_configs(
         ]
         return _altered(await network.send_to(node, request(resources=rows, validate_only=validate_only)))
 
-    return await network.by_node(configs, partial(_where, network), ask, BROKER)
+    return await network.by_node(configs, partial(_find_brokers, network), ask, BROKER)
 
 
-async def _where(
+async def _find_brokers(
     network: AdminNetwork, keys: Collection[ConfigResource]
 ) -> Mapping[ConfigResource, Node | ClientError]:
-    """A broker's own settings are its own affair; the rest goes to any broker."""
+    """Settings of a broker are served by that broker, all others by any broker."""
     nodes = (await network.describe_cluster()).brokers
     by_id = {str(node.id): node for node in nodes}
-    anyone = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
+    random = environment.get().random
+    any_node = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
     found: dict[ConfigResource, Node | ClientError] = {}
     for key in keys:
         if key.type is ConfigType.TOPIC or key == ConfigResource(ConfigType.BROKER, _ALL_BROKERS):
-            found[key] = anyone
+            found[key] = any_node
         else:
             missing = errors.BrokerNotAvailableError(f"broker {key.name} is not in the cluster")
             found[key] = by_id.get(key.name, missing)
     return found
 
 
-# --- one or two kinds at a time ---
+# --- short forms ---
 
 
 async def describe_topic_configs(
     network: AdminNetwork, topics: Iterable[str]
 ) -> Results[str, dict[str, ConfigEntry]]:
-    """The settings of topics, those that are not the topic's own included (see `ConfigEntry.source`)."""
+    """The settings of topics with their defaults (see `ConfigEntry.source`)."""
     found = await describe_configs(network, [ConfigResource(ConfigType.TOPIC, name) for name in topics])
     return Results({key.name: value for key, value in found.outcomes().items()})
 
 
 async def describe_broker_configs(network: AdminNetwork, broker_id: int | None) -> dict[str, ConfigEntry]:
-    """A broker's settings; None: what is set for all brokers together. Raises KafkaError."""
+    """A broker's settings; None: the cluster-wide defaults. Raises KafkaError."""
     resource = _broker(broker_id)
     return (await describe_configs(network, [resource]))[resource]
 
@@ -160,8 +160,7 @@ async def alter_broker_config(
     set_values: Mapping[str, str] | None = None,
     delete: Iterable[str] = (),
 ) -> None:
-    """Change dynamic settings of a broker, or with None of all that have no value of their own. Raises
-    KafkaError."""
+    """Change dynamic settings of a broker; None: the cluster-wide defaults. Raises KafkaError."""
     await _alter(network, _broker(broker_id), set_values or {}, delete)
 
 

@@ -1,9 +1,9 @@
-"""One call about many items: each goes to the broker that has to do with it, all brokers at a time.
+"""Distributes a call about many items to the brokers that serve them, concurrently.
 
-Called by the families of `AdminClient`. Who is asked about what is found out first (`find`), then every
-broker is asked for its share in one request (`ask`). An item whose broker has moved, is gone, or cannot serve
-it yet is looked up and asked for again, with growing pauses, until it has its answer or the time is over: as
-Kafka's own AdminClient does. Items that are done are never asked for twice.
+Called by the API families of `AdminClient`. `find` looks up the broker of each item; `ask` sends one request
+with the broker's items to each broker. An item that fails with a retriable error (its broker has moved, is
+gone or is not ready) is looked up and sent again after a backoff, until it has a result or the deadline
+passes, as in Kafka's AdminClient. Invariant: an item with a result is not sent again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from ottla.wire.connection import UnsupportedApi
 K = TypeVar("K")
 V = TypeVar("V")
 Find: TypeAlias = Callable[[Collection[K]], Awaitable[Mapping[K, Node | ClientError]]]
-"""The broker of each item, or why there is none."""
+"""Returns the broker of each item, or the error of the look-up."""
 Ask: TypeAlias = Callable[[Node, list[K]], Awaitable[Mapping[K, V | ClientError]]]
-"""What a broker says of its items. Raises what `Brokers.to` raises, and KafkaError for all of them."""
+"""Sends a request for these items to a broker; returns the result or error of each. Raises what `Brokers.to`
+raises, and KafkaError for an error of all items."""
 
 _CONNECTION: Final = frozenset({ErrorCode.NETWORK_EXCEPTION})
 CONTROLLER: Final = _CONNECTION | {ErrorCode.NOT_CONTROLLER}
-"""Errors after which an item is tried again, where the controller is asked."""
+"""Retriable errors of requests to the controller."""
 COORDINATOR: Final = _CONNECTION | {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 }
+"""Retriable errors of requests to a coordinator."""
 LEADER: Final = _CONNECTION | {
     code
     for code in ErrorCode
@@ -44,12 +46,12 @@ LEADER: Final = _CONNECTION | {
     and issubclass(errors.class_of(code), errors.InvalidMetadataError)
 }
 BROKER: Final = _CONNECTION | {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-"""Where a certain broker is asked."""
+"""Retriable errors of requests to a given broker."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long, and with which pauses."""
+    """The deadline, the number of retries and the backoff of admin calls."""
 
     timeout_s: float
     retries: int
@@ -59,14 +61,14 @@ class RetryPolicy:
 
 
 async def fan_out(
-    keys: Iterable[K], find: Find[K], ask: Ask[K, V], again: Collection[ErrorCode], policy: RetryPolicy
+    keys: Iterable[K], find: Find[K], ask: Ask[K, V], retriable: Collection[ErrorCode], policy: RetryPolicy
 ) -> Results[K, V]:
-    """`again`: the errors after which an item is tried again. Raises ClientError when no broker answers that
-    could tell whom to ask."""
+    """Get the results of all items. `retriable`: errors after which an item is sent again. Raises
+    ClientError if a look-up fails because no broker responds."""
     wanted = list(dict.fromkeys(keys))
     outcomes: dict[K, V | ClientError] = {}
     pending: dict[K, ClientError] = dict.fromkeys(
-        wanted, errors.RequestTimedOutError("no broker has answered")
+        wanted, errors.RequestTimedOutError("no broker has responded")
     )
     deadline = asyncio.get_running_loop().time() + policy.timeout_s
     attempt = 0
@@ -74,7 +76,7 @@ async def fan_out(
         async with asyncio.timeout_at(deadline):
             while pending:
                 for key, outcome in (await _once(list(pending), find, ask)).items():
-                    if isinstance(outcome, errors.BrokerError) and outcome.code in again:
+                    if isinstance(outcome, errors.BrokerError) and outcome.code in retriable:
                         pending[key] = outcome
                     else:
                         outcomes[key] = outcome
@@ -111,24 +113,24 @@ async def _once(keys: list[K], find: Find[K], ask: Ask[K, V]) -> dict[K, V | Cli
             outcomes[key] = found
         else:
             shares[found].append(key)
-    for told in await asyncio.gather(*(_share(node, share, ask) for node, share in shares.items())):
-        outcomes.update(told)
+    for results in await asyncio.gather(*(_ask_broker(node, share, ask) for node, share in shares.items())):
+        outcomes.update(results)
     return outcomes
 
 
-async def _share(node: Node, keys: list[K], ask: Ask[K, V]) -> Mapping[K, V | ClientError]:
-    """What one broker says; an error instead of an answer is that of all of them."""
+async def _ask_broker(node: Node, keys: list[K], ask: Ask[K, V]) -> Mapping[K, V | ClientError]:
+    """The results of one broker's items; an error of the whole request is the error of each item."""
     try:
-        told = await ask(node, keys)
+        results = await ask(node, keys)
     except (KafkaError, OSError, UnsupportedApi) as problem:
         error = client_error(problem, f"broker {node.id} at {node.host}:{node.port}")
         return dict.fromkeys(keys, error)
-    missing = errors.UnknownServerError(f"broker {node.id} left it out of its answer")
-    return {key: told.get(key, missing) for key in keys}
+    missing = errors.UnknownServerError(f"broker {node.id} returned no result for the item")
+    return {key: results.get(key, missing) for key in keys}
 
 
 def client_error(problem: Exception, where: str) -> ClientError:
-    """An exception from below the client as one of its own; a request that was not answered is
+    """Convert an exception of the wire layer to a ClientError; a request without a response is
     NETWORK_EXCEPTION, as in Kafka."""
     if isinstance(problem, KafkaError):
         return errors.typed(problem)

@@ -1,4 +1,4 @@
-"""Groups: who is in them (KIP-222, KIP-518, KIP-571). What they have committed: `group_offsets`."""
+"""Groups and their members (KIP-222, KIP-518, KIP-571); `committed_offsets` has their offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ottla.client import errors
 from ottla.client.admin.fan_out import COORDINATOR
-from ottla.client.admin.network import GROUP, AdminNetwork, operations, outcome, refuse
+from ottla.client.admin.network import GROUP, AdminNetwork, operations, outcome, raise_error
 from ottla.client.admin_types import (
     GroupDescription,
     GroupListing,
@@ -20,7 +20,7 @@ from ottla.client.errors import ClientError
 from ottla.protocol import codec
 from ottla.protocol import messages as m
 from ottla.protocol.errors import MalformedMessage
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from ottla.protocol.messages.groups import ConsumerProtocolAssignment
 
 _REASON = "removed by an administrator"
 
@@ -28,13 +28,13 @@ _REASON = "removed by an administrator"
 async def list_groups(
     network: AdminNetwork, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> Results[int, tuple[GroupListing, ...]]:
-    """The groups that each broker coordinates, all together all there are; of these states and types
-    where some are named. A broker that cannot be asked is among the errors."""
+    """The groups by the broker that coordinates them, optionally only those with these states and types. A
+    broker that does not respond is among the errors."""
     request = m.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
 
     async def ask(node: Node) -> tuple[GroupListing, ...]:
         response = await network.send_to(node, request)
-        refuse(response.error_code)
+        raise_error(response.error_code)
         return tuple(
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups
         )
@@ -45,7 +45,7 @@ async def list_groups(
 async def describe_groups(
     network: AdminNetwork, group_ids: Iterable[str], *, authorized_operations: bool = False
 ) -> Results[str, GroupDescription]:
-    """Groups and their members; a group that never was is Dead, as Kafka has it."""
+    """Groups with their members; a group that does not exist has the state Dead, as in Kafka."""
 
     async def ask(node: Node, share: list[str]) -> dict[str, GroupDescription | ClientError]:
         response = await network.send_to(
@@ -61,12 +61,12 @@ async def describe_groups(
 
 
 async def describe_group(network: AdminNetwork, group_id: str) -> GroupDescription:
-    """One group; raises KafkaError."""
+    """Describe one group. Raises KafkaError."""
     return (await describe_groups(network, [group_id]))[group_id]
 
 
 async def delete_groups(network: AdminNetwork, group_ids: Iterable[str]) -> Results[str, None]:
-    """Groups without members, and what they have committed."""
+    """Delete groups without members, with their committed offsets."""
 
     async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
         response = await network.send_to(node, m.DeleteGroupsRequest(groups_names=share))
@@ -76,7 +76,7 @@ async def delete_groups(network: AdminNetwork, group_ids: Iterable[str]) -> Resu
 
 
 async def delete_group(network: AdminNetwork, group_id: str) -> None:
-    """One group; raises KafkaError."""
+    """Delete one group. Raises KafkaError."""
     (await delete_groups(network, [group_id])).raise_first()
 
 
@@ -87,8 +87,8 @@ async def remove_group_members(
     *,
     reason: str = _REASON,
 ) -> Results[MemberToRemove, None]:
-    """Throw members out, all of them when none are named: static ones stay away until they start anew,
-    others may join again at once (KIP-345, KIP-800). Raises KafkaError for the group as a whole."""
+    """Remove members, None: all. Static members stay out until they restart, others may join again at once
+    (KIP-345, KIP-800). Raises KafkaError for an error of the group."""
     if members is None:
         group = await describe_group(network, group_id)
         members = [
@@ -112,18 +112,18 @@ async def remove_group_members(
         node: Node, share: list[str]
     ) -> dict[str, dict[MemberToRemove, ClientError | None] | ClientError]:
         response = await network.send_to(node, request)
-        refuse(response.error_code)
-        told: dict[MemberToRemove, ClientError | None] = {}
+        raise_error(response.error_code)
+        results: dict[MemberToRemove, ClientError | None] = {}
         for row in response.members:
             named = MemberToRemove(row.group_instance_id, row.member_id)
-            # The answer may have the member's id besides the name that it was asked for with.
+            # The response may have the member id in addition to the requested instance id.
             member = named if named in wanted else MemberToRemove(row.group_instance_id)
-            told[member] = outcome(row.error_code, None, member)
-        return {group_id: told}
+            results[member] = outcome(row.error_code, None, member)
+        return {group_id: results}
 
     found = await network.by_node([group_id], network.coordinators(GROUP), ask, COORDINATOR)
-    left_out = errors.UnknownServerError("left out of the answer")
-    return Results({member: found[group_id].get(member, left_out) for member in wanted})
+    missing = errors.UnknownServerError("the response has no result for this member")
+    return Results({member: found[group_id].get(member, missing) for member in wanted})
 
 
 def _described(group: m.DescribeGroupsResponse.DescribedGroup, node: Node) -> GroupDescription:
@@ -149,7 +149,7 @@ def _described(group: m.DescribeGroupsResponse.DescribedGroup, node: Node) -> Gr
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of a consumer; nothing for members that are no consumers (Connect has groups, too)."""
+    """The assigned partitions of a consumer; empty for other members, such as those of Kafka Connect."""
     if len(data) < 2:
         return ()
     newest = ConsumerProtocolAssignment.max_version

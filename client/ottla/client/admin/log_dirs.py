@@ -1,4 +1,4 @@
-"""The log directories of brokers, and which replica lies in which (KIP-113, KIP-827)."""
+"""The log directories of brokers, and the replicas in them (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.client import errors
 from ottla.client.admin.fan_out import BROKER
-from ottla.client.admin.network import AdminNetwork, by_topic, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, by_topic, outcome, raise_error
 from ottla.client.admin_types import (
     LogDirDescription,
     Node,
@@ -26,7 +26,7 @@ from ottla.protocol import messages as m
 async def describe_log_dirs(
     network: AdminNetwork, brokers: Iterable[int] | None = None
 ) -> Results[int, tuple[LogDirDescription, ...]]:
-    """The log directories of these brokers, or of all that live, with the replicas in them."""
+    """The log directories of these brokers with their replicas; None: of all live brokers."""
 
     async def ask(node: Node) -> tuple[LogDirDescription, ...]:
         return await _log_dirs(network, node, None)
@@ -37,23 +37,23 @@ async def describe_log_dirs(
 async def describe_replica_log_dirs(
     network: AdminNetwork, replicas: Iterable[tuple[str, int, int]]
 ) -> Results[TopicPartitionReplica, ReplicaLogDirs]:
-    """Where replicas lie, and where to they are on their way."""
+    """The current and the future log directory of replicas."""
 
     async def ask(
         node: Node, share: list[TopicPartitionReplica]
     ) -> dict[TopicPartitionReplica, ReplicaLogDirs | ClientError]:
         found = await _log_dirs(network, node, by_topic(TopicPartition(r.topic, r.partition) for r in share))
-        return {replica: _lies(found, replica) for replica in share}
+        return {replica: _replica_log_dirs(found, replica) for replica in share}
 
     wanted = [TopicPartitionReplica(*each) for each in replicas]
-    return await network.by_node(wanted, partial(_holders, network), ask, BROKER)
+    return await network.by_node(wanted, partial(_find_brokers, network), ask, BROKER)
 
 
 async def alter_replica_log_dirs(
     network: AdminNetwork, targets: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str]
 ) -> Results[TopicPartitionReplica, None]:
-    """Move replicas to other folders of their brokers, or say where those to come shall be made: such a
-    one fails with REPLICA_NOT_AVAILABLE, and lands there when it is made, as in Kafka."""
+    """Move replicas between log directories of their brokers. For a replica that does not exist yet the
+    result is REPLICA_NOT_AVAILABLE, and it will be created in the given directory, as in Kafka."""
     request = m.AlterReplicaLogDirsRequest
     wanted = {TopicPartitionReplica(*each): path for each, path in targets.items()}
 
@@ -78,10 +78,10 @@ async def alter_replica_log_dirs(
             for replica in [TopicPartitionReplica(t.topic_name, p.partition_index, node.id)]
         }
 
-    return await network.by_node(wanted, partial(_holders, network), ask, BROKER)
+    return await network.by_node(wanted, partial(_find_brokers, network), ask, BROKER)
 
 
-async def _holders(
+async def _find_brokers(
     network: AdminNetwork, keys: Collection[TopicPartitionReplica]
 ) -> Mapping[TopicPartitionReplica, Node | ClientError]:
     nodes = await network.nodes({key.broker for key in keys})
@@ -94,7 +94,7 @@ async def _log_dirs(
     row = m.DescribeLogDirsRequest.DescribableLogDirTopic
     wanted = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
     response = await network.send_to(node, m.DescribeLogDirsRequest(topics=wanted))
-    refuse(response.error_code)
+    raise_error(response.error_code)
     return tuple(_log_dir(each) for each in response.results)
 
 
@@ -114,7 +114,9 @@ def _log_dir(directory: Any) -> LogDirDescription:
     )
 
 
-def _lies(found: Iterable[LogDirDescription], replica: TopicPartitionReplica) -> ReplicaLogDirs | ClientError:
+def _replica_log_dirs(
+    found: Iterable[LogDirDescription], replica: TopicPartitionReplica
+) -> ReplicaLogDirs | ClientError:
     current: tuple[str | None, int] = None, -1
     future: tuple[str | None, int] = None, -1
     for directory in found:

@@ -1,4 +1,4 @@
-"""What lies in the logs: offsets (KIP-79, KIP-734), the start that can be moved (KIP-107)."""
+"""Offsets of logs (KIP-79, KIP-734), and deletion of records (KIP-107)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _VERSION_OF: Final = {
     OffsetSpec.EARLIEST_LOCAL: 8,
     OffsetSpec.LATEST_TIERED: 9,
 }
-"""The first version of ListOffsets with it."""
-_OFFSETS_AGAIN: Final = LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH}
-_DELETE_AGAIN: Final = LEADER | {ErrorCode.REQUEST_TIMED_OUT}
+"""The first version of ListOffsets that supports the spec."""
+_OFFSETS_RETRIABLE: Final = LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH}
+_DELETE_RETRIABLE: Final = LEADER | {ErrorCode.REQUEST_TIMED_OUT}
 
 
 async def list_offsets(
@@ -39,16 +39,16 @@ async def list_offsets(
     *,
     isolation_level: str = "read_uncommitted",
 ) -> Results[TopicPartition, ListedOffset]:
-    """The offset of each partition that its `OffsetSpec`, or a time in ms, stands for; with
-    read_committed the latest is before the first open transaction."""
-    return await _offsets(network, by_partition(specs), ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
+    """The offset of each partition for an `OffsetSpec` or a timestamp in ms. With read_committed, LATEST is
+    the last stable offset."""
+    return await _offsets(network, by_partition(specs), ISOLATION_LEVELS[isolation_level], _OFFSETS_RETRIABLE)
 
 
 async def _offsets(
     network: AdminNetwork,
     specs: Mapping[TopicPartition, OffsetSpec | int],
     isolation: int,
-    again: Collection[ErrorCode],
+    retriable: Collection[ErrorCode],
 ) -> Results[TopicPartition, ListedOffset]:
     request = m.ListOffsetsRequest
 
@@ -61,7 +61,7 @@ async def _offsets(
             rows[tp.topic].append(row)
         needed = max(_VERSION_OF.get(OffsetSpec(specs[tp]), 0) if specs[tp] < 0 else 0 for tp in share)
         if needed:
-            await _needs(network, node, request.api_key, needed)
+            await _require_version(network, node, request.api_key, needed)
         topics = [request.ListOffsetsTopic(name=t, partitions=p) for t, p in rows.items()]
         response = await network.send_to(
             node, request(replica_id=-1, isolation_level=isolation, topics=topics)
@@ -73,17 +73,17 @@ async def _offsets(
             for tp in [TopicPartition(t.name, p.partition_index)]
         }
 
-    return await network.by_node(specs, network.leaders, ask, again)
+    return await network.by_node(specs, network.leaders, ask, retriable)
 
 
-async def _needs(network: AdminNetwork, node: Node, api_key: int, version: int) -> None:
+async def _require_version(network: AdminNetwork, node: Node, api_key: int, version: int) -> None:
     served = await network.version_of(node, api_key)
     if served < version:
-        raise errors.UnsupportedVersionError(f"broker {node.id} cannot tell this offset")
+        raise errors.UnsupportedVersionError(f"broker {node.id} does not support this OffsetSpec")
 
 
 async def delete_records(network: AdminNetwork, before: ByPartition[int]) -> Results[TopicPartition, int]:
-    """Delete what is before an offset (-1: all there is); the offsets at which logs begin now."""
+    """Delete the records before an offset (-1: all records); returns the new log start offsets."""
     request = m.DeleteRecordsRequest
     wanted = by_partition(before)
 
@@ -102,31 +102,33 @@ async def delete_records(network: AdminNetwork, before: ByPartition[int]) -> Res
             for error in [outcome(p.error_code, None, tp)]
         }
 
-    return await network.by_node(wanted, network.leaders, ask, _DELETE_AGAIN)
+    return await network.by_node(wanted, network.leaders, ask, _DELETE_RETRIABLE)
 
 
-# --- offsets of one kind, at once: what has no leader now is left out ---
+# --- offsets of one kind, without retries ---
 
 
 async def end_offsets(network: AdminNetwork, partitions: Partitions) -> dict[TopicPartition, int]:
-    """The high watermarks; a partition without a leader is left out."""
-    return await _at_once(network, partitions, OffsetSpec.LATEST)
+    """The high watermarks; partitions without a leader are not in the result."""
+    return await _offsets_without_retry(network, partitions, OffsetSpec.LATEST)
 
 
 async def start_offsets(network: AdminNetwork, partitions: Partitions) -> dict[TopicPartition, int]:
-    """Where logs begin; a partition without a leader is left out."""
-    return await _at_once(network, partitions, OffsetSpec.EARLIEST)
+    """The log start offsets; partitions without a leader are not in the result."""
+    return await _offsets_without_retry(network, partitions, OffsetSpec.EARLIEST)
 
 
 async def offsets_for_time(
     network: AdminNetwork, partitions: Partitions, timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """The first offset with that timestamp or a later one; a partition without one is left out."""
-    return await _at_once(network, partitions, timestamp_ms)
+    """The first offset with this timestamp or a later one; partitions without one are not in the result."""
+    return await _offsets_without_retry(network, partitions, timestamp_ms)
 
 
-async def _at_once(
+async def _offsets_without_retry(
     network: AdminNetwork, partitions: Partitions, spec: OffsetSpec | int
 ) -> dict[TopicPartition, int]:
-    found = await _offsets(network, dict.fromkeys(each_partition(partitions), spec), isolation=0, again=())
+    found = await _offsets(
+        network, dict.fromkeys(each_partition(partitions), spec), isolation=0, retriable=()
+    )
     return {tp: listed.offset for tp, listed in found.items() if listed.offset >= 0}

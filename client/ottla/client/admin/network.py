@@ -33,7 +33,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1
-"""What a coordinator is looked up for."""
+"""The key types of FindCoordinator."""
 _OPERATIONS_OMITTED: Final = -(2**31)
 _ONLY: Final = "it"
 
@@ -55,7 +55,7 @@ class AdminNetwork:
     # --- sending ---
 
     async def any_broker(self, request: Message, version: int | None = None) -> Any:
-        """Any broker's answer. Raises ClientError."""
+        """Send a request to any broker; returns its response. Raises ClientError."""
         try:
             return await self._brokers.any(request, version)
         except (KafkaError, OSError) as problem:
@@ -66,17 +66,20 @@ class AdminNetwork:
         keys: Iterable[K],
         find: Callable[[Collection[K]], Any],
         ask: Ask[K, V],
-        again: Collection[ErrorCode],
+        retriable: Collection[ErrorCode],
     ) -> Results[K, V]:
-        return await fan_out(keys, find, ask, again, self._retry_policy)
+        """Send requests to the brokers that `find` returns; see `fan_out`."""
+        return await fan_out(keys, find, ask, retriable, self._retry_policy)
 
     async def at_controller(
-        self, keys: Iterable[K], ask: Ask[K, V], again: Collection[ErrorCode] = CONTROLLER
+        self, keys: Iterable[K], ask: Ask[K, V], retriable: Collection[ErrorCode] = CONTROLLER
     ) -> Results[K, V]:
-        return await self.by_node(keys, self.controller, ask, again)
+        """Send a request with all items to the controller."""
+        return await self.by_node(keys, self.controller, ask, retriable)
 
     async def ask_controller(self, request: Message, read: Callable[[Any], T]) -> T:
-        """Of a request that is about one thing only. `read` raises KafkaError for what the answer has."""
+        """Send one request to the controller. `read` converts the response, and raises KafkaError for its
+        error."""
 
         async def ask(node: Node, _: list[str]) -> dict[str, T | ClientError]:
             return {_ONLY: read(await self.send_to(node, request))}
@@ -87,32 +90,36 @@ class AdminNetwork:
         self,
         broker_ids: Iterable[int] | None,
         ask: Callable[[Node], Any],
-        again: Collection[ErrorCode] = BROKER,
+        retriable: Collection[ErrorCode] = BROKER,
     ) -> Results[int, Any]:
-        """Of each of these brokers, or of all that live. `ask` raises KafkaError for what an answer has."""
+        """Call `ask` for each of these brokers, None: all live ones. `ask` raises KafkaError for a response's
+        error."""
         if broker_ids is None:
             broker_ids = [node.id for node in (await self.describe_cluster()).brokers]
 
         async def one(node: Node, keys: list[int]) -> dict[int, Any]:
             return {node.id: await ask(node)}
 
-        return await self.by_node(broker_ids, self.nodes, one, again)
+        return await self.by_node(broker_ids, self.nodes, one, retriable)
 
-    # --- finding ---
+    # --- look-ups ---
 
     async def describe_cluster(self) -> ClusterDescription:
+        """The cluster's live brokers and controller. Raises ClientError."""
         try:
             return await self._brokers.describe()
         except (KafkaError, OSError, UnsupportedApi) as problem:
             raise client_error(problem, "the cluster") from None
 
     async def controller(self, keys: Collection[K]) -> Mapping[K, Node | ClientError]:
+        """The controller, for each of the items."""
         cluster = await self.describe_cluster()
         nodes = {node.id: node for node in cluster.brokers}
-        missing = errors.NotControllerError("no controller is in office")
+        missing = errors.NotControllerError("the cluster has no controller")
         return dict.fromkeys(keys, nodes.get(cluster.controller_id, missing))
 
     async def nodes(self, keys: Collection[int]) -> Mapping[int, Node | ClientError]:
+        """The live brokers with these ids."""
         nodes = {node.id: node for node in (await self.describe_cluster()).brokers}
         return {
             key: nodes.get(key, errors.BrokerNotAvailableError(f"broker {key} is not in the cluster"))
@@ -120,6 +127,8 @@ class AdminNetwork:
         }
 
     def coordinators(self, kind: int) -> Callable[[Collection[str]], Any]:
+        """A look-up of the coordinators of groups or transactional ids."""
+
         async def find(keys: Collection[str]) -> Mapping[str, Node | ClientError]:
             found = await self.any_broker(
                 m.FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
@@ -133,14 +142,17 @@ class AdminNetwork:
         return find
 
     async def leaders(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, Node | ClientError]:
-        """What is unknown is so for good the second time: a broker hears of a new topic a moment later."""
-        found = await self._led(keys)
+        """The leaders of partitions. An unknown partition is looked up twice, since a new topic reaches the
+        brokers with a delay."""
+        found = await self._find_leaders(keys)
         if any(isinstance(each, errors.UnknownTopicOrPartitionError) for each in found.values()):
             await self._brokers.pause()
-            found = await self._led(keys)
+            found = await self._find_leaders(keys)
         return found
 
-    async def _led(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, Node | ClientError]:
+    async def _find_leaders(
+        self, keys: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Node | ClientError]:
         wanted = [m.MetadataRequest.MetadataRequestTopic(name=t) for t in dict.fromkeys(t for t, _ in keys)]
         response = await self.any_broker(m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -159,17 +171,18 @@ class AdminNetwork:
 
 
 def outcome(code: int, message: str | None, where: object) -> ClientError | None:
-    """What an item's code means; `where`: what to say when the broker says nothing of it."""
+    """The error of an item's code, None without an error. `where` is its text if the broker sends none."""
     return errors.for_code(code, message or str(where)) if code else None
 
 
-def refuse(code: int, message: str | None = None) -> None:
-    """Raise what a code of a whole answer stands for, if it does."""
+def raise_error(code: int, message: str | None = None) -> None:
+    """Raise the error of a whole response, if it has one."""
     if code:
         raise errors.for_code(code, message or None)
 
 
 def by_topic(partitions: Partitions) -> dict[str, list[int]]:
+    """Partition numbers by topic."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         found[topic].append(partition)
@@ -177,17 +190,17 @@ def by_topic(partitions: Partitions) -> dict[str, list[int]]:
 
 
 def each_partition(partitions: Partitions) -> list[TopicPartition]:
-    """Of what users give, who may give plain tuples."""
+    """Partitions of an argument, in which plain tuples are allowed."""
     return [TopicPartition(*each) for each in partitions]
 
 
 def by_partition(given: ByPartition[V]) -> dict[TopicPartition, V]:
-    """Of what users give, who may give plain tuples."""
+    """Values by partition of an argument, in which plain tuples are allowed."""
     return {TopicPartition(*each): value for each, value in given.items()}
 
 
 def operations(bits: int) -> frozenset[Operation] | None:
-    """None where they were not asked for (KIP-430)."""
+    """The authorized operations of a response; None if they were not requested (KIP-430)."""
     if bits == _OPERATIONS_OMITTED:
         return None
     return frozenset(operation for operation in Operation if bits >> operation & 1)

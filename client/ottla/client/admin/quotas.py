@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.client.admin.network import AdminNetwork, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, raise_error
 from ottla.client.admin_types import ANY, QuotaEntity, Results
 from ottla.protocol import messages as m
 
@@ -16,15 +16,16 @@ _NOTHING: Final[Mapping[str, object]] = {}
 async def describe_client_quotas(
     network: AdminNetwork, match: Mapping[str, object] = _NOTHING, *, strict: bool = False
 ) -> dict[QuotaEntity, dict[str, float]]:
-    """Quotas by entity, of those that match: by type `user`, `client-id` or `ip` a name, None for the
-    default, or `ANY`. All without a match. `strict`: of no other type besides. Raises KafkaError."""
+    """The quotas of matching entities. `match`: by entity type (`user`, `client-id`, `ip`) a name, None for
+    the default entity, or `ANY`; empty: all. `strict`: only entities without other types. Raises
+    KafkaError."""
     component = m.DescribeClientQuotasRequest.ComponentData
     rows = []
     for kind, name in match.items():
         code = _ANY if name is ANY else _DEFAULT if name is None else _EXACT
         rows.append(component(entity_type=kind, match_type=code, match=str(name) if code == _EXACT else None))
     response = await network.any_broker(m.DescribeClientQuotasRequest(components=rows, strict=strict))
-    refuse(response.error_code, response.error_message)
+    raise_error(response.error_code, response.error_message)
     return {
         QuotaEntity({part.entity_type: part.entity_name for part in entry.entity}): {
             value.key: value.value for value in entry.values
@@ -39,7 +40,7 @@ async def alter_client_quotas(
     *,
     validate_only: bool = False,
 ) -> Results[QuotaEntity, None]:
-    """Set quotas of entities; None removes one. The others stay."""
+    """Set quotas of entities; None removes a quota. Other quotas stay."""
     request = m.AlterClientQuotasRequest
     entries = [
         request.EntryData(
@@ -64,5 +65,5 @@ async def alter_client_quotas(
 async def alter_client_quota(
     network: AdminNetwork, entity: Mapping[str, str | None], values: Mapping[str, float | None]
 ) -> None:
-    """Of one entity; raises KafkaError."""
+    """Set quotas of one entity. Raises KafkaError."""
     (await alter_client_quotas(network, {QuotaEntity(entity): values})).raise_first()

@@ -1,4 +1,4 @@
-"""Where replicas are and who leads: reassignments (KIP-455), elections (KIP-183, KIP-460)."""
+"""Partition reassignments (KIP-455) and leader elections (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.network import AdminNetwork, by_partition, by_topic, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, by_partition, by_topic, outcome, raise_error
 from ottla.client.admin_types import (
     ByPartition,
     ElectionType,
@@ -20,13 +20,13 @@ from ottla.client.admin_types import (
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 
-_NO_NEED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvailableError)
+_IGNORED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvailableError)
 
 
 async def alter_partition_reassignments(
     network: AdminNetwork, targets: ByPartition[Sequence[int] | None]
 ) -> Results[TopicPartition, None]:
-    """Start moves to these replicas, preferred leader first; or, with None, cancel those under way."""
+    """Start reassignments to these replicas, the preferred leader first; None cancels a reassignment."""
     request = m.AlterPartitionReassignmentsRequest
     placed = by_partition(targets)
 
@@ -44,7 +44,7 @@ async def alter_partition_reassignments(
                 topics=[request.ReassignableTopic(name=t, partitions=p) for t, p in rows.items()],
             ),
         )
-        refuse(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return {
             tp: outcome(p.error_code, p.error_message, tp)
             for t in response.responses
@@ -58,7 +58,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     network: AdminNetwork, partitions: Partitions | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """The moves under way, of these partitions or of all. Raises KafkaError."""
+    """The reassignments in progress of these partitions; None: of all. Raises KafkaError."""
     request = m.ListPartitionReassignmentsRequest
     row = request.ListPartitionReassignmentsTopics
     wanted = None
@@ -66,7 +66,7 @@ async def list_partition_reassignments(
         wanted = [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
 
     def read(response: Any) -> dict[TopicPartition, Reassignment]:
-        refuse(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return {
             TopicPartition(t.name, p.partition_index): Reassignment(
                 tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
@@ -75,15 +75,15 @@ async def list_partition_reassignments(
             for p in t.partitions
         }
 
-    asked = request(topics=wanted, timeout_ms=network.timeout_ms)
-    return await network.ask_controller(asked, read)
+    message = request(topics=wanted, timeout_ms=network.timeout_ms)
+    return await network.ask_controller(message, read)
 
 
 async def elect_leaders(
     network: AdminNetwork, election_type: ElectionType, partitions: Partitions | None = None
 ) -> Results[TopicPartition, None]:
-    """Have leaders elected, of these partitions or of all that need one; ELECTION_NOT_NEEDED is an error
-    of those that were named."""
+    """Elect leaders of these partitions; None: of all that need an election. ELECTION_NOT_NEEDED is an error
+    of partitions that are named."""
     request = m.ElectLeadersRequest
     wanted = None
     if partitions is not None:
@@ -91,7 +91,7 @@ async def elect_leaders(
         wanted = [request.TopicPartitions(topic=t, partitions=p) for t, p in rows]
 
     def read(response: Any) -> dict[TopicPartition, ClientError | None]:
-        refuse(response.error_code)
+        raise_error(response.error_code)
         return {
             tp: outcome(p.error_code, p.error_message, tp)
             for t in response.replica_election_results
@@ -99,13 +99,13 @@ async def elect_leaders(
             for tp in [TopicPartition(t.topic, p.partition_id)]
         }
 
-    asked = request(election_type=election_type, topic_partitions=wanted, timeout_ms=network.timeout_ms)
-    return Results(await network.ask_controller(asked, read))
+    message = request(election_type=election_type, topic_partitions=wanted, timeout_ms=network.timeout_ms)
+    return Results(await network.ask_controller(message, read))
 
 
 async def elect_preferred_leaders(network: AdminNetwork, partitions: Partitions | None = None) -> None:
-    """Give leadership to the first replica of each partition where it is in sync; all when None. Raises
-    KafkaError for what failed otherwise."""
+    """Elect the preferred leaders of these partitions, None: of all, where they are in sync. Raises
+    KafkaError for any other failure."""
     for error in (await elect_leaders(network, ElectionType.PREFERRED, partitions)).errors.values():
-        if not isinstance(error, _NO_NEED):
+        if not isinstance(error, _IGNORED):
             raise error

@@ -1,11 +1,11 @@
-"""Delegation tokens (KIP-48, KIP-373). A connection that has logged in with a token cannot ask for any."""
+"""Delegation tokens (KIP-48, KIP-373). A connection that is authenticated by a token cannot create tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.client.admin.network import AdminNetwork, refuse
+from ottla.client.admin.network import AdminNetwork, raise_error
 from ottla.client.admin_types import DelegationToken
 from ottla.protocol import messages as m
 
@@ -17,8 +17,8 @@ async def create_delegation_token(
     renewers: Iterable[str] = (),
     max_lifetime_ms: int = -1,
 ) -> DelegationToken:
-    """A token for oneself, or for another one. Principals are `User:alice`; -1 leaves the lifetime to
-    the broker. Raises KafkaError."""
+    """Create a token for the authenticated user or another owner. Principals have the form `User:alice`; a
+    lifetime of -1 is the broker's maximum. Raises KafkaError."""
     request = m.CreateDelegationTokenRequest
     kind, name = (None, None) if owner is None else _principal(owner)
     given = list(renewers)
@@ -34,7 +34,7 @@ async def create_delegation_token(
             max_lifetime_ms=max_lifetime_ms,
         )
     )
-    refuse(response.error_code)
+    raise_error(response.error_code)
     return DelegationToken(
         response.token_id,
         f"{response.principal_type}:{response.principal_name}",
@@ -48,31 +48,31 @@ async def create_delegation_token(
 
 
 async def renew_delegation_token(network: AdminNetwork, hmac: bytes, *, period_ms: int = -1) -> int:
-    """Put a token's end off; when that is now, in ms. Raises KafkaError."""
+    """Renew a token; returns its new expiry time in ms. Raises KafkaError."""
     response = await network.any_broker(m.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms))
-    refuse(response.error_code)
+    raise_error(response.error_code)
     return int(response.expiry_timestamp_ms)
 
 
 async def expire_delegation_token(network: AdminNetwork, hmac: bytes, *, period_ms: int = -1) -> int:
-    """Bring a token's end forward, with -1 to now; when that is, in ms. Raises KafkaError."""
+    """Change the expiry time of a token, with -1 to now; returns it in ms. Raises KafkaError."""
     request = m.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     response = await network.any_broker(request)
-    refuse(response.error_code)
+    raise_error(response.error_code)
     return int(response.expiry_timestamp_ms)
 
 
 async def describe_delegation_tokens(
     network: AdminNetwork, owners: Iterable[str] | None = None
 ) -> tuple[DelegationToken, ...]:
-    """The tokens of these owners, or all that the caller may see. Raises KafkaError."""
+    """The tokens of these owners, None: all that the caller may describe. Raises KafkaError."""
     request = m.DescribeDelegationTokenRequest
     row = request.DescribeDelegationTokenOwner
     wanted = None
     if owners is not None:
         wanted = [row(principal_type=k, principal_name=n) for k, n in map(_principal, owners)]
     response = await network.any_broker(request(owners=wanted))
-    refuse(response.error_code)
+    raise_error(response.error_code)
     return tuple(map(_token, response.tokens))
 
 

@@ -1,4 +1,4 @@
-"""Topics: list, describe, create, grow, delete."""
+"""Topics: list, describe, create, add partitions, delete."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
-_QUOTA: Final = CONTROLLER | {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
-"""Changes of partitions have a quota of their own (KIP-599)."""
+_RETRIABLE: Final = CONTROLLER | {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+"""Retriable errors; creation and deletion of partitions have a quota (KIP-599)."""
 
 Name = TypeVar("Name", str, UUID)
 
 
 async def list_topics(network: AdminNetwork, *, internal: bool = False) -> dict[str, TopicListing]:
-    """All topics that the caller may see; Kafka's own only where asked for."""
+    """The topics that the caller may describe; `internal`: internal topics, too."""
     response = await network.any_broker(m.MetadataRequest(topics=None, allow_auto_topic_creation=False))
     return {
         t.name: TopicListing(t.name, t.topic_id, t.is_internal)
@@ -42,7 +42,7 @@ async def list_topics(network: AdminNetwork, *, internal: bool = False) -> dict[
 async def describe_topics(
     network: AdminNetwork, names: Iterable[Name] | None = None, *, authorized_operations: bool = False
 ) -> Results[Name, TopicDescription]:
-    """Topics by name, or by id (KIP-516); all of them, Kafka's own too, when None are given."""
+    """Describe topics by name or by id (KIP-516); None: all topics, internal ones included."""
     row = m.MetadataRequest.MetadataRequestTopic
     wanted: list[Any] | None = None
     if names is not None:
@@ -69,7 +69,7 @@ async def describe_topics(
 async def create_topics(
     network: AdminNetwork, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> Results[str, CreatedTopic]:
-    """`validate_only`: look at whether they could be, and what they would be like."""
+    """Create topics. `validate_only`: only check, and return the topics as they would be created."""
     wanted = {topic.name: topic for topic in topics}
 
     async def ask(node: Node, names: list[str]) -> dict[str, CreatedTopic | ClientError]:
@@ -84,7 +84,7 @@ async def create_topics(
             for row in response.topics
         }
 
-    return await network.at_controller(wanted, ask, _QUOTA)
+    return await network.at_controller(wanted, ask, _RETRIABLE)
 
 
 async def create_topic(
@@ -96,13 +96,13 @@ async def create_topic(
     config: Mapping[str, str] | None = None,
     assignment: Mapping[int, Sequence[int]] | None = None,
 ) -> CreatedTopic:
-    """One topic; see `NewTopic`. Raises KafkaError."""
+    """Create one topic; see `NewTopic`. Raises KafkaError."""
     topic = NewTopic(name, partitions, replication_factor, config or {}, assignment)
     return (await create_topics(network, [topic]))[name]
 
 
 async def delete_topics(network: AdminNetwork, names: Iterable[Name]) -> Results[Name, None]:
-    """Topics by name, or by id."""
+    """Delete topics by name or by id."""
     request, state = m.DeleteTopicsRequest, m.DeleteTopicsRequest.DeleteTopicState
 
     async def ask(node: Node, keys: list[Name]) -> dict[Name, ClientError | None]:
@@ -116,30 +116,32 @@ async def delete_topics(network: AdminNetwork, names: Iterable[Name]) -> Results
         rows = [(row.topic_id if by_id else row.name, row) for row in response.responses]
         return {key: outcome(row.error_code, row.error_message, key) for key, row in rows}
 
-    return await network.at_controller(names, ask, _QUOTA)
+    return await network.at_controller(names, ask, _RETRIABLE)
 
 
 async def delete_topic(network: AdminNetwork, name: str) -> None:
-    """Raises KafkaError."""
+    """Delete one topic. Raises KafkaError."""
     (await delete_topics(network, [name])).raise_first()
 
 
 async def create_partitions(
     network: AdminNetwork, counts: Mapping[str, int | NewPartitions], *, validate_only: bool = False
 ) -> Results[str, None]:
-    """Grow topics to so many partitions in all."""
-    grown = m.CreatePartitionsRequest
+    """Add partitions to topics, up to the given total numbers."""
+    request_class = m.CreatePartitionsRequest
 
     def row(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
         given = counts[name]
         new = NewPartitions(given) if isinstance(given, int) else given
         placed = None
         if new.assignments is not None:
-            placed = [grown.CreatePartitionsAssignment(broker_ids=list(each)) for each in new.assignments]
-        return grown.CreatePartitionsTopic(name=name, count=new.count, assignments=placed)
+            placed = [
+                request_class.CreatePartitionsAssignment(broker_ids=list(each)) for each in new.assignments
+            ]
+        return request_class.CreatePartitionsTopic(name=name, count=new.count, assignments=placed)
 
     async def ask(node: Node, names: list[str]) -> dict[str, ClientError | None]:
-        request = grown(
+        request = request_class(
             topics=[row(name) for name in names],
             timeout_ms=network.timeout_ms,
             validate_only=validate_only,
@@ -147,7 +149,7 @@ async def create_partitions(
         response = await network.send_to(node, request)
         return {r.name: outcome(r.error_code, r.error_message, r.name) for r in response.results}
 
-    return await network.at_controller(counts, ask, _QUOTA)
+    return await network.at_controller(counts, ask, _RETRIABLE)
 
 
 def _creatable(topic: NewTopic) -> m.CreateTopicsRequest.CreatableTopic:

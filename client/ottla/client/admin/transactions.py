@@ -1,4 +1,4 @@
-"""Transactions and producers (KIP-588, KIP-664, KIP-994): describe, list, abort what hangs, fence."""
+"""Transactions and producers (KIP-588, KIP-664, KIP-994): describe, list, abort hanging ones, fence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ottla.client.admin.fan_out import COORDINATOR, LEADER
-from ottla.client.admin.network import TRANSACTION, AdminNetwork, by_topic, each_partition, outcome, refuse
+from ottla.client.admin.network import (
+    TRANSACTION,
+    AdminNetwork,
+    by_topic,
+    each_partition,
+    outcome,
+    raise_error,
+)
 from ottla.client.admin_types import (
     Node,
     Partitions,
@@ -21,14 +28,14 @@ from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
-_FENCE_AGAIN: Final = COORDINATOR | {ErrorCode.CONCURRENT_TRANSACTIONS}
-_ABORT_AGAIN: Final = LEADER | {ErrorCode.BROKER_NOT_AVAILABLE}
+_FENCE_RETRIABLE: Final = COORDINATOR | {ErrorCode.CONCURRENT_TRANSACTIONS}
+_ABORT_RETRIABLE: Final = LEADER | {ErrorCode.BROKER_NOT_AVAILABLE}
 
 
 async def describe_producers(
     network: AdminNetwork, partitions: Partitions, *, broker: int | None = None
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
-    """The producers that partitions remember, as their leaders know them, or this broker does."""
+    """The producer states of partitions on their leaders, or on the given replica."""
     row = m.DescribeProducersRequest.TopicRequest
     wanted = each_partition(partitions)
 
@@ -47,16 +54,16 @@ async def describe_producers(
     if broker is None:
         return await network.by_node(wanted, network.leaders, ask, LEADER)
 
-    async def that_one(keys: Any) -> dict[TopicPartition, Node | ClientError]:
+    async def find(keys: Any) -> dict[TopicPartition, Node | ClientError]:
         return dict.fromkeys(keys, (await network.nodes([broker]))[broker])
 
-    return await network.by_node(wanted, that_one, ask, LEADER - {ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    return await network.by_node(wanted, find, ask, LEADER - {ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
 
 async def describe_transactions(
     network: AdminNetwork, transactional_ids: Iterable[str]
 ) -> Results[str, TransactionDescription]:
-    """What the coordinators know of transactional ids."""
+    """The transactions of transactional ids, from their coordinators."""
 
     async def ask(node: Node, share: list[str]) -> dict[str, TransactionDescription | ClientError]:
         response = await network.send_to(node, m.DescribeTransactionsRequest(transactional_ids=share))
@@ -84,8 +91,7 @@ async def list_transactions(
     producer_ids: Iterable[int] = (),
     running_longer_than_ms: int | None = None,
 ) -> Results[int, tuple[TransactionListing, ...]]:
-    """The transactional ids that each broker coordinates, all together all there are; filtered where
-    filters are given."""
+    """The transactional ids by the broker that coordinates them, optionally filtered."""
     request = m.ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -94,7 +100,7 @@ async def list_transactions(
 
     async def ask(node: Node) -> tuple[TransactionListing, ...]:
         response = await network.send_to(node, request)
-        refuse(response.error_code)
+        raise_error(response.error_code)
         return tuple(
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
             for row in response.transaction_states
@@ -110,8 +116,8 @@ async def abort_transaction(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> None:
-    """End a transaction that hangs in one partition, since its coordinator has forgotten it: numbers are
-    those of `describe_producers`. Raises KafkaError."""
+    """Abort a hanging transaction in one partition, with the numbers from `describe_producers`. Raises
+    KafkaError."""
     request = m.WriteTxnMarkersRequest
     where = TopicPartition(*partition)
     topic = request.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
@@ -133,13 +139,13 @@ async def abort_transaction(
             for tp in [TopicPartition(t.name, p.partition_index)]
         }
 
-    (await network.by_node([where], network.leaders, ask, _ABORT_AGAIN)).raise_first()
+    (await network.by_node([where], network.leaders, ask, _ABORT_RETRIABLE)).raise_first()
 
 
 async def fence_producers(
     network: AdminNetwork, transactional_ids: Iterable[str]
 ) -> Results[str, ProducerIdAndEpoch]:
-    """Shut out whoever works with these transactional ids now, and abort their transactions."""
+    """Fence the active producers of these transactional ids, and abort their transactions."""
 
     async def ask(node: Node, share: list[str]) -> dict[str, ProducerIdAndEpoch | ClientError]:
         found: dict[str, ProducerIdAndEpoch | ClientError] = {}
@@ -153,7 +159,7 @@ async def fence_producers(
             )
         return found
 
-    return await network.by_node(transactional_ids, network.coordinators(TRANSACTION), ask, _FENCE_AGAIN)
+    return await network.by_node(transactional_ids, network.coordinators(TRANSACTION), ask, _FENCE_RETRIABLE)
 
 
 def _producer(row: m.DescribeProducersResponse.ProducerState) -> ProducerState:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.client import errors
-from ottla.client.admin.network import AdminNetwork, outcome, refuse
+from ottla.client.admin.network import AdminNetwork, outcome, raise_error
 from ottla.client.admin_types import Node, Results, ScramDeletion, ScramUpsertion
 from ottla.client.errors import ClientError
 from ottla.protocol import messages as m
@@ -19,12 +19,12 @@ _CODES = {mechanism: code for code, mechanism in TYPES.items()}
 async def describe_user_scram_credentials(
     network: AdminNetwork, users: Iterable[str] | None = None
 ) -> Results[str, dict[str, int]]:
-    """Mechanisms and their iterations, of these users or of all that have credentials. Raises KafkaError
-    for all of them."""
+    """The mechanisms and iterations of these users' credentials, None: of all users. Raises KafkaError for an
+    error of the whole request."""
     row = m.DescribeUserScramCredentialsRequest.UserName
     wanted = None if users is None else [row(name=name) for name in users]
     response = await network.any_broker(m.DescribeUserScramCredentialsRequest(users=wanted))
-    refuse(response.error_code, response.error_message)
+    raise_error(response.error_code, response.error_message)
     return Results(
         {
             result.user: outcome(result.error_code, result.error_message, result.user)
@@ -41,7 +41,8 @@ async def describe_user_scram_credentials(
 async def alter_user_scram_credentials(
     network: AdminNetwork, alterations: Iterable[ScramUpsertion | ScramDeletion]
 ) -> Results[str, None]:
-    """Make, replace and delete credentials; by user. Nothing of a user's is done where one fails."""
+    """Create, replace and delete credentials; results by user. If one change of a user fails, none is
+    made."""
     wanted = list(alterations)
     request = m.AlterUserScramCredentialsRequest
     rows: Mapping[str, list[Any]] = {each.user: [] for each in wanted}
@@ -88,12 +89,13 @@ async def alter_user_scram_credentials(
 async def set_scram_credential(
     network: AdminNetwork, user: str, mechanism: str, password: str, iterations: int = ITERATIONS_MIN
 ) -> None:
-    """Make or replace one credential. Raises KafkaError."""
+    """Create or replace one credential. Raises KafkaError."""
     upsertion = ScramUpsertion(user, mechanism, password, iterations)
     (await alter_user_scram_credentials(network, [upsertion])).raise_first()
 
 
 async def delete_scram_credentials(network: AdminNetwork, user: str, mechanisms: Sequence[str]) -> None:
-    """Raises KafkaError: RESOURCE_NOT_FOUND when one of them is not there; then none is deleted."""
+    """Delete credentials of a user. Raises KafkaError: RESOURCE_NOT_FOUND if one does not exist; then none is
+    deleted."""
     deletions = [ScramDeletion(user, mechanism) for mechanism in mechanisms]
     (await alter_user_scram_credentials(network, deletions)).raise_first()

@@ -9,7 +9,7 @@ BASE: Final = 2
 JITTER: Final = 0.2
 
 Uniform = Callable[[float, float], float]
-"""`random.Random().uniform`, or what a test has in its place."""
+"""`uniform` of a `random.Random`, or what a test has in its place."""
 
 
 def backoff_s(attempt: int, initial_ms: float, max_ms: float, uniform: Uniform) -> float:

@@ -24,7 +24,7 @@ from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.membership import GroupMember, Joined
 from ottla.client.core.sticky import CooperativeStickyAssignor
 from ottla.client.core.types import GroupMetadata, TopicPartition
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 

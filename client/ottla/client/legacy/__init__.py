@@ -1,11 +1,10 @@
-"""The clients of Kafka 0.7 to 0.10 in their own shapes, over today's cores: `SimpleConsumer`, the `Producer`
-with its sync and async modes, and the `ConsumerConnector`, which ZooKeeper or the group protocol
-coordinates.
+"""The client classes of Kafka 0.7 to 0.10: `SimpleConsumer`, `Producer` (sync and async),
+`ConsumerConnector`.
 
-For code that was written against them, and for groups whose other members still are. They block; what is
-new goes to `ottla.client` or `ottla.client.blocking`. Names, settings and defaults are those of Kafka
-0.8.2, in Python's spelling (docs/client-older.md has the table). `SimpleConsumer` and `Producer` need no
-ZooKeeper; kazoo is loaded by a connector that it coordinates.
+For code that was written for them, and for consumer groups with members of that age. They use the current
+client internally, and block; new code uses `ottla.client` or `ottla.client.blocking`. Names, settings and
+defaults are those of Kafka 0.8.2, in Python's spelling (docs/client-older.md has the table). ZooKeeper
+coordinates a `ConsumerConnector` with zookeeper.connect; kazoo is imported in this case only.
 
     from ottla.client.legacy import KeyedMessage, Producer, SimpleConsumer, ConsumerConnector
 """

@@ -1,14 +1,14 @@
-"""The ConsumerConnector of Kafka 0.8: topics as streams, shared by the consumers of a group.
+"""The ConsumerConnector of Kafka 0.8: streams of messages of topics, whose partitions a group shares.
 
     with ConsumerConnector(zookeeper_connect="127.0.0.1:2181", group_id="billing") as connector:
         (stream,) = connector.create_message_streams({"orders": 1})["orders"]
         for each in stream:
             print(each.partition, each.offset, each.message)
 
-ZooKeeper coordinates the group when zookeeper.connect is set, and then Kafka's own consumers of 0.8 to 2.x
-may be members; with bootstrap.servers alone the group protocol does, and any consumer of today may be. Each
-stream is for one thread. Invariants: a partition is in one stream of the group; as in 0.8, a message counts
-as consumed when the stream has given it out.
+With zookeeper.connect, ZooKeeper coordinates the group, and Kafka's own consumers of 0.8 to 2.x may be
+members. With bootstrap.servers alone, the group protocol coordinates it, and current consumers may be
+members. Each stream is for one thread. Invariants: one stream of the group reads a partition; as in 0.8, a
+message counts as consumed when the stream has returned it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ottla.client.core.consumer_config import ConsumerConfig as TodaysConfig
+from ottla.client.core.consumer_config import ConsumerConfig as CurrentConsumerConfig
 from ottla.client.legacy.configs import ConsumerConfig
 from ottla.client.legacy.encoders import Decoder, DefaultDecoder
 from ottla.client.legacy.errors import MessageStreamsExistError
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 
 
 class Coordination(Protocol):
-    """Who reads what."""
+    """Assigns partitions to the streams of a connector, and commits consumed offsets."""
 
     listener: ConsumerRebalanceListener | None
 
-    def begin(
+    def start(
         self,
         subscription: Subscription,
         streams: Collection[KafkaStream],
@@ -53,30 +53,30 @@ class Coordination(Protocol):
 
 
 class ConsumerConnector:
-    """A consumer of a group. May be shared by threads; each of its streams is for one."""
+    """A consumer of a group. Threads may share it; each of its streams is for one thread."""
 
     def __init__(
         self, settings: Mapping[str, object] | ConsumerConfig | None = None, /, **keywords: object
     ) -> None:
-        """0.8's dotted keys in a mapping, or keywords with underscores. Connects to ZooKeeper, if that is to
-        coordinate. Raises ConfigError, ClientError."""
+        """0.8's dotted keys in a mapping, or keywords with underscores. Connects to ZooKeeper, if
+        zookeeper.connect is set. Raises ConfigError, ClientError."""
         config = settings if isinstance(settings, ConsumerConfig) else ConsumerConfig.of(settings, **keywords)
-        # What is wrong with it is found here, and not when brokers are.
+        # Reports invalid settings now, although the brokers may not be known yet.
         servers = config.bootstrap_servers or [("127.0.0.1", 9092)]
-        TodaysConfig.of({**config.properties(), "bootstrap.servers": servers})
+        CurrentConsumerConfig.of({**config.properties(), "bootstrap.servers": servers})
         self.config = config
-        self.consumer_id = f"{config.group_id}_{config.consumer_id or _made_up_id()}"
-        self._coordination = self._coordinated()
-        self._begun = False
+        self.consumer_id = f"{config.group_id}_{config.consumer_id or _generate_consumer_id()}"
+        self._coordination = self._create_coordination()
+        self._created = False
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._shutdown = threading.Event()
         self._streams: list[KafkaStream] = []
         self._committer: threading.Thread | None = None
 
-    def _coordinated(self) -> Coordination:
+    def _create_coordination(self) -> Coordination:
         if self.config.zookeeper_connect is None:
             return GroupCoordination(self.config, self.consumer_id)
-        # kazoo is loaded by this.
+        # Imports kazoo.
         from ottla.client.legacy.zookeeper_coordination import ZooKeeperCoordination
 
         return ZooKeeperCoordination(self.config, self.consumer_id)
@@ -90,7 +90,7 @@ class ConsumerConnector:
         self.shutdown()
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """From now on, tell it of each rebalance before partitions are released."""
+        """Set the listener that is called in each rebalance, before partitions are released."""
         self._coordination.listener = listener
 
     # --- streams ---
@@ -101,17 +101,19 @@ class ConsumerConnector:
         key_decoder: Decoder[Any] | None = None,
         value_decoder: Decoder[Any] | None = None,
     ) -> dict[str, list[KafkaStream]]:
-        """So many streams of each topic; once in a connector's life. Returns when partitions are shared out.
-        Raises MessageStreamsExistError, ConsumerRebalanceFailedError, ClientError."""
+        """Create the given number of streams for each topic; allowed once. Returns after the first assignment
+        of partitions. Raises MessageStreamsExistError, ConsumerRebalanceFailedError, ClientError."""
         if not topic_counts or any(count < 1 for count in topic_counts.values()):
-            raise ValueError(f"{dict(topic_counts)!r}: one topic at least, with one stream at least")
-        self._begin_once()
+            raise ValueError(
+                f"{dict(topic_counts)!r}: at least one topic is required, with at least one stream"
+            )
+        self._check_first_call()
         streams = {
             topic: [self._stream(key_decoder, value_decoder) for _ in range(count)]
             for topic, count in topic_counts.items()
         }
         subscription = Subscription(STATIC, dict(topic_counts))
-        self._begin(subscription, lambda topic, number: streams[topic][number])
+        self._start(subscription, lambda topic, number: streams[topic][number])
         return streams
 
     def create_message_streams_by_filter(
@@ -121,14 +123,14 @@ class ConsumerConnector:
         key_decoder: Decoder[Any] | None = None,
         value_decoder: Decoder[Any] | None = None,
     ) -> list[KafkaStream]:
-        """So many streams of all topics that a Whitelist or Blacklist allows, those that are still to come
-        included. As `create_message_streams` otherwise."""
+        """Create `num_streams` streams for all topics that a Whitelist or Blacklist allows, new topics
+        included. Otherwise as `create_message_streams`."""
         if num_streams < 1:
-            raise ValueError(f"num_streams={num_streams}: one at least")
-        self._begin_once()
+            raise ValueError(f"num_streams={num_streams}: must be at least 1")
+        self._check_first_call()
         streams = [self._stream(key_decoder, value_decoder) for _ in range(num_streams)]
         subscription = Subscription(topic_filter.pattern, {topic_filter.regex: num_streams})
-        self._begin(subscription, lambda topic, number: streams[number])
+        self._start(subscription, lambda topic, number: streams[number])
         return streams
 
     def _stream(self, key_decoder: Decoder[Any] | None, value_decoder: Decoder[Any] | None) -> KafkaStream:
@@ -141,42 +143,45 @@ class ConsumerConnector:
         self._streams.append(stream)
         return stream
 
-    def _begin_once(self) -> None:
+    def _check_first_call(self) -> None:
         with self._lock:
-            if self._begun:
-                raise MessageStreamsExistError("a connector makes its streams once: use another connector")
-            self._begun = True
+            if self._created:
+                raise MessageStreamsExistError(
+                    "this connector has created its streams already: use another connector"
+                )
+            self._created = True
 
-    def _begin(self, subscription: Subscription, stream_of: Callable[[str, int], KafkaStream]) -> None:
+    def _start(self, subscription: Subscription, stream_of: Callable[[str, int], KafkaStream]) -> None:
         if self.config.auto_commit_enable:
             self._committer = threading.Thread(
-                target=self._commit_now_and_then, name=f"{self.consumer_id}_committer", daemon=True
+                target=self._commit_periodically, name=f"{self.consumer_id}_committer", daemon=True
             )
             self._committer.start()
-        self._coordination.begin(subscription, self._streams, stream_of)
+        self._coordination.start(subscription, self._streams, stream_of)
 
-    # --- commits, the end ---
+    # --- commits and shutdown ---
 
     def commit_offsets(self) -> None:
-        """Of all messages that the streams have given out so far. Raises ClientError; of ZooKeeper,
-        KazooException."""
+        """Commit the offsets of all messages that the streams have returned. Raises ClientError, and with
+        ZooKeeper KazooException."""
         self._coordination.commit()
 
-    def _commit_now_and_then(self) -> None:
-        while not self._closing.wait(self.config.auto_commit_interval_ms / 1000):
+    def _commit_periodically(self) -> None:
+        while not self._shutdown.wait(self.config.auto_commit_interval_ms / 1000):
             try:
                 self._coordination.commit()
             except Exception as problem:
-                told = str(problem) or type(problem).__name__  # kazoo's errors often have no text
-                log.warning("%s: an automatic commit failed: %s", self.consumer_id, told)
+                reason = str(problem) or type(problem).__name__  # kazoo's errors often have no text
+                log.warning("%s: an automatic commit failed: %s", self.consumer_id, reason)
 
     def shutdown(self) -> None:
-        """Commit (with auto.commit.enable), leave the group, end the streams. A second call does nothing."""
+        """Commit (with auto.commit.enable), leave the group and end the streams. A second call does
+        nothing."""
         with self._lock:
-            if self._closing.is_set():
+            if self._shutdown.is_set():
                 return
-            self._begun = True
-            self._closing.set()
+            self._created = True
+            self._shutdown.set()
         if self._committer is not None:
             self._committer.join()
         try:
@@ -195,6 +200,6 @@ class Consumer:
         return ConsumerConnector(config)
 
 
-def _made_up_id() -> str:
-    """As Kafka's: readable, and no one else's."""
+def _generate_consumer_id() -> str:
+    """A unique id in Kafka's form: host, time and random digits."""
     return f"{socket.gethostname()}-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"

@@ -1,7 +1,7 @@
-"""Values to bytes and back, as Kafka 0.8 has it; and how a setting names a class.
+"""Encoders and decoders of Kafka 0.8, and the creation of objects that settings name.
 
-Called by the producer, which is told encoders in serializer.class, and by the connector's streams, which are
-given decoders. An encoder is any object with `to_bytes`, a decoder any with `from_bytes`.
+Used by the producer (serializer.class, partitioner.class, handlers) and by the connector's streams. An
+encoder is an object with `to_bytes`, a decoder an object with `from_bytes`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ T_out = TypeVar("T_out", covariant=True)
 
 
 class Encoder(Protocol[T_in]):
-    """A class that serializer.class names is called with the producer's settings, a mapping, if it takes
-    them. Kafka 0.7's encoders have `to_message(value)` instead, which gives a Message."""
+    """Converts values to bytes. A class in serializer.class is created with the producer's settings, a
+    mapping, if its constructor takes them. Encoders of Kafka 0.7 have `to_message(value) -> Message`
+    instead."""
 
     def to_bytes(self, value: T_in) -> bytes | None:
-        """None makes a tombstone of a value."""
+        """The bytes of a value; None makes a tombstone."""
         ...
 
 
 class Decoder(Protocol[T_out]):
-    """Given to `create_message_streams`, for keys or for values."""
+    """Converts bytes of keys or values; an argument of `create_message_streams`."""
 
     def from_bytes(self, data: bytes | None) -> T_out:
-        """None is a message without a key, or a tombstone."""
+        """The value of the bytes; `data` is None without a key, or for a tombstone."""
         ...
 
 
 class DefaultEncoder:
-    """Bytes as they are."""
+    """Sends bytes unchanged."""
 
     def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
 
@@ -50,16 +51,16 @@ class DefaultEncoder:
 
 
 class NullEncoder:
-    """No bytes, whatever it is."""
+    """Encodes every value as null."""
 
     def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
 
     def to_bytes(self, value: Any) -> None:
-        """None."""
+        """Always None."""
 
 
 class StringEncoder:
-    """Text, in UTF-8 unless told otherwise."""
+    """Encodes text, by default in UTF-8."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, encoding: str = "utf-8") -> None:
         self._encoding = encoding
@@ -70,15 +71,15 @@ class StringEncoder:
 
 
 class DefaultDecoder:
-    """Bytes as they are."""
+    """Returns bytes unchanged."""
 
     def from_bytes(self, data: bytes | None) -> bytes | None:
-        """What it is given."""
+        """The bytes unchanged."""
         return data
 
 
 class StringDecoder:
-    """Text, in UTF-8 unless told otherwise."""
+    """Decodes text, by default in UTF-8."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = encoding
@@ -88,7 +89,7 @@ class StringDecoder:
         return None if data is None else data.decode(self._encoding)
 
 
-_OF_KAFKA: Final = {
+_KAFKA_CLASSES: Final = {
     "kafka.serializer.DefaultEncoder": f"{__name__}.DefaultEncoder",
     "kafka.serializer.NullEncoder": f"{__name__}.NullEncoder",
     "kafka.serializer.StringEncoder": f"{__name__}.StringEncoder",
@@ -97,32 +98,32 @@ _OF_KAFKA: Final = {
 }
 
 
-def encoder(key: str, given: object, settings: Mapping[str, object]) -> Callable[[Any], Message]:
-    """Of a setting: an object, a class, the name of one, or a function of the value. Kafka 0.7's encoders
-    have `to_message`, 0.8's `to_bytes`. Raises ConfigError."""
-    found = made(key, given, "to_bytes", settings, also="to_message")
+def create_encoder(key: str, given: object, settings: Mapping[str, object]) -> Callable[[Any], Message]:
+    """The encoder of a setting: an object, a class, a class name, or a function of the value. Encoders of
+    Kafka 0.7 have `to_message`, those of 0.8 `to_bytes`. Raises ConfigError."""
+    found = create_object(key, given, "to_bytes", settings, also="to_message")
     if hasattr(found, "to_message"):
-        return partial(_checked, found.to_message)
+        return partial(_to_message, found.to_message)
     to_bytes = getattr(found, "to_bytes", found)
     return lambda value: Message(to_bytes(value))
 
 
-def _checked(to_message: Callable[[Any], Message], value: Any) -> Message:
+def _to_message(to_message: Callable[[Any], Message], value: Any) -> Message:
     message = to_message(value)
     if not isinstance(message, Message):
-        raise SerializationError(f"to_message gave {type(message).__name__}, not a Message")
+        raise SerializationError(f"to_message returned {type(message).__name__}, not a Message")
     return message
 
 
-def made(
+def create_object(
     key: str, given: object, method: str, *arguments: object, functions: bool = True, also: str = ""
 ) -> Any:
-    """The object that a setting asks for; a class is called with the arguments, or without where it takes
-    none. `functions`: whether one may stand in the place of an object; `also`: another method that will do.
-    Raises ConfigError."""
-    found: Any = _imported(key, given) if isinstance(given, str) else given
+    """Create the object that a setting names. A class is called with the arguments if it takes them,
+    otherwise without. `functions`: whether a function is allowed; `also`: a method that is allowed instead of
+    `method`. Raises ConfigError."""
+    found: Any = _import_class(key, given) if isinstance(given, str) else given
     if isinstance(found, type):
-        found = found(*arguments) if _takes(found, arguments) else found()
+        found = found(*arguments) if _accepts(found, arguments) else found()
     if (
         not hasattr(found, method)
         and not (also and hasattr(found, also))
@@ -133,7 +134,7 @@ def made(
     return found
 
 
-def _takes(kind: type, arguments: Sequence[object]) -> bool:
+def _accepts(kind: type, arguments: Sequence[object]) -> bool:
     try:
         inspect.signature(kind).bind(*arguments)
     except (TypeError, ValueError):
@@ -141,8 +142,8 @@ def _takes(kind: type, arguments: Sequence[object]) -> bool:
     return True
 
 
-def _imported(key: str, name: str) -> Any:
-    module, _, attribute = _OF_KAFKA.get(name, name).rpartition(".")
+def _import_class(key: str, name: str) -> Any:
+    module, _, attribute = _KAFKA_CLASSES.get(name, name).rpartition(".")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as problem:

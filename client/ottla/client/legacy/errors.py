@@ -1,4 +1,4 @@
-"""What the older clients raise of their own, under Kafka 0.8's names with Error for Exception."""
+"""Exceptions of the legacy clients, by the names of Kafka 0.8 with Error for Exception."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FailedToSendMessageError(RetriableError):
     def __init__(self, message: str, failed: Sequence[tuple[Any, BaseException]] = ()) -> None:
         super().__init__(message, failed)
         self.failed = list(failed)
-        """Each KeyedMessage with what went wrong; the others were delivered."""
+        """(KeyedMessage, error) of each message that was not delivered; all others were."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -25,16 +25,16 @@ class QueueFullError(RetriableError):
 
 
 class ProducerClosedError(IllegalStateError):
-    """send() after close()."""
+    """`send` was called after `close`."""
 
 
 class ConsumerTimeoutError(ClientError, TimeoutError):
-    """No message came within consumer.timeout.ms. Iterating may go on."""
+    """No message arrived within consumer.timeout.ms. The stream can be iterated again."""
 
 
 class MessageStreamsExistError(IllegalStateError):
-    """A connector makes its streams once."""
+    """`create_message_streams` was called a second time on a connector."""
 
 
 class ConsumerRebalanceFailedError(RetriableError):
-    """The partitions were not given up by their owners within rebalance.max.retries."""
+    """The former owners did not release the partitions within rebalance.max.retries attempts."""

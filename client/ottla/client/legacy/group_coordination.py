@@ -1,8 +1,8 @@
-"""A connector coordinated by the group protocol of today's Kafka: no ZooKeeper, and members in any language.
+"""Coordination of a connector by Kafka's current group protocol, without ZooKeeper.
 
-Made by `connector`. The group's leader shares partitions out among consumers; each shares its own out among
-its streams, by ranges. Offsets are Kafka's. Invariants: in a rebalance nothing that was not given out
-before comes out of a stream after; what was given out is committed before partitions go (with
+Created by `connector`. The group's leader assigns partitions to consumers; each consumer assigns its own to
+its streams by ranges. Offsets are committed to Kafka. Invariants: messages that a stream has queued before a
+rebalance are not returned after it; consumed messages are committed before their partitions are revoked (with
 auto.commit.enable).
 """
 
@@ -15,25 +15,27 @@ from collections.abc import Callable, Collection, Sequence
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.legacy import range_assignor
+from ottla.client.legacy import partition_assignor
 from ottla.client.legacy.configs import ConsumerConfig
-from ottla.client.legacy.feed import Feed
+from ottla.client.legacy.consumer_fetcher import ConsumerFetcher
 from ottla.client.legacy.group_nodes import Subscription
 from ottla.client.legacy.handlers import ConsumerRebalanceListener, call_listener
 from ottla.client.legacy.streams import KafkaStream
-from ottla.protocol.grouping import indexes_by_topic
+from ottla.protocol.topics import indexes_by_topic
 
 log = logging.getLogger(__name__)
 
 
 class GroupCoordination:
+    """Implements `connector.Coordination` with a consumer that subscribes as a group member."""
+
     def __init__(self, config: ConsumerConfig, consumer: str) -> None:
         self._config = config
         self._consumer = consumer
-        self._feed: Feed | None = None
+        self._fetcher: ConsumerFetcher | None = None
         self.listener: ConsumerRebalanceListener | None = None
 
-    def begin(
+    def start(
         self,
         subscription: Subscription,
         streams: Collection[KafkaStream],
@@ -42,65 +44,65 @@ class GroupCoordination:
         self._subscription = subscription
         self._stream_of = stream_of
         settings = {**self._config.properties(), "bootstrap.servers": list(self._config.bootstrap_servers)}
-        feed = self._feed = Feed(settings, f"ottla-{self._consumer}", streams)
-        feed.run(self._subscribe(feed))
+        fetcher = self._fetcher = ConsumerFetcher(settings, f"ottla-{self._consumer}", streams)
+        fetcher.run(self._subscribe(fetcher))
 
-    async def _subscribe(self, feed: Feed) -> None:
-        wanted = self._subscription.filter
-        feed.consumer.subscribe(
-            self._subscription.counts if wanted is None else (),
-            pattern=None if wanted is None else re.compile(wanted.as_pattern()),
-            on_assigned=self._assigned,
-            on_revoked=self._revoked,
-            on_lost=self._lost,
+    async def _subscribe(self, fetcher: ConsumerFetcher) -> None:
+        topic_filter = self._subscription.filter
+        fetcher.consumer.subscribe(
+            self._subscription.counts if topic_filter is None else (),
+            pattern=None if topic_filter is None else re.compile(topic_filter.as_pattern()),
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
         )
-        feed.start()
+        fetcher.start()
 
     def close(self, *, commit: bool) -> None:
-        feed = self._feed
-        if feed is None:
+        fetcher = self._fetcher
+        if fetcher is None:
             return
         try:
-            feed.hold()
+            fetcher.suspend()
             if commit:
                 self.commit()
         except ClientError as problem:
             log.warning("%s: a commit failed: %s", self._consumer, problem)
         finally:
-            feed.close()
+            fetcher.close()
 
     def commit(self) -> None:
-        """Raises ClientError."""
-        if self._feed is not None:
-            self._feed.commit(self._feed.consumed())
+        """Commit the consumed offsets. Raises ClientError."""
+        if self._fetcher is not None:
+            self._fetcher.commit(self._fetcher.consumed_offsets())
 
-    # --- rebalances, in the feed's loop ---
+    # --- rebalance listeners, in the fetcher's event loop ---
 
-    async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        assert self._feed is not None
+    async def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        assert self._fetcher is not None
         for topic, indexes in indexes_by_topic(partitions).items():
             threads = self._subscription.threads(self._consumer, topic)
-            for partition, thread in range_assignor.ranges(indexes, threads).items():
+            for partition, thread in partition_assignor.assign_ranges(indexes, threads).items():
                 tp = TopicPartition(topic, partition)
-                self._feed.take_on(tp, self._stream_of(topic, thread.number), None)
+                self._fetcher.add_partition(tp, self._stream_of(topic, thread.number), None)
 
-    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        feed = self._feed
-        assert feed is not None
-        feed.clear()
+    async def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        fetcher = self._fetcher
+        assert fetcher is not None
+        fetcher.clear()
         if self._config.auto_commit_enable:
-            offsets = await feed.consumed_here()
+            offsets = await fetcher.consumed_in_loop()
             try:
                 if offsets:
-                    await feed.consumer.commit(offsets)
+                    await fetcher.consumer.commit(offsets)
             except ClientError as problem:
                 log.warning("%s: a commit before a rebalance failed: %s", self._consumer, problem)
         if self.listener is not None:
-            # In another thread, where it may block, as commit_offsets does.
+            # In another thread, since it may block, for instance in commit_offsets.
             await asyncio.to_thread(call_listener, self.listener, partitions)
-        feed.forget_here()
+        fetcher.drop_offsets_in_loop()
 
-    async def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        assert self._feed is not None
-        self._feed.clear()
-        self._feed.forget_here()
+    async def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        assert self._fetcher is not None
+        self._fetcher.clear()
+        self._fetcher.drop_offsets_in_loop()

@@ -1,10 +1,10 @@
-"""ZooKeeper's nodes of a consumer group, as Kafka 0.8 has them: paths, and what is in them. Pure.
+"""Paths and formats of a consumer group's nodes in ZooKeeper, as in Kafka 0.8. Pure.
 
-    /consumers/[group]/ids/[consumer]               who is there, and what it reads; ephemeral
-    /consumers/[group]/owners/[topic]/[partition]   the stream that reads it; ephemeral
+    /consumers/[group]/ids/[consumer]               a member with its subscription; ephemeral
+    /consumers/[group]/owners/[topic]/[partition]   the thread that reads the partition; ephemeral
     /consumers/[group]/offsets/[topic]/[partition]  the offset of the next message, as text
 
-Called by `registry`. Invariant: what is written is what Kafka 0.8.2's own consumer writes, byte for byte.
+Called by `consumer_registry`. Invariant: the bytes are those that Kafka 0.8.2's own consumer writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.legacy.range_assignor import ThreadId
+from ottla.client.legacy.partition_assignor import ConsumerThreadId
 from ottla.client.legacy.topic_filters import Blacklist, TopicFilter, Whitelist
 
 BROKERS: Final = "/brokers/ids"
@@ -25,6 +25,8 @@ _FILTERS: Final[dict[str, type[TopicFilter]]] = {each.pattern: each for each in 
 
 
 class GroupPaths:
+    """The paths of one group's nodes."""
+
     def __init__(self, group: str) -> None:
         self._root = f"/consumers/{group}"
         self.ids = f"{self._root}/ids"
@@ -40,36 +42,39 @@ class GroupPaths:
 
 
 class Subscription(NamedTuple):
-    """What a consumer reads: topics with their numbers of streams, or one filter with its number."""
+    """The subscription of a consumer: the number of streams by topic, or of one topic filter."""
 
     pattern: str
     counts: Mapping[str, int]
 
     @property
     def filter(self) -> TopicFilter | None:
+        """The topic filter; None for a subscription by names."""
         kind = _FILTERS.get(self.pattern)
         if kind is None or not self.counts:
             return None
         return kind(next(iter(self.counts)))
 
     def topics(self, existing: Collection[str], *, exclude_internal_topics: bool) -> list[str]:
-        """Raises ValueError for a filter that Python cannot read."""
-        wanted = self.filter
-        if wanted is None:
+        """The topics among `existing` to read. Raises ValueError for a filter that is not a Python
+        expression."""
+        topic_filter = self.filter
+        if topic_filter is None:
             return list(self.counts)
         return [
             topic
             for topic in existing
-            if wanted.allows(topic, exclude_internal_topics=exclude_internal_topics)
+            if topic_filter.allows(topic, exclude_internal_topics=exclude_internal_topics)
         ]
 
-    def threads(self, consumer: str, topic: str) -> list[ThreadId]:
-        """Of a topic that it reads."""
+    def threads(self, consumer: str, topic: str) -> list[ConsumerThreadId]:
+        """The threads of a consumer that read a topic of the subscription."""
         count = self.counts[topic] if self.filter is None else next(iter(self.counts.values()))
-        return [ThreadId(consumer, number) for number in range(count)]
+        return [ConsumerThreadId(consumer, number) for number in range(count)]
 
 
 def registration(subscription: Subscription, now_ms: int) -> bytes:
+    """The content of a member's node."""
     node = {
         "version": 1,
         "subscription": dict(subscription.counts),
@@ -80,7 +85,7 @@ def registration(subscription: Subscription, now_ms: int) -> bytes:
 
 
 def parse_registration(path: str, data: bytes) -> Subscription:
-    """Raises ClientError."""
+    """The subscription in a member's node. Raises ClientError."""
     node = _object(path, data)
     counts = node.get("subscription")
     if not isinstance(counts, dict) or not isinstance(node.get("pattern"), str):
@@ -89,12 +94,12 @@ def parse_registration(path: str, data: bytes) -> Subscription:
 
 
 def parse_partitions(path: str, data: bytes) -> list[int]:
-    """Of a topic's node. Raises ClientError."""
+    """The partitions in a topic's node. Raises ClientError."""
     return sorted(int(partition) for partition in _object(path, data).get("partitions", {}))
 
 
 def parse_broker(path: str, data: bytes, security_protocol: str) -> tuple[str, int] | None:
-    """Where a broker can be reached by that protocol; None where it cannot. Raises ClientError."""
+    """The broker's address for a security protocol; None without such a listener. Raises ClientError."""
     node = _object(path, data)
     protocols = node.get("listener_security_protocol_map") or {}
     for endpoint in node.get("endpoints") or ():
@@ -108,11 +113,11 @@ def parse_broker(path: str, data: bytes, security_protocol: str) -> tuple[str, i
 
 
 def parse_offset(path: str, data: bytes) -> int:
-    """Raises ClientError."""
+    """The offset in an offset node. Raises ClientError."""
     try:
         return int(data)
     except ValueError:
-        raise ClientError(f"{path} in ZooKeeper is no offset: {data!r}") from None
+        raise ClientError(f"{path} in ZooKeeper is not an offset: {data!r}") from None
 
 
 def _object(path: str, data: bytes) -> dict[str, Any]:
@@ -121,5 +126,5 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
     except ValueError:
         node = None
     if not isinstance(node, dict):
-        raise ClientError(f"{path} in ZooKeeper is no JSON object: {data!r}")
+        raise ClientError(f"{path} in ZooKeeper is not a JSON object: {data!r}")
     return node

@@ -1,6 +1,6 @@
-"""Messages as Kafka 0.7 and 0.8 had them, alone and in sets; no I/O.
+"""Messages and message sets of Kafka 0.7 and 0.8; no I/O.
 
-Called by `producer`, which sends them, and by `simple_requests`, whose answers have them.
+Used by `producer`, which sends them, and by `simple_requests`, whose responses have them.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Message(NamedTuple):
-    """The bytes of a message: `Message(b"one")`, `Message(b"one", b"key")`. A producer sends them as they
-    are, without an encoder."""
+    """An encoded message: `Message(b"one")`, `Message(b"one", b"key")`. A producer sends it without an
+    encoder."""
 
     payload: bytes | None
     key: bytes | None = None
     timestamp_ms: int = -1
-    """-1 in messages of a producer from before 0.10; one that is sent with -1 has the time of sending."""
+    """-1 in messages of producers before 0.10; a message that is sent with -1 gets the current time."""
 
 
 class MessageAndOffset(NamedTuple):
-    """A message that was read, and its offset."""
+    """A fetched message with its offset."""
 
     message: Message
     offset: int
 
     @property
     def next_offset(self) -> int:
-        """Where to go on. In Kafka 0.7 this was the `offset`."""
+        """The offset of the next fetch. In Kafka 0.7 this was `offset`."""
         return self.offset + 1
 
 
@@ -46,9 +46,9 @@ class MessageSet(tuple[Message, ...]):
 
 
 class ByteBufferMessageSet:
-    """The messages of one partition in an answer, from the offset that was asked for. Iterate as often as
-    you like: raises the partition's error in an answer to 0.7's FetchRequest (OffsetOutOfRangeError),
-    DeserializationError on what is corrupt."""
+    """The messages of one partition in a response, from the fetch offset on. It can be iterated several
+    times. Iteration raises the partition's error if the request was 0.7's FetchRequest
+    (OffsetOutOfRangeError, say), and DeserializationError for a corrupt message."""
 
     def __init__(
         self, tp: TopicPartition, data: memoryview, offset: int, error: ErrorCode = ErrorCode.NONE
@@ -57,11 +57,11 @@ class ByteBufferMessageSet:
         self._data = data
         self._offset = offset
         self.error_code = error
-        """Of the partition, in an answer to 0.7's FetchRequest."""
+        """The partition's error in a response to 0.7's FetchRequest."""
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the batches, compressed as they may be."""
+        """The size of the batches, as they were sent."""
         return len(self._data)
 
     def __iter__(self) -> Iterator[MessageAndOffset]:

@@ -1,7 +1,7 @@
-"""Which partition a keyed message goes to, as Kafka 0.8 has it: by Java's hash of the key.
+"""The partitioners of Kafka 0.8, which choose the partition of a key by Java's hash code.
 
-Called by the producer. Python's own `hash` of text differs from process to process; Java's does not, and so
-keys stay where a Java producer has put them. It is not the hash of today's clients (`ottla.client`).
+Called by the producer. The hash code is that of Java, so that keys are in the same partitions as with a Java
+producer of that age. Current clients (`ottla.client`) have another hash.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _SIGN: Final = 0x8000_0000
 
 
 class Partitioner(Protocol):
-    """Named by partitioner.class; a function of the same arguments will do."""
+    """Chooses partitions; named by partitioner.class. A function of the same arguments is allowed instead."""
 
     def partition(self, key: Any, partitions: int) -> int:
-        """One of 0 to partitions - 1, for a key that is not None and not encoded yet."""
+        """The partition of a key, from 0 to partitions - 1. The key is not None, and not encoded."""
         ...
 
 
@@ -28,13 +28,13 @@ class DefaultPartitioner:
     def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
 
     def partition(self, key: Any, partitions: int) -> int:
-        """Raises TypeError for a key of another kind: it needs a partitioner of its own."""
+        """The partition of a key. Raises TypeError for a key of another type."""
         return _abs(java_hash(key)) % partitions
 
 
 class ByteArrayPartitioner(DefaultPartitioner):
-    """Of bytes, as Java's has it, too. The Java `DefaultPartitioner` spreads bytes by where they lie in
-    memory, the same key anywhere; here both do what was meant."""
+    """As Java's ByteArrayPartitioner, hash(bytes) % partitions; here the same as DefaultPartitioner. (Java's
+    DefaultPartitioner hashes the identity of a byte array, so that equal keys get different partitions.)"""
 
 
 def java_hash(key: object) -> int:
@@ -54,10 +54,10 @@ def java_hash(key: object) -> int:
         wide = key & _INT64
         value = key & _INT32 if -(2**31) <= key < 2**31 else (wide ^ wide >> 32) & _INT32
     else:
-        raise TypeError(f"a key of type {type(key).__name__} has no hash here: set partitioner.class")
+        raise TypeError(f"a key of type {type(key).__name__} has no Java hash code: set partitioner.class")
     return value - 2 * _SIGN if value & _SIGN else value
 
 
 def _abs(value: int) -> int:
-    """Kafka's, which gives 0 for the smallest number, as it has no counterpart."""
+    """Kafka's Utils.abs: 0 for the smallest 32-bit integer, which has no positive counterpart."""
     return 0 if value == -_SIGN else abs(value)

@@ -1,4 +1,4 @@
-"""The SimpleConsumer of Kafka 0.8: one broker, and what it is asked. The caller knows partitions, leaders,
+"""The SimpleConsumer of Kafka 0.8: sends requests to one broker. The caller manages partitions, leaders and
 offsets.
 
     with SimpleConsumer("127.0.0.1", 9092, client_id="reader") as consumer:
@@ -8,12 +8,12 @@ offsets.
         for each in consumer.fetch(request).message_set("orders", 0):
             print(each.offset, each.message.payload)
 
-Which versions it speaks: ListOffsets 0, the only one that gives several offsets before a time; Fetch up to
-10, the last one that only leaders answer (from 11 on followers do, KIP-392), so that NOT_LEADER_OR_FOLLOWER
-means what it meant in 0.8, and the broker need not convert what it has to messages of old; OffsetCommit and
-OffsetFetch as the caller says: 0 is ZooKeeper's, 1 Kafka's.
+Versions of requests: ListOffsets 0, the only one with several offsets before a time. Fetch up to 10, the last
+one that only leaders serve (followers serve 11 and later, KIP-392), so that NOT_LEADER_OR_FOLLOWER has the
+meaning of 0.8; the broker does not down-convert for it. OffsetCommit and OffsetFetch by the caller's choice:
+0 for offsets in ZooKeeper, 1 for offsets in Kafka.
 
-Invariant: a request is sent again once, over a new connection, when the connection has failed.
+Invariant: after a failure of the connection, a request is sent once more over a new one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ottla.client.legacy.simple_requests import (
 from ottla.client.loop_thread import LoopThread
 from ottla.protocol import messages
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import by_topic
+from ottla.protocol.topics import by_topic
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection, ConnectionLost
 
@@ -59,8 +59,8 @@ _VERSIONS_MAX: Final = {
 }
 
 
-class _Ask(Protocol):
-    """Sends a request, returns the response."""
+class _Send(Protocol):
+    """Sends a request and returns its response."""
 
     def __call__(
         self, message: Message, version: int | None = None, client_id: str | None = None
@@ -68,7 +68,7 @@ class _Ask(Protocol):
 
 
 class SimpleConsumer:
-    """May be shared by threads: their requests go one after the other."""
+    """A consumer of one broker. Threads may share it; their requests are sent one after the other."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class SimpleConsumer:
         *,
         security: Mapping[str, object] | None = None,
     ) -> None:
-        """It connects when it is asked something. `buffer_size`, of the socket in 0.8, has no effect.
-        `security`: security.protocol, ssl.* and sasl.*, as of today's clients. Raises ConfigError."""
+        """Connects at the first request. `buffer_size`, of the socket in 0.8, has no effect. `security`:
+        security.protocol, ssl.* and sasl.*, as of current clients. Raises ConfigError."""
         self.host = host
         self.port = port
         self.client_id = client_id
@@ -95,7 +95,7 @@ class SimpleConsumer:
         self._closed = False
 
     def close(self) -> None:
-        """Close the connection; nothing can be asked after."""
+        """Close the connections; later requests raise IllegalStateError."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -120,9 +120,9 @@ class SimpleConsumer:
     def fetch(self, request: BuiltFetchRequest) -> FetchResponse: ...
 
     def fetch(self, request: FetchRequest | BuiltFetchRequest) -> ByteBufferMessageSet | FetchResponse:
-        """0.7's request of one partition, or what a FetchRequestBuilder has built. Raises OSError,
-        ConnectionLost, TimeoutError: nobody there, twice."""
-        return self._fetched([request])[0]
+        """Send 0.7's request for one partition, or 0.8's from a FetchRequestBuilder. Raises OSError,
+        ConnectionLost or TimeoutError after the second attempt."""
+        return self._fetch_all([request])[0]
 
     @overload
     def multifetch(self, requests: Sequence[FetchRequest]) -> MultiFetchResponse: ...
@@ -133,15 +133,14 @@ class SimpleConsumer:
     def multifetch(
         self, requests: Sequence[FetchRequest] | Sequence[BuiltFetchRequest]
     ) -> MultiFetchResponse | list[FetchResponse]:
-        """All of them on their way at once; the broker answers one after the other, in their order. Raises
-        as `fetch`."""
-        found = self._fetched(requests)
+        """Send all requests at once; the broker responds in their order. Raises as `fetch`."""
+        found = self._fetch_all(requests)
         sets = [each for each in found if isinstance(each, ByteBufferMessageSet)]
         if len(sets) == len(found):
             return MultiFetchResponse(sets)
         return [each for each in found if isinstance(each, FetchResponse)]
 
-    def _fetched(
+    def _fetch_all(
         self, requests: Sequence[FetchRequest | BuiltFetchRequest]
     ) -> list[ByteBufferMessageSet | FetchResponse]:
         built = [
@@ -149,12 +148,14 @@ class SimpleConsumer:
             for each in requests
         ]
         sent = [(_fetch_message(each), None, each.client_id) for each in built]
-        answers = self._ask(
-            lambda ask: asyncio.gather(*(ask(*each) for each in sent)), [each.client_id for each in built]
+        answers = self._send(
+            lambda send: asyncio.gather(*(send(*each) for each in sent)), [each.client_id for each in built]
         )
-        responses = [_fetched(request, answer) for request, answer in zip(built, answers, strict=True)]
+        responses = [
+            _parse_fetch_response(request, response) for request, response in zip(built, answers, strict=True)
+        ]
         return [
-            response if isinstance(request, BuiltFetchRequest) else _only(response, request)
+            response if isinstance(request, BuiltFetchRequest) else _single_message_set(response, request)
             for request, response in zip(requests, responses, strict=True)
         ]
 
@@ -163,38 +164,38 @@ class SimpleConsumer:
     def get_offsets_before(
         self, topic: str, partition: int, time_ms: int, max_num_offsets: int = 1
     ) -> list[int]:
-        """Offsets at which to begin for messages from before a time: where segments of the log begin, and
-        for LATEST_TIME its end, the latest first. Raises BrokerError, as for `fetch`."""
+        """The base offsets of segments before a time, and for LATEST_TIME the log end offset, in descending
+        order. Raises BrokerError, and as `fetch`."""
         response = self.get_offsets(OffsetRequest({(topic, partition): (time_ms, max_num_offsets)}))
         if response.has_error:
             raise for_code(response.error_code(topic, partition), f"{topic}-{partition}")
         return response.offsets(topic, partition)
 
     def get_offsets(self, request: OffsetRequest) -> OffsetResponse:
-        """The same for many partitions, with their error codes."""
-        asked = messages.ListOffsetsRequest(replica_id=-1)
+        """As `get_offsets_before` for many partitions, with their error codes."""
+        outgoing = messages.ListOffsetsRequest(replica_id=-1)
         for topic, partitions in by_topic(request.partitions.items()).items():
-            entry = asked.ListOffsetsTopic(name=topic)
+            entry = outgoing.ListOffsetsTopic(name=topic)
             for partition, (time_ms, most) in partitions:
                 entry.partitions.append(
-                    asked.ListOffsetsPartition(
+                    outgoing.ListOffsetsPartition(
                         partition_index=partition, timestamp=time_ms, max_num_offsets=most
                     )
                 )
-            asked.topics.append(entry)
-        answer: messages.ListOffsetsResponse = self._ask(lambda ask: ask(asked))
+            outgoing.topics.append(entry)
+        response: messages.ListOffsetsResponse = self._send(lambda send: send(outgoing))
         return OffsetResponse(
             {
                 TopicPartition(topic.name, found.partition_index): PartitionOffsets(
                     found.error_code, list(found.old_style_offsets)
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for found in topic.partitions
             }
         )
 
     def earliest_or_latest_offset(self, topic_partition: tuple[str, int], time_ms: int) -> int:
-        """EARLIEST_TIME or LATEST_TIME of a partition. Raises BrokerError, as for `fetch`."""
+        """The offset for EARLIEST_TIME or LATEST_TIME. Raises BrokerError, and as `fetch`."""
         return self.get_offsets_before(*topic_partition, time_ms)[0]
 
     # --- offsets of a group ---
@@ -206,56 +207,57 @@ class SimpleConsumer:
         *,
         version_id: int = 1,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Offsets of next messages, or these with metadata. Version 0: the broker keeps them in ZooKeeper;
-        1: it must be the group's coordinator (`consumer_metadata`)."""
+        """Commit offsets, or (offset, metadata). Version 0: the broker stores them in ZooKeeper; version 1:
+        the broker must be the group's coordinator (`consumer_metadata`), and stores them in Kafka."""
         _check_version(version_id)
-        asked = messages.OffsetCommitRequest(group_id=group_id)
+        outgoing = messages.OffsetCommitRequest(group_id=group_id)
         for topic, partitions in by_topic(offsets.items()).items():
-            entry = asked.OffsetCommitRequestTopic(name=topic)
+            entry = outgoing.OffsetCommitRequestTopic(name=topic)
             for partition, given in partitions:
                 offset, metadata = (given, "") if isinstance(given, int) else given
                 entry.partitions.append(
-                    asked.OffsetCommitRequestPartition(
+                    outgoing.OffsetCommitRequestPartition(
                         partition_index=partition, committed_offset=offset, committed_metadata=metadata
                     )
                 )
-            asked.topics.append(entry)
-        answer: messages.OffsetCommitResponse = self._ask(lambda ask: ask(asked, version_id))
+            outgoing.topics.append(entry)
+        response: messages.OffsetCommitResponse = self._send(lambda send: send(outgoing, version_id))
         return {
             TopicPartition(topic.name, found.partition_index): ErrorCode(found.error_code)
-            for topic in answer.topics
+            for topic in response.topics
             for found in topic.partitions
         }
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, version_id: int = 1
     ) -> dict[TopicPartition, OffsetMetadataAndError]:
-        """What `commit_offsets` of the same version kept. Kafka says nothing of any partition in version 1
-        while the broker is not the group's coordinator."""
+        """The offsets committed with the same version. In version 1, Kafka's response has no partitions if
+        the broker is not the group's coordinator."""
         _check_version(version_id)
-        asked = messages.OffsetFetchRequest(group_id=group_id, topics=[])
+        outgoing = messages.OffsetFetchRequest(group_id=group_id, topics=[])
         grouped = by_topic((TopicPartition(*each), None) for each in partitions)
         for topic, of_topic in grouped.items():
             indexes = [partition for partition, _ in of_topic]
-            assert asked.topics is not None
-            asked.topics.append(asked.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes))
-        answer: messages.OffsetFetchResponse = self._ask(lambda ask: ask(asked, version_id))
+            assert outgoing.topics is not None
+            outgoing.topics.append(outgoing.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes))
+        response: messages.OffsetFetchResponse = self._send(lambda send: send(outgoing, version_id))
         return {
             TopicPartition(topic.name, found.partition_index): OffsetMetadataAndError(
                 found.committed_offset, found.metadata or "", ErrorCode(found.error_code)
             )
-            for topic in answer.topics
+            for topic in response.topics
             for found in topic.partitions
         }
 
     # --- the cluster ---
 
     def topic_metadata(self, topics: Sequence[str] = ()) -> TopicMetadataResponse:
-        """0.8's send(TopicMetadataRequest): these topics, which may be created by it, or all of them."""
+        """0.8's send(TopicMetadataRequest): metadata of these topics, which may be created, or of all
+        topics."""
         entries = [messages.MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-        asked = messages.MetadataRequest(topics=entries or None)
-        answer: messages.MetadataResponse = self._ask(lambda ask: ask(asked))
-        brokers = {each.node_id: Node(each.node_id, each.host, each.port) for each in answer.brokers}
+        outgoing = messages.MetadataRequest(topics=entries or None)
+        response: messages.MetadataResponse = self._send(lambda send: send(outgoing))
+        brokers = {each.node_id: Node(each.node_id, each.host, each.port) for each in response.brokers}
         found = [
             TopicMetadata(
                 topic.name or "",
@@ -271,53 +273,59 @@ class SimpleConsumer:
                 ],
                 ErrorCode(topic.error_code),
             )
-            for topic in answer.topics
+            for topic in response.topics
         ]
         return TopicMetadataResponse(brokers, found)
 
     def consumer_metadata(self, group_id: str) -> Node:
-        """0.8's send(ConsumerMetadataRequest): the broker that keeps the group's offsets. Raises
-        CoordinatorNotAvailableError while there is none yet."""
-        asked = messages.FindCoordinatorRequest(key=group_id)
-        answer: messages.FindCoordinatorResponse = self._ask(lambda ask: ask(asked))
-        if answer.error_code:
-            raise for_code(answer.error_code, f"group {group_id}")
-        return Node(answer.node_id, answer.host, answer.port)
+        """0.8's send(ConsumerMetadataRequest): the coordinator of the group. Raises
+        CoordinatorNotAvailableError while there is none."""
+        outgoing = messages.FindCoordinatorRequest(key=group_id)
+        response: messages.FindCoordinatorResponse = self._send(lambda send: send(outgoing))
+        if response.error_code:
+            raise for_code(response.error_code, f"group {group_id}")
+        return Node(response.node_id, response.host, response.port)
 
-    # --- the wire ---
+    # --- connections ---
 
-    def _ask(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str | None] = (None,)) -> Any:
-        """Do something over the connections of these client ids (None: the consumer's), twice if one fails
-        the first time."""
+    def _send(
+        self, work: Callable[[_Send], Awaitable[Any]], client_ids: Iterable[str | None] = (None,)
+    ) -> Any:
+        """Run `work` with the connections of these client ids (None: the consumer's); once more if a
+        connection fails."""
         with self._lock:
             if self._closed:
                 raise IllegalStateError("the consumer is closed")
             if self._thread is None:
                 self._thread = LoopThread(f"ottla-simple-{self.host}:{self.port}")
-            return self._thread.run(self._try_twice(work, {self._id(each) for each in client_ids}))
+            return self._thread.run(
+                self._run_with_retry(work, {self._client_id_or_own(each) for each in client_ids})
+            )
 
-    def _id(self, client_id: str | None) -> str:
+    def _client_id_or_own(self, client_id: str | None) -> str:
         return self.client_id if client_id is None else client_id
 
-    async def _try_twice(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str]) -> Any:
+    async def _run_with_retry(
+        self, work: Callable[[_Send], Awaitable[Any]], client_ids: Iterable[str]
+    ) -> Any:
         try:
-            return await self._try(work, client_ids)
+            return await self._run(work, client_ids)
         except (OSError, ConnectionLost, TimeoutError):
             await self._disconnect()
-            return await self._try(work, client_ids)
+            return await self._run(work, client_ids)
 
-    async def _try(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str]) -> Any:
+    async def _run(self, work: Callable[[_Send], Awaitable[Any]], client_ids: Iterable[str]) -> Any:
         for client_id in client_ids:
             await self._connect(client_id)
 
-        async def ask(message: Message, version: int | None = None, client_id: str | None = None) -> Any:
-            opened = self._connections[self._id(client_id)]
+        async def send(message: Message, version: int | None = None, client_id: str | None = None) -> Any:
+            opened = self._connections[self._client_id_or_own(client_id)]
             return await opened.request(message, version=version, timeout_s=self._timeout_s)
 
         try:
-            return await work(ask)
+            return await work(send)
         except TimeoutError:
-            await self._disconnect()  # its late answer would be taken for another's
+            await self._disconnect()  # a late response would be taken for the next request's
             raise
 
     async def _connect(self, client_id: str) -> None:
@@ -344,22 +352,22 @@ def _check_version(version_id: int) -> None:
 
 
 def _fetch_message(request: BuiltFetchRequest) -> messages.FetchRequest:
-    asked = messages.FetchRequest(max_wait_ms=request.max_wait_ms, min_bytes=request.min_bytes)
+    outgoing = messages.FetchRequest(max_wait_ms=request.max_wait_ms, min_bytes=request.min_bytes)
     for topic, partitions in by_topic(request.partitions.items()).items():
-        entry = asked.FetchTopic(topic=topic)
+        entry = outgoing.FetchTopic(topic=topic)
         for partition, (offset, size) in partitions:
             entry.partitions.append(
-                asked.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size)
+                outgoing.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size)
             )
-        asked.topics.append(entry)
-    return asked
+        outgoing.topics.append(entry)
+    return outgoing
 
 
-def _fetched(request: BuiltFetchRequest, answer: messages.FetchResponse) -> FetchResponse:
-    if answer.error_code:
-        raise for_code(answer.error_code, "a fetch")
+def _parse_fetch_response(request: BuiltFetchRequest, response: messages.FetchResponse) -> FetchResponse:
+    if response.error_code:
+        raise for_code(response.error_code, "a fetch")
     partitions = {}
-    for topic in answer.responses:
+    for topic in response.responses:
         for found in topic.partitions:
             tp = TopicPartition(topic.topic, found.partition_index)
             data = memoryview(found.records or b"")
@@ -368,8 +376,8 @@ def _fetched(request: BuiltFetchRequest, answer: messages.FetchResponse) -> Fetc
     return FetchResponse(partitions)
 
 
-def _only(response: FetchResponse, request: FetchRequest) -> ByteBufferMessageSet:
-    """The answer to 0.7's request, which raises the partition's error when it is iterated over."""
+def _single_message_set(response: FetchResponse, request: FetchRequest) -> ByteBufferMessageSet:
+    """The message set of 0.7's request, which raises the partition's error when it is iterated."""
     tp = TopicPartition(request.topic, request.partition)
     found = response.message_set(*tp)
     found.error_code = response.error_code(*tp)

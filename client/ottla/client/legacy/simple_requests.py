@@ -1,7 +1,7 @@
-"""What a `SimpleConsumer` is asked and what it answers: Kafka 0.8's requests and responses as values; no I/O.
+"""Requests and responses of a `SimpleConsumer`, as in Kafka 0.8; no I/O.
 
-Responses carry error codes by partition, as brokers send them (`ottla.protocol.errors.ErrorCode`), and raise
-nothing: what to do about NOT_LEADER_OR_FOLLOWER or OFFSET_OUT_OF_RANGE is the caller's to decide.
+Responses have an error code for each partition (`ottla.protocol.errors.ErrorCode`) and raise nothing: the
+caller handles NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE and the like.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ EARLIEST_TIME: Final = -2
 
 
 class PartitionFetchInfo(NamedTuple):
+    """The fetch offset of a partition, and the bytes to fetch."""
+
     offset: int
     fetch_size: int
 
 
 class FetchRequest(NamedTuple):
-    """Kafka 0.7's: from this offset of one partition on, `max_size` bytes. A batch that is larger comes
-    nevertheless. `SimpleConsumer.fetch` answers it with a ByteBufferMessageSet."""
+    """Kafka 0.7's request for one partition: `max_size` bytes from an offset on; at least one batch is
+    returned. `SimpleConsumer.fetch` returns a ByteBufferMessageSet for it."""
 
     topic: str
     partition: int
@@ -35,18 +37,18 @@ class FetchRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class BuiltFetchRequest:
-    """Kafka 0.8's FetchRequest, of many partitions; made by FetchRequestBuilder. `SimpleConsumer.fetch`
-    answers it with a FetchResponse."""
+    """Kafka 0.8's FetchRequest for many partitions, built by FetchRequestBuilder. `SimpleConsumer.fetch`
+    returns a FetchResponse for it."""
 
     partitions: Mapping[TopicPartition, PartitionFetchInfo]
     max_wait_ms: int = 0
     min_bytes: int = 0
     client_id: str | None = None
-    """None: the SimpleConsumer's."""
+    """None: the client id of the SimpleConsumer."""
 
 
 class FetchRequestBuilder:
-    """`FetchRequestBuilder().add_fetch("orders", 0, offset=17, fetch_size=100_000).build()`"""
+    """Builds a fetch request: `FetchRequestBuilder().add_fetch("orders", 0, 17, 100_000).build()`."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionFetchInfo] = {}
@@ -55,46 +57,50 @@ class FetchRequestBuilder:
         self._client_id: str | None = None
 
     def client_id(self, client_id: str) -> Self:
-        """The client id of this request, in the place of the SimpleConsumer's: brokers count quotas by it."""
+        """Set the client id of this request, instead of the SimpleConsumer's; it counts for quotas."""
         self._client_id = client_id
         return self
 
     def add_fetch(self, topic: str, partition: int, offset: int, fetch_size: int) -> Self:
-        """From this offset on, so many bytes; a batch that is larger comes nevertheless."""
+        """Add a partition: `fetch_size` bytes from the offset on; at least one batch is returned."""
         self._partitions[TopicPartition(topic, partition)] = PartitionFetchInfo(offset, fetch_size)
         return self
 
     def max_wait(self, max_wait_ms: int) -> Self:
-        """How long the broker may wait for `min_bytes`."""
+        """Set the time that the broker may wait for `min_bytes`."""
         self._max_wait_ms = max_wait_ms
         return self
 
     def min_bytes(self, min_bytes: int) -> Self:
-        """How much the broker is to have before it answers."""
+        """Set the minimum size of the response, for which the broker waits."""
         self._min_bytes = min_bytes
         return self
 
     def build(self) -> BuiltFetchRequest:
-        """As 0.8's, it empties the builder of its partitions."""
+        """Build the request and remove the partitions from the builder, as in 0.8."""
         partitions, self._partitions = self._partitions, {}
         return BuiltFetchRequest(partitions, self._max_wait_ms, self._min_bytes, self._client_id)
 
 
 class FetchedPartition(NamedTuple):
+    """The result of a fetch for one partition."""
+
     error: int
     high_watermark: int
-    """The offset after the last message that consumers may have."""
+    """The offset after the last message that consumers can read."""
     messages: ByteBufferMessageSet
 
 
 class MultiFetchResponse(tuple[ByteBufferMessageSet, ...]):
-    """Kafka 0.7's: a ByteBufferMessageSet for each FetchRequest of a `multifetch`, in their order."""
+    """Kafka 0.7's response to `multifetch`: a ByteBufferMessageSet for each request, in order."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class FetchResponse:
+    """Kafka 0.8's response to a fetch: messages and error codes by partition."""
+
     partitions: Mapping[TopicPartition, FetchedPartition]
 
     @property
@@ -102,41 +108,47 @@ class FetchResponse:
         return any(found.error for found in self.partitions.values())
 
     def error_code(self, topic: str, partition: int) -> ErrorCode:
-        return ErrorCode(self._of(topic, partition).error)
+        return ErrorCode(self._partition(topic, partition).error)
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        return self._of(topic, partition).high_watermark
+        return self._partition(topic, partition).high_watermark
 
     def message_set(self, topic: str, partition: int) -> ByteBufferMessageSet:
-        return self._of(topic, partition).messages
+        return self._partition(topic, partition).messages
 
-    def _of(self, topic: str, partition: int) -> FetchedPartition:
+    def _partition(self, topic: str, partition: int) -> FetchedPartition:
         return self.partitions[TopicPartition(topic, partition)]
 
 
 class PartitionOffsetRequestInfo(NamedTuple):
+    """The time and the maximum number of offsets of an offset request."""
+
     time: int
-    """Milliseconds, LATEST_TIME or EARLIEST_TIME."""
+    """A timestamp in milliseconds, LATEST_TIME or EARLIEST_TIME."""
     max_num_offsets: int
 
 
 @dataclass(frozen=True)
 class OffsetRequest:
-    """For `SimpleConsumer.get_offsets`."""
+    """The request of `SimpleConsumer.get_offsets`: offsets before a time, by partition."""
 
     LATEST_TIME: ClassVar[int] = LATEST_TIME
     EARLIEST_TIME: ClassVar[int] = EARLIEST_TIME
     partitions: Mapping[tuple[str, int], PartitionOffsetRequestInfo | tuple[int, int]]
-    """(topic, partition) to (time, how many at most)."""
+    """(topic, partition) -> (time, maximum number of offsets)."""
 
 
 class PartitionOffsets(NamedTuple):
+    """The result of an offset request for one partition."""
+
     error: int
     offsets: list[int]
 
 
 @dataclass(frozen=True)
 class OffsetResponse:
+    """The response of `SimpleConsumer.get_offsets`."""
+
     partitions: Mapping[TopicPartition, PartitionOffsets]
 
     @property
@@ -147,27 +159,33 @@ class OffsetResponse:
         return ErrorCode(self.partitions[TopicPartition(topic, partition)].error)
 
     def offsets(self, topic: str, partition: int) -> list[int]:
-        """Where segments of the log begin, and its end; the latest first."""
+        """The base offsets of segments and the log end offset, in descending order."""
         return self.partitions[TopicPartition(topic, partition)].offsets
 
 
 class OffsetMetadataAndError(NamedTuple):
+    """The committed offset of a partition, its metadata, and the error code."""
+
     offset: int
-    """-1: none is kept."""
+    """-1: no committed offset."""
     metadata: str
     error: ErrorCode
 
 
 class PartitionMetadata(NamedTuple):
+    """Leader and replicas of a partition."""
+
     partition: int
     leader: int
-    """-1: none just now."""
+    """-1: no leader at present."""
     replicas: list[int]
     isr: list[int]
     error: ErrorCode
 
 
 class TopicMetadata(NamedTuple):
+    """The partitions of a topic, or its error."""
+
     topic: str
     partitions: list[PartitionMetadata]
     error: ErrorCode
@@ -175,5 +193,7 @@ class TopicMetadata(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicMetadataResponse:
+    """The response of `SimpleConsumer.topic_metadata`: brokers by id, and topics."""
+
     brokers: Mapping[int, Node]
     topics: list[TopicMetadata] = field(default_factory=list)

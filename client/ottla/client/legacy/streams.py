@@ -1,8 +1,9 @@
-"""What a connector's user iterates over: `KafkaStream`, one for each thread that reads.
+"""`KafkaStream`: the iterator over messages that a connector gives to each consuming thread.
 
-Filled by `feed` in its event loop, emptied by one thread of the user's. Invariants: a message counts as
-consumed from when it is given out, and what is consumed is what commits; after `clear` nothing is given out
-that was there before, so that a partition that goes to others is read by one of both.
+The event loop of `consumer_fetcher` adds chunks of records; one thread of the application iterates.
+Invariants: a message counts as consumed when the iterator has returned it, and commits have these offsets;
+after `clear` no message is returned that was queued before, so that a partition has one reader when it moves
+to another consumer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ottla.client.legacy.errors import ConsumerTimeoutError
 
 
 class MessageAndMetadata:
-    """A message, and where it was. Its bytes are decoded when they are asked for."""
+    """A message with its topic, partition and offset. Key and message are decoded at each access."""
 
     __slots__ = ("_key_decoder", "_record", "_value_decoder")
 
@@ -31,32 +32,32 @@ class MessageAndMetadata:
 
     @property
     def topic(self) -> str:
-        """Its topic's name."""
+        """The topic's name."""
         return self._record.topic
 
     @property
     def partition(self) -> int:
-        """Its number in the topic."""
+        """The partition's number."""
         return self._record.partition
 
     @property
     def offset(self) -> int:
-        """Its number in the partition."""
+        """The message's offset in the partition."""
         return self._record.offset
 
     @property
     def timestamp_ms(self) -> int:
-        """-1 in messages of a producer from before 0.10."""
+        """Milliseconds since the epoch; -1 in messages of producers before 0.10."""
         return self._record.timestamp_ms
 
     @property
     def key(self) -> Any:
-        """As the key decoder makes it; raises what that raises."""
+        """The decoded key. Raises what the key decoder raises."""
         return self._key_decoder.from_bytes(self._record.key)
 
     @property
     def message(self) -> Any:
-        """As the value decoder makes it; raises what that raises."""
+        """The decoded value. Raises what the value decoder raises."""
         return self._value_decoder.from_bytes(self._record.value)
 
     def __repr__(self) -> str:
@@ -64,21 +65,21 @@ class MessageAndMetadata:
         return f"MessageAndMetadata({record.topic}-{record.partition} at offset {record.offset})"
 
 
-class Progress:
-    """How far one partition has been read; made anew whenever the partition is taken on."""
+class PartitionTopicInfo:
+    """The consumed offset of a partition that is assigned to a stream; a new object for each assignment."""
 
-    __slots__ = ("consumed", "stream", "tp")
+    __slots__ = ("consumed_offset", "stream", "tp")
 
-    def __init__(self, tp: TopicPartition, stream: KafkaStream, consumed: int | None) -> None:
+    def __init__(self, tp: TopicPartition, stream: KafkaStream, consumed_offset: int | None) -> None:
         self.tp = tp
         self.stream = stream
-        self.consumed = consumed
-        """The offset of the next message; None while it is not known where to begin."""
+        self.consumed_offset = consumed_offset
+        """The offset of the next message to consume; None while it is not known."""
 
 
 class KafkaStream:
-    """An iterator over messages, of one partition or of many; for one thread. It blocks, and ends when the
-    connector is shut down; after ConsumerTimeoutError it can be iterated on."""
+    """A blocking iterator over the messages of one or more partitions, for one thread. It ends when the
+    connector is shut down. It can be iterated again after a ConsumerTimeoutError."""
 
     def __init__(
         self,
@@ -88,29 +89,29 @@ class KafkaStream:
         key_decoder: Decoder[Any],
         value_decoder: Decoder[Any],
     ) -> None:
-        """`timeout_ms`: -1 for none."""
+        """`timeout_ms`: consumer.timeout.ms; -1: no time-out."""
         self._chunks_max = chunks_max
         self._timeout_s = None if timeout_ms < 0 else timeout_ms / 1000
         self._key_decoder = key_decoder
         self._value_decoder = value_decoder
-        self._news = threading.Condition()
-        self._chunks: deque[tuple[Progress, Sequence[ConsumerRecord]]] = deque()
-        self._current: tuple[Progress, Iterator[ConsumerRecord]] | None = None
+        self._changed = threading.Condition()
+        self._chunks: deque[tuple[PartitionTopicInfo, Sequence[ConsumerRecord]]] = deque()
+        self._current: tuple[PartitionTopicInfo, Iterator[ConsumerRecord]] | None = None
         self._problem: Exception | None = None
         self._ended = False
-        self._when_there_is_room: Callable[[], None] | None = None
+        self._on_room: Callable[[], None] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> MessageAndMetadata:
-        """Raises ConsumerTimeoutError after consumer.timeout.ms, ClientError for what hinders reading."""
-        with self._news:
+        """Raises ConsumerTimeoutError after consumer.timeout.ms, and the ClientError of a failed fetch."""
+        with self._changed:
             while True:
                 if self._current is not None:
-                    progress, records = self._current
+                    info, records = self._current
                     for record in records:
-                        progress.consumed = record.offset + 1
+                        info.consumed_offset = record.offset + 1
                         return MessageAndMetadata(record, self._key_decoder, self._value_decoder)
                     self._current = None
                 if self._chunks:
@@ -120,56 +121,56 @@ class KafkaStream:
                     raise problem
                 elif self._ended:
                     raise StopIteration
-                elif not self._news.wait_for(self._anything, self._timeout_s):
+                elif not self._changed.wait_for(self._has_result, self._timeout_s):
                     assert self._timeout_s is not None
-                    told = f"no message within consumer.timeout.ms={self._timeout_s * 1000:.0f}"
-                    raise ConsumerTimeoutError(told)
+                    message = f"no message within consumer.timeout.ms={self._timeout_s * 1000:.0f}"
+                    raise ConsumerTimeoutError(message)
 
-    def _anything(self) -> bool:
+    def _has_result(self) -> bool:
         return bool(self._chunks) or self._ended or self._problem is not None
 
     def _open_next(self) -> None:
-        progress, records = self._chunks.popleft()
-        self._current = progress, iter(records)
-        tell, self._when_there_is_room = self._when_there_is_room, None
-        if tell is not None:
-            tell()
+        info, records = self._chunks.popleft()
+        self._current = info, iter(records)
+        on_room, self._on_room = self._on_room, None
+        if on_room is not None:
+            on_room()
 
-    # --- for the feed ---
+    # --- for the fetcher ---
 
     def put(
-        self, progress: Progress, records: Sequence[ConsumerRecord], when_there_is_room: Callable[[], None]
+        self, info: PartitionTopicInfo, records: Sequence[ConsumerRecord], on_room: Callable[[], None]
     ) -> bool:
-        """Whether there is room for more; if not, `when_there_is_room` is called once, in the reader's
-        thread, unless `clear` makes room before."""
-        with self._news:
+        """Queue a chunk of records. Returns whether there is room for another one; if not, `on_room` is
+        called once in the reader's thread when there is, unless `clear` is called before."""
+        with self._changed:
             if self._ended:
                 return False
-            if progress.consumed is None:
-                progress.consumed = records[0].offset
-            self._chunks.append((progress, records))
-            self._news.notify()
+            if info.consumed_offset is None:
+                info.consumed_offset = records[0].offset
+            self._chunks.append((info, records))
+            self._changed.notify()
             if len(self._chunks) < self._chunks_max:
                 return True
-            self._when_there_is_room = when_there_is_room
+            self._on_room = on_room
             return False
 
     def fail(self, problem: Exception) -> None:
-        """To be raised after what is here already."""
-        with self._news:
+        """Raise this error in the reader's thread after the queued messages."""
+        with self._changed:
             self._problem = problem
-            self._news.notify()
+            self._changed.notify()
 
     def clear(self) -> None:
-        """Take back what was not given out."""
-        with self._news:
+        """Drop the messages that the iterator has not returned."""
+        with self._changed:
             self._chunks.clear()
             self._current = None
             self._problem = None
-            self._when_there_is_room = None
+            self._on_room = None
 
     def end(self) -> None:
-        """Nothing more comes; what is here is still given out."""
-        with self._news:
+        """End the stream after the queued messages."""
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
+            self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""Topics by pattern: what a connector is to read, said by what is allowed or what is denied.
+"""Topic filters: a regular expression for the topics that a connector reads, or does not read.
 
-Used by connectors and by users. The pattern is a regular expression for whole names; as in Kafka 0.8, commas
-stand for `|`, and blanks and quotes around it, which property files bring, are dropped. It is Python's: what
-Java's writes otherwise (`\\p{Alpha}`, say) cannot be shared with members in Java.
+Used by connectors and applications. The expression matches whole names. As in Kafka 0.8, a comma means `|`,
+and blanks and surrounding quotes are removed. It has Python's syntax: expressions that Java writes in another
+way (`\\p{Alpha}`, say) do not work in a group with members in Java.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 
 
 class TopicFilter:
-    """Whitelist or Blacklist."""
+    """The base of Whitelist and Blacklist."""
 
     pattern: ClassVar[str]
-    """How the group's registry calls this kind."""
+    """The name of this kind of filter in the registration of a consumer in ZooKeeper."""
 
     def __init__(self, regex: str) -> None:
-        """Raises ValueError for what is no regular expression."""
+        """Raises ValueError for an invalid regular expression."""
         self.regex = regex.strip().replace(",", "|").replace(" ", "").strip("\"'")
         try:
             self._compiled = re.compile(self.regex)
         except re.error as problem:
-            raise ValueError(f"{self.regex!r} is no regular expression: {problem}") from None
+            raise ValueError(f"{self.regex!r} is not a regular expression: {problem}") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.regex!r})"
 
     def matches(self, topic: str) -> bool:
-        """Whether the regular expression fits the whole name."""
+        """Whether the regular expression matches the whole name."""
         return self._compiled.fullmatch(topic) is not None
 
     def allows(self, topic: str, *, exclude_internal_topics: bool = True) -> bool:
-        """Whether a topic is to be read."""
+        """Whether the topic is read."""
         raise NotImplementedError
 
     def as_pattern(self) -> str:
-        """A regular expression for the whole names of topics that are allowed."""
+        """A regular expression that matches the whole names of allowed topics."""
         raise NotImplementedError
 
 
 class Whitelist(TopicFilter):
-    """The topics that match."""
+    """Allows the topics that match."""
 
     pattern = "white_list"
 
@@ -56,7 +56,7 @@ class Whitelist(TopicFilter):
 
 
 class Blacklist(TopicFilter):
-    """The topics that do not match."""
+    """Allows the topics that do not match."""
 
     pattern = "black_list"
 

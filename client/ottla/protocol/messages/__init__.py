@@ -46,10 +46,6 @@ from ottla.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from ottla.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
 from ottla.protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
@@ -60,10 +56,6 @@ from ottla.protocol.messages.delegation_tokens import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
-from ottla.protocol.messages.features import (
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -73,6 +65,8 @@ from ottla.protocol.messages.group_offsets import (
     OffsetFetchResponse,
 )
 from ottla.protocol.messages.groups import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -109,6 +103,8 @@ from ottla.protocol.messages.metadata import (
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from ottla.protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -121,12 +117,6 @@ from ottla.protocol.messages.produce_fetch import (
     FetchResponse,
     ProduceRequest,
     ProduceResponse,
-)
-from ottla.protocol.messages.producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
 )
 from ottla.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -163,8 +153,12 @@ from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,

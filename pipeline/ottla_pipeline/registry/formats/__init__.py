@@ -1,55 +1,53 @@
-"""The schema formats: Avro, JSON Schema and Protobuf, with one interface.
+"""The schema formats: Avro, JSON Schema and Protobuf. Texts in, results out, without subjects, ids or Kafka.
 
-Called by `checks`. Texts in, results out; subjects, ids and Kafka are not known here.
+The modules `avro_schema`, `json_schema` and `proto_schema` have the functions `parse` and `unreadable` (which
+compares two schemas). `registry.checks` calls them by the schema's type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
-from ottla_pipeline.registry.formats import avro_schema, json_schema, proto_schema
-from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed
-
-__all__ = ["FORMS", "TYPES", "Incompatibility", "InvalidSchema", "Parsed", "parse", "unreadable"]
-
-TYPES: Final = (json_schema.TYPE, proto_schema.TYPE, avro_schema.TYPE)
-FORMS: Final = {proto_schema.TYPE: (proto_schema.SERIALIZED,)}
-"""The forms of a text beside the canonical one, by type."""
-_PARSE: Final = {
-    avro_schema.TYPE: avro_schema.parse,
-    json_schema.TYPE: json_schema.parse,
-    proto_schema.TYPE: proto_schema.parse,
-}
-_UNREADABLE: Final = {
-    avro_schema.TYPE: avro_schema.unreadable,
-    proto_schema.TYPE: proto_schema.unreadable,
-}
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
 
 
-def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
-    """Parses a schema of a type; `references` are the texts of its references, by name, dependencies first.
+class InvalidSchema(Exception):
+    """The text is not a schema of its type; the message says why."""
 
-    Raises InvalidSchema, also for an unsupported type.
-    """
-    if kind not in _PARSE:
-        raise InvalidSchema(f"schema type {kind} is not served; served: {', '.join(TYPES)}")
-    parsed = _PARSE[kind](text, references, normalize=normalize)
+
+class Incompatibility(NamedTuple):
+    """Why a reader cannot read data of a writer: `kind` is the format's name for it, `path` is a JSON
+    pointer into the reader's schema, `detail` describes the difference."""
+
+    kind: str
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSchema:
+    """`text` is the canonical form, which identifies the schema; `model` is specific to the format."""
+
+    type: str
+    text: str
+    model: Any
+
+
+def load_json(text: str) -> Any:
+    """Parses standard JSON: no NaN, and no number that cannot be written again."""
     try:
-        parsed.text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidSchema(f"half of a surrogate pair in a string: {error.object[error.start]!a}") from None
-    return parsed
+        return json.loads(text, parse_constant=_refuse, parse_float=_float)
+    except (ValueError, RecursionError) as error:
+        raise InvalidSchema(f"not JSON: {error}") from None
 
 
-def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
-    """Why data written with `writer` cannot be read with `reader`, a schema of the same type."""
-    assert reader.type == writer.type, f"{reader.type} against {writer.type}"
-    if reader.type == json_schema.TYPE:
-        return json_schema.unreadable(reader, writer, lenient=lenient)
-    return _UNREADABLE[reader.type](reader, writer)
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON's")
 
 
-def render(parsed: Parsed, form: str) -> str:
-    """The text of a schema in another of its type's FORMS."""
-    return proto_schema.render(parsed, form) if parsed.type == proto_schema.TYPE else parsed.text
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text} is too large")
+    return value

@@ -1,12 +1,18 @@
 """Avro schemas: parsing, and whether one schema can read data of another.
 
-Called by `formats`. The `avro` library parses. Its compatibility check is not used: it loses the path of
-differences in a union, and matches aliases of records by their full names only. The rules here are those
+Called by `registry.checks`. The `avro` library parses. Its compatibility check is not used: it loses the path
+of differences in a union, and matches aliases of records by their full names only. The rules here are those
 of Java's `SchemaCompatibility`, which Confluent's registry uses, with the same kinds and paths.
+
+The canonical text is the output of Java's Avro, so that equal schemas have equal texts. Confluent's registry
+stores schemas in this form and compares them by it: attributes in a fixed order, names relative to the
+enclosing namespace, `{"type": "string"}` as `"string"`, no white space. Attributes that Avro does not define
+stay, in their original order.
 """
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,8 +21,7 @@ from avro import schema as avro
 from avro.errors import AvroException, IgnoredLogicalType
 from avro.name import Names
 
-from ottla_pipeline.registry.formats.avro_text import canonical_text, full_name
-from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed, load_json
+from ottla_pipeline.registry.formats import Incompatibility, InvalidSchema, ParsedSchema, load_json
 
 TYPE: Final = "AVRO"
 _READS: Final = {
@@ -27,25 +32,30 @@ _READS: Final = {
     "string": {"bytes"},
 }
 """Which other primitive types a type can be read from."""
-_NAMED: Final = ("record", "error", "enum", "fixed")
+PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+_OF_SCHEMA: Final = frozenset(
+    ("aliases", "doc", "fields", "items", "name", "namespace", "size", "symbols", "type", "values")
+)
+_OF_FIELD: Final = frozenset(("aliases", "default", "doc", "name", "order", "type"))
 
 
-def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
+def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> ParsedSchema:
     """`references`: the texts that define the named types of this schema, dependencies first."""
     names = Names()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IgnoredLogicalType)  # such a type is read as what is under it
+            warnings.simplefilter("ignore", IgnoredLogicalType)  # such a type is read as its underlying type
             for reference in references.values():
                 avro.make_avsc_object(load_json(reference), names)
             loaded = load_json(text)
             model = avro.make_avsc_object(loaded, names)
     except (AvroException, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise InvalidSchema(f"not an Avro schema: {error}") from None
-    return Parsed(TYPE, canonical_text(loaded, normalize=normalize), model)
+    return ParsedSchema(TYPE, canonical_text(loaded, normalize=normalize), model)
 
 
-def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+def unreadable(reader: ParsedSchema, writer: ParsedSchema) -> list[Incompatibility]:
     """Everything that prevents `reader` from reading data of `writer`."""
     return list(dict.fromkeys(_Check().differences(reader.model, writer.model, "")))
 
@@ -75,7 +85,7 @@ class _Check:
             yield from self.differences(reader.items, writer.items, f"{path}/items")
         elif kind == "map":
             yield from self.differences(reader.values, writer.values, f"{path}/values")
-        elif kind in _NAMED:
+        elif kind in NAMED:
             yield from self._named(reader, writer, path)
 
     def _unions(self, reader: Any, writer: Any, path: str) -> Iterator[Incompatibility]:
@@ -124,9 +134,103 @@ class _Check:
 
 
 def _lacking(branch: Any, path: str) -> Incompatibility:
-    name = branch.fullname if branch.type in _NAMED else branch.type
+    name = branch.fullname if branch.type in NAMED else branch.type
     return Incompatibility("MISSING_UNION_BRANCH", path, f"no branch of the reader's union reads {name}")
 
 
 def _aliases(schema: Any) -> set[str]:
     return {full_name(alias, schema.namespace) for alias in schema.props.get("aliases") or ()}
+
+
+def canonical_text(schema: Any, *, normalize: bool = False) -> str:
+    """`normalize` also sorts the attributes that Avro does not define."""
+    return json.dumps(_schema(schema, None, normalize), separators=(",", ":"), ensure_ascii=False)
+
+
+def full_name(name: str, namespace: str | None) -> str:
+    """The full name of a name in a namespace."""
+    if name in PRIMITIVES or "." in name or not namespace:
+        return name.removeprefix(".")
+    return f"{namespace}.{name}"
+
+
+def declared_name(schema: dict[str, Any], enclosing: str | None) -> tuple[str, str | None]:
+    """Name and namespace of a record, enum or fixed."""
+    name = str(schema["name"])
+    if "." in name:
+        space, _, name = name.rpartition(".")
+    else:
+        space = schema.get("namespace", enclosing) or ""
+    return name, space or None
+
+
+def _schema(schema: Any, space: str | None, normalize: bool) -> Any:
+    if isinstance(schema, str):
+        return _reference(schema, space)
+    if isinstance(schema, list):
+        return [_schema(branch, space, normalize) for branch in schema]
+    kind = schema["type"]
+    if not isinstance(kind, str):
+        return _schema(kind, space, normalize)  # {"type": {…}}: the outer object is redundant
+    if kind not in NAMED and kind not in ("array", "map"):
+        extra = _extra(schema, _OF_SCHEMA, normalize)
+        return {"type": kind, **extra} if extra and kind in PRIMITIVES else _reference(kind, space)
+    written: dict[str, Any] = {"type": kind}
+    if kind == "array":
+        written["items"] = _schema(schema["items"], space, normalize)
+    elif kind == "map":
+        written["values"] = _schema(schema["values"], space, normalize)
+    else:
+        return _named(written, schema, space, normalize)
+    return written | _extra(schema, _OF_SCHEMA, normalize)
+
+
+def _named(written: dict[str, Any], schema: dict[str, Any], space: str | None, normalize: bool) -> Any:
+    kind = schema["type"]
+    written["name"], inner = declared_name(schema, space)
+    if inner != space:
+        written["namespace"] = inner or ""
+    if schema.get("doc") is not None:
+        written["doc"] = schema["doc"]
+    known = _OF_SCHEMA
+    if kind == "enum":
+        known = known | {"default"}
+        written["symbols"] = schema["symbols"]
+        if schema.get("default") is not None:
+            written["default"] = schema["default"]
+    elif kind == "fixed":
+        written["size"] = schema["size"]
+    else:
+        written["fields"] = [_field(field, inner, normalize) for field in schema["fields"]]
+    written |= _extra(schema, known, normalize)
+    if schema.get("aliases"):
+        written["aliases"] = [_relative(full_name(alias, inner), inner) for alias in schema["aliases"]]
+    return written
+
+
+def _field(field: dict[str, Any], space: str | None, normalize: bool) -> dict[str, Any]:
+    written = {"name": field["name"], "type": _schema(field["type"], space, normalize)}
+    if field.get("doc") is not None:
+        written["doc"] = field["doc"]
+    if "default" in field:
+        written["default"] = field["default"]
+    order = str(field.get("order", "ascending")).lower()
+    if order != "ascending":
+        written["order"] = order
+    if field.get("aliases"):
+        written["aliases"] = field["aliases"]
+    return written | _extra(field, _OF_FIELD, normalize)
+
+
+def _reference(name: str, space: str | None) -> str:
+    return name if name in PRIMITIVES else _relative(full_name(name, space), space)
+
+
+def _relative(full: str, space: str | None) -> str:
+    inner, _, name = full.rpartition(".")
+    return name if inner == (space or "") else full
+
+
+def _extra(node: dict[str, Any], known: frozenset[str], normalize: bool) -> dict[str, Any]:
+    names = [name for name in node if name not in known]
+    return {name: node[name] for name in (sorted(names) if normalize else names)}

@@ -1,6 +1,6 @@
 """A JSON Schema with its references: resolution of `$ref`, and validation of values.
 
-Called by `json_schema` and `json_compatibility`. A reference points into its document (`#`, `#/a/b`) or to
+Called by `json_schema`. A reference points into its document (`#`, `#/a/b`) or to
 a schema of another name (`name`, `name#/a/b`); nothing is fetched.
 """
 

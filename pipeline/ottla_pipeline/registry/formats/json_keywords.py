@@ -1,6 +1,6 @@
 """The keywords of JSON Schema: their types, bounds, and the comparison of bounds.
 
-Called by `json_compatibility`. Pure tables and arithmetic; subschemas are not considered.
+Called by `json_schema`. Pure tables and arithmetic; subschemas are not considered.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, Final
 
-from ottla_pipeline.registry.formats.parsed import Incompatibility
+from ottla_pipeline.registry.formats import Incompatibility
 
 ALL_TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _ANNOTATIONS: Final = (
     "$anchor $comment $defs $id $schema contentEncoding contentMediaType default definitions deprecated "
     "description examples format id javaType readOnly title writeOnly"
 )
-_SAYS_NOTHING: Final = frozenset(_ANNOTATIONS.split())
+_WITHOUT_EFFECT: Final = frozenset(_ANNOTATIONS.split())
 _OBJECT: Final = (
     "additionalProperties dependencies maxProperties minProperties patternProperties properties "
     "propertyNames required unevaluatedProperties"
@@ -44,7 +44,7 @@ _LOWEST: Final = {
     "exclusiveMinimum": "EXCLUSIVE_MINIMUM",
     "minContains": "MIN_CONTAINS",
 }
-_AS_IT_WAS: Final = {
+_UNCHANGED: Final = {
     "pattern": "PATTERN_CHANGED",
     "contains": "CONTAINS_CHANGED",
     "propertyNames": "PROPERTY_NAMES_CHANGED",
@@ -52,13 +52,13 @@ _AS_IT_WAS: Final = {
     "then": "CONDITION_CHANGED",
     "else": "CONDITION_CHANGED",
 }
-"""What may go away, but neither come nor change."""
+"""Keywords that may be removed, but neither added nor changed."""
 _BY_PROPERTY: Final = ("dependencies", "dependentRequired", "dependentSchemas")
 
 
 def accepts_all(schema: Any) -> bool:
     if isinstance(schema, dict):
-        return all(name in _SAYS_NOTHING for name in schema)
+        return all(name in _WITHOUT_EFFECT for name in schema)
     return schema is True
 
 
@@ -102,8 +102,8 @@ def narrowed(
             if name in table and not _holds(name, new, old, sign):
                 kind = f"{table[name]}_{'ADDED' if before is None else word}"
                 yield Incompatibility(kind, f"/{name}", f"{new[name]!r}, was {_shown(before)}")
-        if name in _AS_IT_WAS and new[name] != before:
-            kind = _AS_IT_WAS[name].replace("CHANGED", "ADDED") if before is None else _AS_IT_WAS[name]
+        if name in _UNCHANGED and new[name] != before:
+            kind = _UNCHANGED[name].replace("CHANGED", "ADDED") if before is None else _UNCHANGED[name]
             yield Incompatibility(kind, f"/{name}", "it was different, or not there")
         if name in _BY_PROPERTY:
             yield from _dependencies(name, new[name], before or {})

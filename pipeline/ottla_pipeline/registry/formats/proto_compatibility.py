@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
-from ottla_pipeline.registry.formats.parsed import Incompatibility
+from ottla_pipeline.registry.formats import Incompatibility
 from ottla_pipeline.registry.formats.proto_text import is_map, scalar_name
 
 _WRITTEN_ALIKE: Final = {

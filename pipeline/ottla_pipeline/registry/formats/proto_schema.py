@@ -1,6 +1,6 @@
 """Protobuf schemas: parsing, the canonical text, and compatibility.
 
-Called by `formats`, in a worker process: protoc is used as a library that writes to standard error. A
+Called by `registry.checks`, in a worker process: protoc is used as a library that writes to standard error. A
 schema is a file, sent as text or as its descriptor (base64), as some clients do; `proto_text` prints one
 canonical text for both. Its imports are its references, by file names, and the files that protoc, Google's
 common types and Confluent's serializers include.
@@ -25,7 +25,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed
+from ottla_pipeline.registry.formats import Incompatibility, InvalidSchema, ParsedSchema
 from ottla_pipeline.registry.formats.proto_compatibility import differences
 from ottla_pipeline.registry.formats.proto_text import default_json_name, printed
 
@@ -85,7 +85,7 @@ class Compiled:
     dependencies: tuple[FileDescriptorProto, ...]
 
 
-def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
+def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> ParsedSchema:
     """`references`: the texts of imported files by their names. The canonical text is that of the
     descriptor, with or without `normalize`."""
     with _Folder() as folder:
@@ -98,15 +98,15 @@ def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) 
         canonical = printed(own)
     file = FileDescriptorProto.FromString(found[-1].SerializeToString())
     file.ClearField("source_code_info")
-    return Parsed(TYPE, canonical, Compiled(file, tuple(found[:-1])))
+    return ParsedSchema(TYPE, canonical, Compiled(file, tuple(found[:-1])))
 
 
-def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+def unreadable(reader: ParsedSchema, writer: ParsedSchema) -> list[Incompatibility]:
     """What `reader` cannot read of `writer`, by Confluent's rules."""
     return differences(reader.model, writer.model)
 
 
-def render(parsed: Parsed, form: str) -> str:
+def render(parsed: ParsedSchema, form: str) -> str:
     """`serialized`: the descriptor in base64."""
     if form != SERIALIZED:
         return parsed.text

@@ -38,7 +38,7 @@ from ottla.protocol.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.handlers.admin import loggers
 from ottla.server.handlers.admin.configs import BROKER, BROKER_LOGGER, TOPIC

@@ -33,7 +33,7 @@ from ottla.metadata.config import (
 from ottla.metadata.dynamic_broker_config import is_dynamic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.handlers.admin import loggers
 

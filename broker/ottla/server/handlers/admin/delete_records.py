@@ -18,7 +18,7 @@ from typing import Final
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.replication.delete_records import delete_records, low_watermark
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topics import is_legal_topic_name
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 

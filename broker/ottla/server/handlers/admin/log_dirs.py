@@ -14,7 +14,6 @@ created, it is created in that directory.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 
 from ottla.protocol.errors import ErrorCode
@@ -84,7 +83,7 @@ class LogDirsHandler:
         try:
             if not log_dir.online:
                 raise OSError(log_dir.failure)
-            usage = shutil.disk_usage(log_dir.path)
+            usage = log_dir.files.disk_usage(log_dir.path)
         except OSError:
             return Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(log_dir.path))
         topics: dict[str, list[Partition]] = defaultdict(list)

@@ -16,7 +16,7 @@ from functools import partial
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
-from ottla.protocol.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_legal_topic_name
+from ottla.protocol.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_legal_topic_name
 from ottla.security.principals import Principal
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.dispatch.throttling import ClientThrottle

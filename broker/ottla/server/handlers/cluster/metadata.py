@@ -32,7 +32,7 @@ from ottla.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from ottla.protocol.topic_names import INTERNAL_TOPICS, is_legal_topic_name
+from ottla.protocol.topics import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID, Message
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.authorization.topics import named_by_id

@@ -29,7 +29,6 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.handlers.fetch.response import FetchedPartition, FetchedTopic
 from ottla.storage.log_config import LogConfig
-from ottla.storage.page_cache import is_resident
 from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class DownConverter:
                     work.append(_Conversion(row, p.slices, p.wanted.asked.fetch_offset, magic))
         pieces = [piece for each in work for piece in each.slices]
         if sum(piece.length for piece in pieces) <= INLINE_MAX_BYTES and all(
-            is_resident(piece.file.fd, piece.position, piece.length) for piece in pieces
+            piece.file.files.is_resident(piece.file.fd, piece.position, piece.length) for piece in pieces
         ):
             _convert(work)
             request.respond(response)

@@ -26,7 +26,7 @@ from ottla.replication.partition import Partition
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyPageMisses, PageCacheReader
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.page_cache import PageCacheMiss
+from ottla.storage.nonblocking_reads import PageCacheMiss
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}

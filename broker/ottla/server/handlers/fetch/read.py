@@ -22,7 +22,7 @@ from ottla.replication.reads import read as read_replica
 from ottla.server.dispatch.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.server.logs.page_cache_reader import MISSES_MAX
-from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
+from ottla.storage.nonblocking_reads import NonblockingReads, PageCacheMiss
 
 
 class PartitionChunk(Protocol):

@@ -14,7 +14,6 @@ from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.server.dispatch.fetch_sessions import WantedPartition
 from ottla.server.network.connection import Part
-from ottla.storage.page_cache import try_pread
 from ottla.storage.segment_files import FileSlice
 
 # A smaller slice that is in the page cache is read into the response: one sendmsg is faster than many
@@ -159,7 +158,7 @@ def build(
                 for piece in p.slices:
                     data = None
                     if piece.length <= INLINE_SLICE_MAX_BYTES:
-                        data = try_pread(piece.file.fd, piece.length, piece.position)
+                        data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
                     if data is not None:
                         assert len(data) == piece.length, "a segment ended before its slice"
                         out += data

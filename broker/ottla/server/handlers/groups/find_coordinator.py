@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from ottla.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ottla.protocol.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.handlers.cluster.auto_create import TopicCreator
 

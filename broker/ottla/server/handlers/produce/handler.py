@@ -30,7 +30,7 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import CODEC_MASK, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
-from ottla.protocol.topic_names import INTERNAL_TOPICS
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.authorization.auth_helper import TopicAuthorizer

@@ -20,7 +20,6 @@ from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.interfaces import Marker
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -37,7 +36,7 @@ from ottla.protocol.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.protocol.topic_names import OFFSETS_TOPIC
+from ottla.protocol.topics import OFFSETS_TOPIC, by_topic
 from ottla.server.coordination.transaction_markers import TransactionMarkerWriter
 from ottla.server.dispatch.dispatcher import Request, Route
 

@@ -1,13 +1,16 @@
-"""Sets the ACLs of existing ZooKeeper nodes, as Kafka's zookeeper-security-migration does.
+"""Requests of the operator to ZooKeeper servers: their modes, and the ACLs of existing nodes.
 
-Called once for a cluster that was created without zookeeper.set.acl=true, and again after an interruption: a
-node that has its ACL is not written. The operator is ZooKeeper's super user. The ACLs are those of
+Called by the platform. The node ACLs are set once for a cluster that was created without
+zookeeper.set.acl=true, as Kafka's zookeeper-security-migration does, and again after an interruption: a node
+that has its ACL is not written. The operator is ZooKeeper's super user. The ACLs are those of
 `ottla.metadata.kazoo_adapter`, with the brokers' distinguished name as the creator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -27,6 +30,7 @@ SetAcls = Callable[[str, TlsSettings, str], int]
 # Requests in flight.
 _BATCH: Final = 500
 _TIMEOUT_S: Final = 20.0
+_MODE_TIMEOUT_S: Final = 3.0
 _SESSION_TIMEOUT_S: Final = 10.0
 # ZooKeeper's own nodes and those of 0.8 consumers, which Kafka's tool skips, too.
 _NOT_BROKERS: Final = ("/zookeeper", znodes.CONSUMERS)
@@ -71,3 +75,30 @@ def _acls_of(path: str, owner: str) -> list[ACL]:
         ACL(acl.perms, Id("x509", owner)) if acl.id.scheme == "auth" else acl
         for acl in node_acls(path, secure=True)
     ]
+
+
+async def leader_of(hosts: Mapping[int, str], port: int, context: ssl.SSLContext | None = None) -> int | None:
+    """The member in mode leader; None when there is none. `context`: for a port with TLS."""
+    modes = await asyncio.gather(*(_mode(host, port, context) for host in hosts.values()))
+    for member, mode in zip(hosts, modes, strict=True):
+        if mode == "leader":
+            return member
+    return None
+
+
+async def _mode(host: str, port: int, context: ssl.SSLContext | None) -> str:
+    """The mode that `srvr` reports: `leader`, `follower`, or "" without a response."""
+    try:
+        async with asyncio.timeout(_MODE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            try:
+                writer.write(b"srvr")
+                answer = await reader.read(65536)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return ""
+    for line in answer.decode(errors="replace").splitlines():
+        if line.startswith("Mode: "):
+            return line.removeprefix("Mode: ").strip()
+    return ""

@@ -1,8 +1,9 @@
-"""A consumer group's nodes in a real ZooKeeper: `group_nodes` over kazoo.
+"""Reads and writes the nodes of a consumer group in ZooKeeper, with kazoo; `group_nodes` has paths and
+formats.
 
-Called by `zookeeper_coordination`, whose thread blocks in here. Whatever it reads to decide by, it reads
-with a watch; `changed` is called, in kazoo's thread, when that may have become untrue or the session has
-come back.
+Called by `zookeeper_coordination`; calls block. The inputs of an assignment are read with watches:
+`on_change` is called in kazoo's thread when one of them may have changed, or when the session is connected
+again.
 """
 
 from __future__ import annotations
@@ -22,36 +23,39 @@ from ottla.client.errors import ClientError
 from ottla.client.legacy import group_nodes
 from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
 from ottla.client.legacy.group_nodes import GroupPaths, Subscription
-from ottla.client.legacy.range_assignor import Share, ThreadId, share
+from ottla.client.legacy.partition_assignor import AssignableTopic, ConsumerThreadId, assignable_topic
 
 log = logging.getLogger(__name__)
 
-_SETTLE_S: Final = 0.1
+_RETRY_S: Final = 0.1
 _RECONNECT_DELAY_S_MAX: Final = 1.0
-"""kazoo's own would grow to a minute, in which a consumer reads what it does not own any more."""
-PROBLEMS: Final = (KazooException, KazooTimeoutError, ClientError, ValueError)
-"""What its methods raise when ZooKeeper is away, or holds what cannot be: try again later."""
+"""kazoo's default grows to a minute, in which a consumer may read partitions that it does not own any
+more."""
+ERRORS: Final = (KazooException, KazooTimeoutError, ClientError, ValueError)
+"""Raised by the methods when ZooKeeper is not addresses or a node is invalid; the caller retries."""
 
 
-class Registry:
-    def __init__(self, config: ConsumerConfig, consumer: str, changed: Callable[[], None]) -> None:
+class ConsumerRegistry:
+    """The nodes of one group, for one of its consumers."""
+
+    def __init__(self, config: ConsumerConfig, consumer: str, on_change: Callable[[], None]) -> None:
         """Connect. Raises ClientError when there is no ZooKeeper within zookeeper.connection.timeout.ms."""
         assert config.zookeeper_connect is not None
         assert config.zookeeper_connection_timeout_ms is not None
         self._config = config
         self._consumer = consumer
         self._paths = GroupPaths(config.group_id)
-        self._changed = changed
+        self._on_change = on_change
         self._offsets: dict[TopicPartition, int] = {}
-        """What was written or read last, so that only news are written."""
+        """The offsets that were read or written last; unchanged ones are not written again."""
         self.expired = False
-        """The session has ended, and all that is ephemeral with it; set back by `register`."""
+        """Whether the session, and with it all ephemeral nodes, has expired; reset by `register`."""
         self._client = _client(config)
         self._client.add_listener(self._state_changed)
         _start(self._client, config)
 
     def close(self) -> None:
-        """End the session: what is ephemeral goes at once."""
+        """End the session, which deletes its ephemeral nodes."""
         self._client.stop()
         self._client.close()
 
@@ -59,19 +63,19 @@ class Registry:
         if state == KazooState.LOST:
             self.expired = True
         if state != KazooState.SUSPENDED:
-            self._changed()
+            self._on_change()
 
     def _watch(self, event: object) -> None:
-        self._changed()
+        self._on_change()
 
-    # --- who is there ---
+    # --- members, brokers, topics ---
 
     def register(self, subscription: Subscription) -> None:
-        """Raises one of PROBLEMS, also when another consumer has this id."""
+        """Register the consumer. Raises one of ERRORS, also when another consumer has this id."""
         self.expired = False
         try:
             self._register(subscription)
-        except PROBLEMS:
+        except ERRORS:
             self.expired = True
             raise
 
@@ -84,42 +88,48 @@ class Registry:
                 self._client.create(path, node, ephemeral=True, makepath=True)
                 return
             except NodeExistsError:
-                # Of a session of ours that has not expired yet, or of somebody with the same consumer.id.
-                if self._ours(path):
+                # Of an earlier session of this consumer that has not expired, or of another consumer with
+                # this id.
+                if self._owns(path):
                     return
                 if time.monotonic() >= until:
-                    raise ClientError(f"{path} in ZooKeeper is another consumer's: set consumer.id") from None
-                time.sleep(_SETTLE_S)
+                    raise ClientError(
+                        f"{path} in ZooKeeper belongs to another consumer: set consumer.id"
+                    ) from None
+                time.sleep(_RETRY_S)
 
     def brokers(self) -> list[tuple[str, int]]:
-        """Where they can be reached; when there are none, it is told of the first one."""
-        reachable = _registered_brokers(self._client, self._config.security_protocol)
-        if not reachable:
+        """The addresses of the registered brokers. If there are none, registrations are watched."""
+        addresses = _registered_brokers(self._client, self._config.security_protocol)
+        if not addresses:
             self._children(group_nodes.BROKERS, watch=True)
-        return reachable
+        return addresses
 
-    def shares(self, mine: Subscription) -> dict[str, Share]:
-        """What there is of topics, and which streams want some: of this consumer's; for roundrobin, of the
-        whole group's."""
+    def assignable_topics(self, own: Subscription) -> dict[str, AssignableTopic]:
+        """The inputs of the assignment: partitions and subscribed threads of this consumer's topics; for
+        roundrobin, of all topics of the group."""
         consumers = {
             consumer: group_nodes.parse_registration(self._paths.consumer(consumer), data)
             for consumer in self._children(self._paths.ids, watch=True)
             if (data := self._data(self._paths.consumer(consumer))) is not None
         }
-        everybody = self._config.partition_assignment_strategy == "roundrobin"
-        wanting = [*consumers.values(), mine] if everybody else [mine]
+        whole_group = self._config.partition_assignment_strategy == "roundrobin"
+        subscriptions = [*consumers.values(), own] if whole_group else [own]
         existing: Collection[str] = ()
-        if any(each.filter is not None for each in wanting):
+        if any(each.filter is not None for each in subscriptions):
             existing = self._children(group_nodes.TOPICS, watch=True)
-        topics = {topic for each in wanting for topic in self._topics(each, existing)}
+        topics = {topic for each in subscriptions for topic in self._topics(each, existing)}
         partitions = {topic: self._partitions(topic) for topic in sorted(topics)}
-        return {topic: share(found, self._threads(topic, consumers)) for topic, found in partitions.items()}
+        return {
+            topic: assignable_topic(found, self._threads(topic, consumers))
+            for topic, found in partitions.items()
+        }
 
     def _topics(self, subscription: Subscription, existing: Collection[str]) -> list[str]:
         excluded = self._config.exclude_internal_topics
         return subscription.topics(existing, exclude_internal_topics=excluded)
 
-    def _threads(self, topic: str, consumers: Mapping[str, Subscription]) -> Iterable[ThreadId]:
+    def _threads(self, topic: str, consumers: Mapping[str, Subscription]) -> Iterable[ConsumerThreadId]:
         for consumer, subscription in consumers.items():
             if topic in self._topics(subscription, (topic,)):
                 yield from subscription.threads(consumer, topic)
@@ -142,11 +152,11 @@ class Registry:
     def _data(self, path: str) -> bytes | None:
         return _data(self._client, path)
 
-    # --- who owns what ---
+    # --- owners of partitions ---
 
-    def claim(self, owned: Mapping[TopicPartition, ThreadId]) -> bool:
-        """Become the owner of all of these; when some are still somebody else's, of the others, which are to
-        be released then."""
+    def claim(self, owned: Mapping[TopicPartition, ConsumerThreadId]) -> bool:
+        """Create the owner nodes. Returns False if some partitions still have another owner; the caller then
+        releases the others."""
         claimed = [self._claim(tp, str(thread).encode()) for tp, thread in owned.items()]
         return all(claimed)
 
@@ -155,28 +165,29 @@ class Registry:
         try:
             self._client.create(path, owner, ephemeral=True, makepath=True)
         except NodeExistsError:
-            log.info("%s: %s has an owner still", self._consumer, tp)
+            log.info("%s: %s still has another owner", self._consumer, tp)
             return False
         return True
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Those of them that are ours."""
+        """Delete the owner nodes of this session."""
         for tp in partitions:
             path = self._paths.owner(tp)
             try:
-                if self._ours(path):
+                if self._owns(path):
                     self._client.delete(path)
             except NoNodeError:
-                log.debug("%s was not owned any more", tp)
+                log.debug("%s has no owner", tp)
 
-    def _ours(self, path: str) -> bool:
-        """Whether this session has made a node, one whose answer was lost with a connection among them."""
+    def _owns(self, path: str) -> bool:
+        """Whether this session has created the node, perhaps by a request whose response was lost."""
         found = self._client.exists(path)
         return found is not None and found.ephemeralOwner == self._client.client_id[0]
 
     # --- offsets ---
 
     def offset(self, tp: TopicPartition) -> int | None:
+        """The committed offset; None without one."""
         path = self._paths.offset(tp)
         data = self._data(path)
         if data is None:
@@ -187,6 +198,7 @@ class Registry:
         return offset
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write the offsets that have changed."""
         for tp, offset in offsets.items():
             if self._offsets.get(tp) != offset:
                 self._write(self._paths.offset(tp), b"%d" % offset)
@@ -203,8 +215,8 @@ class Registry:
 
 
 def read_brokers(config: ProducerConfig) -> tuple[tuple[str, int], ...]:
-    """The brokers registered at a producer's zookeeper.connect. Raises ClientError when there are none that
-    serve its security.protocol, or no ZooKeeper."""
+    """The addresses of the brokers registered at a producer's zookeeper.connect. Raises ClientError if
+    ZooKeeper is not addresses, or no broker has a listener of security.protocol."""
     client = _client(config)
     _start(client, config)
     try:

@@ -1,4 +1,5 @@
-"""Validates topic names, by the rules of Kafka's org.apache.kafka.common.internals.Topic.
+"""Topics: the rules for names, as in Kafka's org.apache.kafka.common.internals.Topic, and partitions by
+topic. Pure.
 
 A topic's name is part of paths of log directories and znodes, and of lines in checkpoint files. Every source
 of names is checked: requests of clients and of the controller, znodes, checkpoint files and directories.
@@ -7,7 +8,8 @@ of names is checked: requests of clients and of the controller, znodes, checkpoi
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeVar
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -31,3 +33,22 @@ def topic_name_problem(name: str) -> str | None:
 
 def is_legal_topic_name(name: str) -> bool:
     return topic_name_problem(name) is None
+
+
+T = TypeVar("T")
+
+
+def by_topic(items: Iterable[tuple[tuple[str, int], T]]) -> dict[str, list[tuple[int, T]]]:
+    """Items by (topic, partition) as topic -> [(partition, item)], in the given order."""
+    grouped: dict[str, list[tuple[int, T]]] = {}
+    for (topic, partition), item in items:
+        grouped.setdefault(topic, []).append((partition, item))
+    return grouped
+
+
+def indexes_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Topics and their partitions in ascending order, so that the bytes of records are deterministic."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped

@@ -1,8 +1,10 @@
-"""The migration of a secured cluster's ZooKeeper to mutual TLS: its current and its next stage.
+"""Plans the operator's ZooKeeper: its migration to mutual TLS, and its rolling restart.
 
-Pure and level-triggered: called at the start of every reconciliation with the observed state. A new cluster
-begins with stage TLS. A cluster of an earlier version is migrated while it runs, as in the procedures of
-Kafka and ZooKeeper; a stage begins when all servers, or all brokers, have completed the one before:
+Pure and level-triggered: called by the platform in every reconciliation with the observed state.
+
+Mutual TLS is for a secured cluster. A new cluster begins with stage TLS. A cluster of an earlier version is
+migrated while it runs, as in the procedures of Kafka and ZooKeeper; a stage begins when all servers, or all
+brokers, have completed the one before:
 
 1. ADD_TLS: servers get a TLS port besides the plain one, and accept both on the quorum ports;
 2. QUORUM_TLS: servers connect to each other over TLS;
@@ -22,7 +24,6 @@ from typing import Final
 
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
-from ottla_operator.kubernetes.zookeeper_roll import stale_members
 from ottla_operator.resources import BrokerCluster
 
 SET_ACL: Final = "zookeeper.set.acl"
@@ -116,3 +117,41 @@ def _are_complete(stateful_set: Object, pods: Mapping[int, Object], members: int
         and set(range(members)) <= set(pods)
         and all(observing.is_ready(pod) and stage_of(pod) == stage for pod in pods.values())
     )
+
+
+# ---- rolling restart
+#
+# One server is replaced at a time, while all others serve; the leader last, so that there is one election
+# only. A server that cannot start on its old revision is replaced at once.
+
+_REVISION_LABEL = "controller-revision-hash"
+
+
+def stale_members(stateful_set: Object, pods: Mapping[int, Object]) -> list[int]:
+    """Members with an older revision; none before the StatefulSet controller has observed the newest
+    template."""
+    status = stateful_set.get("status") or {}
+    if status.get("observedGeneration") != stateful_set["metadata"].get("generation"):
+        return []
+    newest = status.get("updateRevision")
+    return [
+        member
+        for member, pod in sorted(pods.items())
+        if (pod["metadata"].get("labels") or {}).get(_REVISION_LABEL) != newest
+    ]
+
+
+def next_to_replace(
+    stateful_set: Object, pods: Mapping[int, Object], members: int, leader: int | None
+) -> int | None:
+    """The member to replace now; None when there is none or another one is not ready."""
+    stale = stale_members(stateful_set, pods)
+    if not stale or any(pod["metadata"].get("deletionTimestamp") for pod in pods.values()):
+        return None
+    unready = [
+        member for member in range(members) if member not in pods or not observing.is_ready(pods[member])
+    ]
+    if unready:
+        return next((member for member in stale if unready == [member]), None)
+    followers = [member for member in stale if member != leader]
+    return followers[0] if followers else stale[0]
