@@ -108,8 +108,9 @@ def member(name: str, found: Any, called: str | None = None) -> list[str]:
     if isinstance(found, property):
         returned = inspect.signature(found.fget).return_annotation
         return [f"### `{name}: {returned}`\n", documentation(found), ""]
-    call = inspect.unwrap(getattr(found, "__func__", found))
+    call = getattr(found, "__func__", found)
     is_awaited = inspect.iscoroutinefunction(call)
+    call = inspect.unwrap(call)
     return [
         f"### `{'await ' if is_awaited else ''}{called or name}{signature(call)}`\n",
         documentation(call),

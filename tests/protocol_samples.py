@@ -24,7 +24,7 @@ RANGES = {
     "uint32": (0, 2**32 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
-MOST_ELEMENTS = 3
+ELEMENTS_MAX = 3
 
 MESSAGES: list[type[Message]] = [getattr(messages, name) for name in messages.__all__]
 CASES: list[tuple[type[Message], int]] = [
@@ -112,7 +112,7 @@ def _value(kind: FieldType, version: int, choices: Choices, item: Field, for_kio
     wire = kind.wire
     if wire == "array":
         assert kind.element is not None
-        count = choices.integer(0, MOST_ELEMENTS)
+        count = choices.integer(0, ELEMENTS_MAX)
         return [_value(kind.element, version, choices, item, for_kio) for _ in range(count)]
     if wire == "struct":
         assert kind.struct is not None

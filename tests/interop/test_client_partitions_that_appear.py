@@ -183,7 +183,7 @@ def test_a_topic_that_a_pattern_finds_later_is_read_from_its_first_record(shared
 
 def test_a_topic_that_does_not_exist_yet(shared: DevBroker) -> None:
     with Reader(shared, "early", topics=["not-there-yet"]) as reader:
-        until(lambda: "not-there-yet" in reader.consumer._consumer._runtime.cluster.topics)
+        until(lambda: "not-there-yet" in reader.consumer._client._runtime.cluster.topics)
         shared.create_topic("not-there-yet", partitions=1)
         write(shared, "not-there-yet", 0)
         until(lambda: len(reader.found) == 10)
@@ -241,7 +241,7 @@ def test_a_position_out_of_range_still_goes_by_auto_offset_reset(shared: DevBrok
         admin.alter_group_offsets("range", beyond).raise_first()
     with Reader(shared, "range", topics=[topic]) as reader:
         until(lambda: reader.owns(*places(topic, range(ALL))))
-        until(lambda: all(reader.consumer._consumer._assigned[tp].position == 10 for tp in beyond))
+        until(lambda: all(reader.consumer._client._assigned[tp].position == 10 for tp in beyond))
         write(shared, topic, *range(ALL), count=1)
         until(lambda: len(reader.found) >= ALL)
         assert {place[2] for place in reader.found} == {10}

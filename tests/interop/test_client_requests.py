@@ -168,7 +168,7 @@ async def test_silence_and_a_lost_connection_are_told_apart_and_the_next_request
 @in_loop
 async def test_a_cluster_that_is_not_there_is_told_within_the_time() -> None:
     client = RequestClient(bootstrap_servers=f"127.0.0.1:{free_port()}", default_api_timeout_ms=300)
-    with pytest.raises(errors.RequestTimedOutError, match="no broker has sent metadata within"):
+    with pytest.raises(errors.RequestTimedOutError, match="no broker returned metadata within"):
         await client.start()
     with pytest.raises(errors.IllegalStateError):
         client.send(m.ListGroupsRequest())

@@ -34,12 +34,12 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.ports.files import OS_FILES
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
-from ottla.storage.directories import read_properties
 from ottla.storage.index_recovery import verify_max_timestamp
 from ottla.storage.log import Log
+from ottla.storage.log_dir import read_properties
 from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.log_manager import LogManager
-from ottla.storage.producer_snapshots import decode, encode
+from ottla.storage.producer_state_manager import decode_snapshot, encode_snapshot
 from ottla.wire.connection import BrokerConnection
 
 STAYS_OPEN_MS = 600_000
@@ -501,16 +501,19 @@ def test_we_know_kafkas_producers_with_its_snapshots_and_without(
 ) -> None:
     data = shutil.copytree(history.by_kafka, tmp_path / "data")
     newest = {path.parent.name: path for path in sorted(data.glob("*/*.snapshot"))}
-    said = {name: decode(path.read_bytes()) for name, path in newest.items()}
+    said = {name: decode_snapshot(path.read_bytes()) for name, path in newest.items()}
     assert len(said["transactions-0"]) == 2
     assert {entry.transaction_start is not None for entry in said["transactions-0"].values()} == {True}
     assert len(said["rolled-0"]) == 5
 
     def known() -> dict[str, bytes]:
         logs = opened(data).logs()
-        return {f"{topic}-{n}": encode(_sorted(log.producers.entries())) for (topic, n), log in logs.items()}
+        return {
+            f"{topic}-{n}": encode_snapshot(_sorted(log.producers.entries()))
+            for (topic, n), log in logs.items()
+        }
 
-    expected = {name: encode(_sorted(entries)) for name, entries in said.items()}
+    expected = {name: encode_snapshot(_sorted(entries)) for name, entries in said.items()}
     with_snapshots = known()
     assert {name: with_snapshots[name] for name in expected} == expected
     (data / ".lock").unlink()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from ottla.ports.network import OsNetwork
 from ottla.server.logs.page_cache_reader import PageCacheReader
-from ottla.server.network.connection import Connection
+from ottla.server.network.channel import Connection
 from ottla.server.network.listener import SocketServer
 
 
@@ -25,6 +26,7 @@ class Harness:
         self.page_cache_reader = PageCacheReader(self.loop)
         self.server = SocketServer(
             loop=self.loop,
+            network=OsNetwork(),
             on_frame=self.on_frame,
             max_request_bytes=1_000_000,
             idle_max_ms=60_000,

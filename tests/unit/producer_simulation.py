@@ -11,7 +11,7 @@ import random
 from collections import defaultdict, deque
 from typing import Any
 
-from ottla.client.core.accumulator import Accumulator, Outcome
+from ottla.client.core.accumulator import Accumulator, BatchResult
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sender import Sender
@@ -69,14 +69,14 @@ class ProducerSimulation:
         uniform = random.Random(seed).uniform
         self.now = 1000.0
         self.cluster = Cluster(uniform=uniform)
-        self.outcomes: dict[Any, list[Outcome]] = defaultdict(list)
+        self.outcomes: dict[Any, list[BatchResult]] = defaultdict(list)
         self.accumulator = Accumulator(self.config, self.cluster, uniform, self._record)
         self.transactions: Transactions | None = None
         if self.config.enable_idempotence:
             self.transactions = Transactions(
                 self.config, self.cluster, uniform=uniform, incomplete=lambda: not self.accumulator.empty
             )
-            self.accumulator.added = self.transactions.add
+            self.accumulator.on_partition_added = self.transactions.add
         self.down: set[int] = set()
         self.sender = Sender(
             self.config,
@@ -100,8 +100,8 @@ class ProducerSimulation:
         """A batch of more is too large."""
         self._producer_ids = 0
 
-    def _record(self, outcome: Outcome) -> None:
-        for sink in outcome.batch.sinks:
+    def _record(self, outcome: BatchResult) -> None:
+        for sink in outcome.batch.deliveries:
             self.outcomes[sink].append(outcome)
 
     # --- the client's side ---

@@ -52,7 +52,10 @@ def test_defaults_are_those_of_kafkas_producer() -> None:
             r"max.in.flight.requests.per.connection=6: must be at most 5",
         ),
         ({"transactional.id": "t", "acks": 1}, r"transactional.id='t': needs enable.idempotence=true"),
-        ({"delivery.timeout.ms": 1000}, r"delivery.timeout.ms=1000: must be linger.ms \+ request.timeout.ms"),
+        (
+            {"delivery.timeout.ms": 1000},
+            r"delivery.timeout.ms=1000: must be at least linger.ms \+ request.timeout.ms",
+        ),
         ({"security.protocol": "TLS"}, r"security.protocol='TLS'"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, r"sasl.jaas.config: not set"),
     ],

@@ -61,8 +61,8 @@ def deleted(error: int = 0) -> DeleteGroupsResponse:
 @pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
 def test_a_member_that_has_left_deletes_the_group_if_possible(error: int) -> None:
     simulation = EphemeralGroupSimulation()
-    assert (simulation.polled(), simulation.group.vanishing) == ([], False)
-    simulation.group.vanish()
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
+    simulation.group.delete()
     assert simulation.polled() == []
     simulation.leaving = False
     assert simulation.polled() == ["OffsetFetchRequest"]
@@ -70,22 +70,22 @@ def test_a_member_that_has_left_deletes_the_group_if_possible(error: int) -> Non
     simulation.receive(looked())
     assert simulation.polled() == ["DeleteGroupsRequest"]
     simulation.receive(deleted(error))
-    assert (simulation.polled(), simulation.group.vanishing) == ([], False)
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
 
 
 def test_a_group_with_offsets_is_kept() -> None:
     simulation = EphemeralGroupSimulation()
     simulation.leaving = False
-    simulation.group.vanish()
+    simulation.group.delete()
     assert simulation.polled() == ["OffsetFetchRequest"]
     simulation.receive(looked(offset=3))
-    assert (simulation.polled(), simulation.group.vanishing) == ([], False)
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
 
 
 def test_the_deletion_is_retried_on_the_new_coordinator() -> None:
     simulation = EphemeralGroupSimulation()
     simulation.leaving = False
-    simulation.group.vanish()
+    simulation.group.delete()
     simulation.polled()
     simulation.receive(looked(error=ErrorCode.NOT_COORDINATOR))
     assert simulation.group.next_time(0) > 0
@@ -96,7 +96,7 @@ def test_the_deletion_is_retried_on_the_new_coordinator() -> None:
     simulation.receive(looked())
     assert simulation.polled() == ["DeleteGroupsRequest"]
     simulation.receive(TimeoutError())
-    assert simulation.group.vanishing
+    assert simulation.group.deleting
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_every_name_of_the_tables_exists() -> None:
 
 def test_every_call_of_ottlas_client_is_listed() -> None:
     ours = {name for path, names in rows() if path.startswith("ottla.") for name in names}
-    not_for_users = {"abort_if_possible", "hand_over", "prepare", "add", "follow_up", "config"}
+    not_for_users = {"abort_if_possible", "append_or_wait", "prepare", "add", "await_capacity", "config"}
     for offered in (ottla.client.Producer, ottla.client.Consumer):
         assert set(public(offered)) - ours - not_for_users == set()
 

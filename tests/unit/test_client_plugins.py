@@ -12,7 +12,7 @@ from ottla.client import errors
 from ottla.client.core.accumulator import Accumulator
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.assignment import Assignment, Subscription
-from ottla.client.core.assignors import UsersAssignor, assignors_of
+from ottla.client.core.assignors import UserAssignor, assignors_of
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
@@ -112,7 +112,7 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
         ("best", r"'best' cannot be imported.*assign\(\).*dotted name; or one of cooperative-sticky, range"),
         (f"{NAME}.Missing", "cannot be imported"),
         ([object()], r"has no assign\(\)"),
-        ([Nameless], "has no name, which the members of a group agree on"),
+        ([Nameless], "has no name, by which the members of a group agree on it"),
         ([], "must be a list of"),
     ],
 )
@@ -128,7 +128,7 @@ def test_two_assignors_of_a_name_are_refused_as_in_kafka() -> None:
 
 
 def test_an_assignors_result_is_completed_and_checked() -> None:
-    given = UsersAssignor(Simple())
+    given = UserAssignor(Simple())
     members = {"a": Subscription(("t",)), "b": Subscription(("t",))}
     assert given.assign({"t": ()}, members) == {
         "a": Assignment((TopicPartition("t", 0),)),
@@ -136,7 +136,7 @@ def test_an_assignors_result_is_completed_and_checked() -> None:
     }
     assert given.subscription_user_data(["t"]) is None
     assert not given.cooperative
-    with pytest.raises(ValueError, match="the assignor simple assigns to 'a', which is no member"):
+    with pytest.raises(ValueError, match="the assignor simple assigns to 'a', which is not a member"):
         given.assign({"t": ()}, {"b": Subscription(("t",))})
 
 

@@ -10,7 +10,7 @@ import pytest
 from producer_simulation import TOPIC, ProducerSimulation, offsets_committed, partitions_added
 
 from ottla.client import errors
-from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, TOPIC_FULL
+from ottla.client.core.accumulator import BATCH_FULL, BUFFER_FULL, TOPIC_FULL
 from ottla.client.core.batches import Batch
 from ottla.client.core.partitioners import BY_NAME, fnv1a, partition_for_key
 from ottla.client.core.transactions import State
@@ -59,7 +59,7 @@ def test_records_without_a_key_switch_partitions_on_request_and_avoid_leaderless
 
     def partition_of(value: bytes) -> int:
         simulation.send(value)
-        return next(b.tp.partition for b in simulation.accumulator.incomplete if value in b.sinks)
+        return next(b.tp.partition for b in simulation.accumulator.incomplete if value in b.deliveries)
 
     first = partition_of(b"first")
     simulation.leaders[first] = -1
@@ -111,7 +111,7 @@ def test_buffer_memory_is_bounded_and_released() -> None:
     )
     simulation.learn()
     count = 0
-    while simulation.send(b"%d" % count + b"x" * 100, 0) != NO_ROOM:
+    while simulation.send(b"%d" % count + b"x" * 100, 0) != BUFFER_FULL:
         count += 1
     assert count == 8
     simulation.poll()
@@ -119,7 +119,7 @@ def test_buffer_memory_is_bounded_and_released() -> None:
     assert sent_batches(simulation), "what waits for room does not linger"
     simulation.run_until_idle()
     assert simulation.accumulator.used_bytes == 0
-    assert simulation.send(b"again", 0) != NO_ROOM
+    assert simulation.send(b"again", 0) != BUFFER_FULL
 
 
 def fill(simulation: ProducerSimulation, topic: str, size: int = 87) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def fill(simulation: ProducerSimulation, topic: str, size: int = 87) -> tuple[in
     append = simulation.accumulator.append
     for count in range(100):
         result = append(topic, None, b"x" * size, (), None, 0, topic, lambda: simulation.now)
-        if result >= NO_ROOM:
+        if result >= BUFFER_FULL:
             return count, result
     raise AssertionError("there is always room")
 
@@ -140,7 +140,7 @@ def test_topics_that_make_no_progress_leave_room_for_others() -> None:
         (2, TOPIC_FULL),
         (1, TOPIC_FULL),  # a topic that holds nothing may begin
     ]
-    assert fill(simulation, "e") == (0, NO_ROOM)
+    assert fill(simulation, "e") == (0, BUFFER_FULL)
 
 
 def test_a_topic_may_begin_with_a_record_larger_than_its_share() -> None:
@@ -151,7 +151,7 @@ def test_a_topic_may_begin_with_a_record_larger_than_its_share() -> None:
 
 @pytest.mark.parametrize(
     ("per_topic", "expected"),
-    [(300, (3, TOPIC_FULL)), (0, (1, TOPIC_FULL)), (1199, (11, TOPIC_FULL)), (1200, (12, NO_ROOM))],
+    [(300, (3, TOPIC_FULL)), (0, (1, TOPIC_FULL)), (1199, (11, TOPIC_FULL)), (1200, (12, BUFFER_FULL))],
 )
 def test_the_share_of_a_topic_in_bytes(per_topic: int, expected: tuple[int, int]) -> None:
     simulation = ProducerSimulation(buffer_memory=1200, buffer_memory_per_topic=per_topic)

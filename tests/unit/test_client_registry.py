@@ -128,7 +128,7 @@ def test_the_error_after_the_last_attempt_has_the_cause() -> None:
         raise URLError(ConnectionRefusedError(111, "Connection refused"))
 
     asking, wire, _ = client(answer, max_retries="1")
-    with pytest.raises(RegistryUnreachable, match="2 tries; http://one:8081: Connection refused"):
+    with pytest.raises(RegistryUnreachable, match="2 attempts; http://one:8081: Connection refused"):
         asking.latest("s")
     assert len(wire.asked) == 2
 

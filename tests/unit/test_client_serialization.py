@@ -102,12 +102,12 @@ def test_text_comes_back_as_it_was(value: str | None, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("call", "value", "problem"),
     [
-        (s.BytesSerializer().serialize, "text", "orders: str where bytes should be: 'text'"),
+        (s.BytesSerializer().serialize, "text", "orders: bytes expected, not str: 'text'"),
         (s.TextSerializer("ascii").serialize, "ä", "orders: 'ä' as ascii: "),
         (s.TextSerializer().serialize, 7, "orders: 7 as utf-8: "),
         (s.TextDeserializer().deserialize, b"\xff", "orders: 'utf-8' codec"),
-        (s.JsonSerializer().serialize, {1, 2}, "orders: no JSON of {1, 2}: "),
-        (s.JsonSerializer().serialize, float("nan"), "orders: no JSON of nan: "),
+        (s.JsonSerializer().serialize, {1, 2}, "orders: cannot be encoded as JSON: {1, 2}: "),
+        (s.JsonSerializer().serialize, float("nan"), "orders: cannot be encoded as JSON: nan: "),
         (s.JsonDeserializer().deserialize, b"{", "orders: not JSON: "),
         (AvroDeserializer(Shelf()).deserialize, b"\x01abcdef", "orders: not in a registry's framing: "),
         (AvroDeserializer(Shelf()).deserialize, b"\x00", "orders: not in a registry's framing: "),

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from ottla_operator.kubectl import command
 
-# Notes down how it is called. `get` prints a cluster whose operator answers the newest request at once.
+# Records its arguments. `get` prints a cluster whose operator has completed the newest request.
 _KUBECTL = """#!/bin/sh
 printf '%s\\n' "$*" >> "$CALLS"
 case "$1" in get) ;; *) exit 0 ;; esac
@@ -47,7 +47,7 @@ def _request(calls: Path) -> dict[str, Any]:
     return request
 
 
-def test_without_options_it_requests_balanced_brokers(calls: Path) -> None:
+def test_reassign_without_options_requests_a_rebalance(calls: Path) -> None:
     result = _run()
     assert result.exit_code == 0, result.output
     request = _request(calls)
@@ -55,7 +55,7 @@ def test_without_options_it_requests_balanced_brokers(calls: Path) -> None:
     assert request["id"] in result.output
 
 
-def test_kubectls_flags_are_taken_before_the_command_and_after_it(calls: Path) -> None:
+def test_global_flags_are_accepted_before_and_after_the_command(calls: Path) -> None:
     before = CliRunner().invoke(command.main, ["-n", "shop", "reassign", "demo", "--release"])
     after = CliRunner().invoke(
         command.main, ["--context", "big", "reassign", "demo", "--release", "-n", "shop"]
@@ -66,25 +66,25 @@ def test_kubectls_flags_are_taken_before_the_command_and_after_it(calls: Path) -
     assert second.startswith("--context big --namespace shop annotate ")
 
 
-def test_drained_brokers_are_named_once_each(calls: Path) -> None:
+def test_duplicate_broker_ids_are_removed(calls: Path) -> None:
     assert _run("--empty", "3,2,3").exit_code == 0
     assert _request(calls)["empty"] == [2, 3]
 
 
-def test_an_invalid_list_is_refused_before_any_kubectl_command(calls: Path) -> None:
+def test_an_invalid_list_of_brokers_is_rejected_before_any_request(calls: Path) -> None:
     result = _run("--empty", "two")
     assert result.exit_code == 2
     assert "not a list of broker ids" in result.output
     assert not calls.exists()
 
 
-def test_release_removes_the_request(calls: Path) -> None:
+def test_release_removes_the_annotation(calls: Path) -> None:
     assert _run("--release").exit_code == 0
     assert calls.read_text().strip() == "annotate brokerclusters.ottla.dev demo ottla.dev/reassign-"
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Completed", 0), ("Refused", 1)])
-def test_waiting_ends_with_the_requests_result(
+def test_wait_exits_with_the_result_of_the_request(
     calls: Path, monkeypatch: pytest.MonkeyPatch, phase: str, code: int
 ) -> None:
     monkeypatch.setenv("PHASE", phase)

@@ -44,7 +44,7 @@ def _broker(id_: int, **more: Any) -> dict[str, Any]:
 _READY = _condition("Ready", "True", "AllBrokersReady", "3 brokers are ready")
 
 
-def test_a_healthy_cluster_takes_few_lines() -> None:
+def test_the_status_of_a_healthy_cluster_is_short() -> None:
     cluster = _cluster(
         conditions=[_READY, _condition("Rolling", "False", "NotRolling")],
         bootstrapServers="demo-bootstrap.shop.svc:9092",
@@ -60,7 +60,7 @@ def test_a_healthy_cluster_takes_few_lines() -> None:
     assert "Rolling" not in "".join(lines)
 
 
-def test_a_roll_shows_its_progress_and_what_each_broker_waits_for() -> None:
+def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
     cluster = _cluster(
         conditions=[
             _condition("Ready", "False", "Rolling", "1 of 3 brokers are updated"),
@@ -85,7 +85,7 @@ def test_a_roll_shows_its_progress_and_what_each_broker_waits_for() -> None:
     assert "restart due: num.io.threads has changed; waiting for broker 0 to rejoin the ISR of a-0" in text
 
 
-def test_healthy_resources_are_counted_and_others_shown() -> None:
+def test_ready_resources_are_counted_and_others_are_listed() -> None:
     def topic(name: str, *conditions: dict[str, Any]) -> dict[str, Any]:
         return {"kind": "Topic", "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions}}
 
@@ -97,7 +97,7 @@ def test_healthy_resources_are_counted_and_others_shown() -> None:
     assert "ready: Topic 2" in text
 
 
-def test_a_cluster_without_status_is_shown_as_not_yet_reconciled() -> None:
+def test_a_cluster_without_a_status_is_shown_as_such() -> None:
     cluster = _cluster()
     cluster["metadata"]["generation"] = 2
     del cluster["status"]
@@ -107,20 +107,20 @@ def test_a_cluster_without_status_is_shown_as_not_yet_reconciled() -> None:
     assert "no brokers" in text
 
 
-def test_many_clusters_get_a_line_each() -> None:
+def test_several_clusters_get_a_line_each() -> None:
     lines = overview([_cluster(conditions=[_READY]), _cluster()]).splitlines()
     assert lines[1].split()[:4] == ["shop", "demo", "True", "3/3"]
     assert lines[2].split()[2] == "Unknown"
 
 
-def test_a_message_of_many_lines_is_shortened_to_one() -> None:
+def test_a_message_of_several_lines_is_shortened_to_one() -> None:
     ready = _condition("Ready", "False", "RollStalled", "first\nsecond " + "x" * 500)
     lines = screen(_cluster(conditions=[ready]), [], _NOW_MS).splitlines()
     assert lines[0].startswith("shop/demo: not Ready (first second xxx")
     assert len(lines[0]) < 200
 
 
-def test_a_reassignment_that_was_asked_for_is_shown_until_it_is_done() -> None:
+def test_a_requested_reassignment_is_shown_until_it_is_complete() -> None:
     asked = {"id": "a", "phase": "Waiting", "message": "for the roll to end"}
     assert "requested reassignment: Waiting (for the roll to end)" in screen(
         _cluster(reassignRequest=asked), [], _NOW_MS
@@ -129,7 +129,7 @@ def test_a_reassignment_that_was_asked_for_is_shown_until_it_is_done() -> None:
     assert "asked to reassign" not in screen(_cluster(reassignRequest=done), [], _NOW_MS)
 
 
-def test_an_upgrade_and_a_throttled_reassignment_are_shown() -> None:
+def test_upgrades_and_throttled_moves_are_shown() -> None:
     move = {"id": "m", "reason": "Empty", "moved": 2, "total": 9, "startedAt": "2026-01-01T00:01:00Z"}
     text = screen(
         _cluster(
@@ -144,7 +144,7 @@ def test_an_upgrade_and_a_throttled_reassignment_are_shown() -> None:
     assert "upgrading from 3.8 to 3.9: binaries" in text
 
 
-def test_pipelines_show_their_progress() -> None:
+def test_pipelines_are_shown_with_lag_and_last_batch() -> None:
     ready = [_condition("Ready", "True", "Running")]
     batch = {"id": 7, "records": 120, "durationMs": 80, "endedAt": "2026-01-01T00:00:00Z"}
     status = {"conditions": ready, "lag": 3, "lastBatch": batch, "applicationId": "spark-1"}

@@ -1,4 +1,4 @@
-"""Who looks when: workers come and go with their clusters; events become words to them."""
+"""The controller: workers per cluster, events, resync, liveness and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kubernetes_world import NAMESPACE, FakeApi, KubernetesWorld
+from kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
 
 from ottla_operator.kubernetes import command, handlers
 from ottla_operator.kubernetes.api import ApiError, Forbidden
@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def with_controller(api: FakeApi, use: Callable[[Controller], None]) -> Metrics:
+async def with_controller(api: InMemoryApi, use: Callable[[Controller], None]) -> Metrics:
     """A controller that runs until no cluster is left."""
     metrics = Metrics()
     controller = Controller(api, Images(), metrics, lambda: api.now_ms, 30)
@@ -39,8 +39,8 @@ async def with_controller(api: FakeApi, use: Callable[[Controller], None]) -> Me
     return metrics
 
 
-def test_a_worker_ends_when_nothing_is_there_to_look_after() -> None:
-    api = FakeApi()
+def test_a_worker_ends_when_no_resource_is_left() -> None:
+    api = InMemoryApi()
 
     def use(controller: Controller) -> None:
         controller.enqueue(NAMESPACE, "demo")
@@ -52,10 +52,10 @@ def test_a_worker_ends_when_nothing_is_there_to_look_after() -> None:
 
 
 def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
-    api = FakeApi()
-    api.resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
+    api = InMemoryApi()
+    api.apply_resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
     api.items["Topic", "orders"]["metadata"]["finalizers"] = ["ottla.dev/operator"]
-    api.delete_one("Topic", "orders")
+    api.delete_resource("Topic", "orders")
 
     def use(controller: Controller) -> None:
         controller.enqueue(NAMESPACE, "nowhere")
@@ -64,12 +64,12 @@ def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
     assert ("Topic", "orders") not in api.items
 
 
-def test_what_no_event_told_of_is_found_by_looking() -> None:
-    """Watches can fall silent, and none comes of a namespace that is being deleted."""
+def test_the_resync_finds_clusters_without_events() -> None:
+    """Watches can stall, and a namespace that is being deleted has none."""
 
     async def story() -> None:
-        api = FakeApi()
-        api.resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
+        api = InMemoryApi()
+        api.apply_resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
         controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05, [NAMESPACE])
         stopping = asyncio.Event()
         running = asyncio.ensure_future(controller.run(stopping))
@@ -80,10 +80,10 @@ def test_what_no_event_told_of_is_found_by_looking() -> None:
     asyncio.run(story())
 
 
-def test_looking_goes_on_after_the_api_server_did_not_answer() -> None:
+def test_the_resync_continues_after_the_api_server_did_not_respond() -> None:
     async def story() -> None:
-        api = FakeApi()
-        api.resource("BrokerCluster", "demo", {"replicas": 0})
+        api = InMemoryApi()
+        api.apply_resource("BrokerCluster", "demo", {"replicas": 0})
         api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away") if verb == "list" else None
         controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05)
         stopping = asyncio.Event()
@@ -98,9 +98,9 @@ def test_looking_goes_on_after_the_api_server_did_not_answer() -> None:
     asyncio.run(story())
 
 
-def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
+def test_an_overdue_resync_is_unhealthy() -> None:
     async def story() -> None:
-        api, now_s = FakeApi(), 0.0
+        api, now_s = InMemoryApi(), 0.0
         api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away")
         controller = Controller(api, Images(), Metrics(), lambda: 0, 0.02, (), lambda: now_s)
         stopping = asyncio.Event()
@@ -109,7 +109,7 @@ def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
         assert controller.unhealthy() == []
         now_s = 601.0
         assert controller.unhealthy() == ["the periodic resync of all clusters has not completed"]
-        # What we may not see is no sign of deafness.
+        # A resource without permission is no failed resync.
         api.fail = lambda verb, kind, name: Forbidden(403, "Forbidden", "no rights")
         await until(lambda: controller.unhealthy() == [])
         stopping.set()
@@ -118,12 +118,12 @@ def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
     asyncio.run(story())
 
 
-def test_metrics_tell_of_the_cluster_and_of_what_refers_to_it() -> None:
-    world = KubernetesWorld()
-    world.cluster()
-    world.settle()
-    world.cluster(config={"queued.max.requests": 400})
-    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}, "replicas": 9})
+def test_metrics_count_the_cluster_and_its_resources() -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    sim.apply_cluster(config={"queued.max.requests": 400})
+    sim.api.apply_resource("Topic", "orders", {"clusterRef": {"name": "demo"}, "replicas": 9})
     metrics = Metrics()
 
     def sample(name: str, **labels: str) -> float | None:
@@ -131,13 +131,13 @@ def test_metrics_tell_of_the_cluster_and_of_what_refers_to_it() -> None:
             f"ottla_operator_{name}", {"namespace": NAMESPACE, "cluster": "demo", **labels}
         )
 
-    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, sim.reconcile_once())
     assert sample("cluster_ready") == 0
     assert sample("outdated_brokers") == 3
     assert sample("unready_resources", kind="Topic") == 1
-    world.api.delete_one("Topic", "orders")
-    world.settle()
-    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    sim.api.delete_resource("Topic", "orders")
+    sim.reconcile_until_ready()
+    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, sim.reconcile_once())
     assert sample("cluster_ready") == 1
     assert sample("outdated_brokers") == 0
     assert sample("unready_resources", kind="Topic") == 0
@@ -145,14 +145,14 @@ def test_metrics_tell_of_the_cluster_and_of_what_refers_to_it() -> None:
     assert sample("cluster_ready") is None
 
 
-def test_every_kind_of_ours_is_watched_and_so_is_what_we_make() -> None:
+def test_all_custom_resources_and_child_objects_are_watched() -> None:
     registry = handlers.registry_for(lambda namespace, cluster: None)
     plurals = {selector.any_name for selector in registry._watching.get_all_selectors()}
     assert {model.definition.plural for model in KINDS.values()} <= plurals
     assert {"pods", "configmaps", "services", "statefulsets", "poddisruptionbudgets"} <= plurals
 
 
-def test_nothing_of_kopf_is_kept_in_the_objects() -> None:
+def test_kopf_writes_nothing_into_objects() -> None:
     registry = handlers.registry_for(lambda namespace, cluster: None)
     assert not registry._changing.get_all_selectors()
     assert not registry._spawning.get_all_selectors()
@@ -168,17 +168,17 @@ def test_nothing_of_kopf_is_kept_in_the_objects() -> None:
         ({"kind": "Topic", "metadata": {"name": "t"}}, ""),
     ],
 )
-def test_a_resource_names_its_cluster(body: dict[str, object], cluster: str) -> None:
+def test_the_cluster_of_a_resource_is_found(body: dict[str, object], cluster: str) -> None:
     assert handlers.cluster_of(body) == cluster
 
 
-def test_zookeeper_comes_from_the_brokers_image_unless_told_otherwise() -> None:
+def test_zookeeper_uses_the_brokers_image_by_default() -> None:
     assert images_from({"OTTLA_BROKER_IMAGE": "ottla:2"}) == Images("ottla:2", "ottla:2")
     given = {"OTTLA_BROKER_IMAGE": "a", "OTTLA_ZOOKEEPER_IMAGE": "b", "OTTLA_IMAGE_PULL_POLICY": "Always"}
     assert images_from(given) == Images("a", "b", "Always")
 
 
-def test_the_operator_knows_its_own_namespace_in_a_pod_alone(
+def test_the_operators_namespace_is_known_only_in_a_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert images_from({}).operator_namespace == ""

@@ -1,4 +1,4 @@
-"""The manifests that the operator builds: what each must say, whatever else is in it."""
+"""The manifests of a cluster: the fields that other components rely on."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_two_objects_of_a_kind_have_the_same_name() -> None:
     assert len(names) == len(set(names))
 
 
-def test_pods_may_do_nothing_that_they_do_not_need() -> None:
+def test_pods_have_the_restricted_security_context() -> None:
     for spec in pod_specs(a_cluster()):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["automountServiceAccountToken"] is False
@@ -101,7 +101,7 @@ def test_every_mount_has_its_volume() -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
-def test_a_brokers_settings_are_valid_and_its_own() -> None:
+def test_the_settings_of_a_broker_are_valid() -> None:
     cluster = a_cluster()
     written = properties_of(broker_config(cluster, 2))
     config = BrokerConfig.from_properties(written)
@@ -130,7 +130,7 @@ def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
     assert "/etc/ottla/$(POD_NAME)/server.properties" in spec["containers"][0]["args"]
 
 
-def test_prometheus_finds_every_broker() -> None:
+def test_every_broker_has_prometheus_annotations() -> None:
     cluster = a_cluster()
     template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
     told = template["metadata"]["annotations"]
@@ -144,7 +144,7 @@ def test_prometheus_finds_every_broker() -> None:
     assert ports["tcp-prometheus"] in [port["port"] for port in policy["spec"]["ingress"][0]["ports"]]
 
 
-def test_a_listener_on_the_port_of_metrics_goes_before_them() -> None:
+def test_a_listener_on_the_metrics_port_disables_metrics() -> None:
     cluster = a_cluster(listeners=[{"name": "plain", "port": manifests_brokers.METRICS_PORT}])
     template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
     (container,) = template["spec"]["containers"]
@@ -152,14 +152,14 @@ def test_a_listener_on_the_port_of_metrics_goes_before_them() -> None:
     assert "ottla.http.port" not in properties_of(broker_config(cluster, 1))
 
 
-def test_pods_are_replaced_by_nobody_but_the_operator() -> None:
+def test_only_the_operator_replaces_pods() -> None:
     for manifest in all_manifests(a_cluster()):
         if manifest["kind"] == "StatefulSet":
             assert manifest["spec"]["updateStrategy"] == {"type": "OnDelete"}
             assert manifest["spec"]["podManagementPolicy"] == "Parallel"
 
 
-def test_brokers_are_named_before_they_are_ready() -> None:
+def test_brokers_have_dns_names_before_they_are_ready() -> None:
     service = manifests_brokers.build_headless_service(a_cluster())
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -167,12 +167,12 @@ def test_brokers_are_named_before_they_are_ready() -> None:
 
 
 @pytest.mark.parametrize(("lagging", "allowed"), [(False, 1), (True, 0)])
-def test_no_eviction_while_a_partition_lacks_a_replica(lagging: bool, allowed: int) -> None:
+def test_no_eviction_while_a_partition_is_under_replicated(lagging: bool, allowed: int) -> None:
     budget = manifests_brokers.build_disruption_budget(a_cluster(), under_replicated=lagging)
     assert budget["spec"]["maxUnavailable"] == allowed
 
 
-def test_a_budget_of_the_specs_gives_way_to_an_under_replicated_partition() -> None:
+def test_an_under_replicated_partition_overrides_the_budget_of_the_spec() -> None:
     cluster = a_cluster(template={"podDisruptionBudget": {"minAvailable": 2}})
     settled = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
     assert (settled.get("minAvailable"), settled.get("maxUnavailable")) == (2, None)
@@ -180,7 +180,7 @@ def test_a_budget_of_the_specs_gives_way_to_an_under_replicated_partition() -> N
     assert (lagging.get("minAvailable"), lagging.get("maxUnavailable")) == (None, 0)
 
 
-def test_only_brokers_and_the_operator_reach_the_listener_between_brokers() -> None:
+def test_only_brokers_and_the_operator_reach_the_inter_broker_listener() -> None:
     policy = manifests_brokers.build_network_policy(a_cluster(), IMAGES)
     rules = {rule["ports"][0]["port"]: rule for rule in policy["spec"]["ingress"]}
     assert "from" not in rules[9092]
@@ -205,13 +205,13 @@ def test_only_brokers_and_the_operator_reach_zookeeper(stage: ServerStage, ports
     assert [port["port"] for port in servers["ports"]] == [2888, 3888]
 
 
-def test_an_operator_that_runs_in_no_pod_is_admitted_by_no_policy() -> None:
+def test_an_operator_outside_of_a_pod_is_in_no_network_policy() -> None:
     policy = manifests_brokers.build_network_policy(a_cluster(), replace(IMAGES, operator_namespace=""))
     assert "namespaceSelector" not in str(policy)
 
 
 def zoo_cfg(cluster: BrokerCluster, stage: ServerStage) -> dict[str, str]:
-    """What the server's container reads."""
+    """The configuration files of a server's container, by name."""
     config = manifests_zookeeper.build_config(cluster, stage)["data"]
     (container,) = manifests_zookeeper.build_stateful_set(cluster, IMAGES, stage, "")["spec"]["template"][
         "spec"
@@ -220,7 +220,7 @@ def zoo_cfg(cluster: BrokerCluster, stage: ServerStage) -> dict[str, str]:
     return dict(line.split("=", 1) for line in config[file].splitlines())
 
 
-def test_zookeeper_of_a_secured_cluster_admits_certificates_of_the_clusters_authority_alone() -> None:
+def test_zookeeper_of_a_secured_cluster_trusts_only_the_cluster_authority() -> None:
     cluster = a_cluster(listeners=SECURED)
     stage = ZooKeeperSecurity.of_new(cluster).servers
     found = zoo_cfg(cluster, stage)
@@ -248,7 +248,7 @@ def test_zookeeper_of_a_secured_cluster_admits_certificates_of_the_clusters_auth
     assert planned["demo-clients-ca-cert"]["ca.crt"] not in there.values()
 
 
-def test_a_broker_of_a_secured_cluster_shows_zookeeper_its_certificate_and_owns_its_nodes() -> None:
+def test_a_broker_of_a_secured_cluster_connects_to_zookeeper_with_its_certificate_and_sets_acls() -> None:
     cluster = a_cluster(listeners=SECURED)
     config = BrokerConfig.from_properties(properties_of(broker_config(cluster, 1)))
     access = ZooKeeperAccess.of(config, {})
@@ -259,13 +259,13 @@ def test_a_broker_of_a_secured_cluster_shows_zookeeper_its_certificate_and_owns_
     assert config.zookeeper_connect.count(":2182") == 3
 
 
-def test_zookeeper_of_others_is_used_as_the_settings_say() -> None:
+def test_settings_of_an_external_zookeeper_are_used() -> None:
     cluster = a_cluster(listeners=SECURED, zookeeper={"connect": "zk:2181"})
     assert ZooKeeperSecurity.of_new(cluster) == ZooKeeperSecurity()
     assert not [name for name in properties_of(broker_config(cluster, 1)) if "zookeeper.ssl" in name]
 
 
-def test_zookeeper_gets_a_line_for_each_member_and_brokers_connect_to_all() -> None:
+def test_zoo_cfg_lists_all_servers_and_brokers_connect_to_all() -> None:
     cluster = a_cluster(zookeeper={"managed": {"replicas": 3}})
     config = manifests_zookeeper.build_config(cluster, ServerStage.PLAIN)["data"]["zoo.cfg"]
     servers = [line for line in config.splitlines() if line.startswith("server.")]
@@ -274,7 +274,7 @@ def test_zookeeper_gets_a_line_for_each_member_and_brokers_connect_to_all() -> N
     assert manifests_zookeeper.connect_string(cluster, secure=False).count(":2181") == 3
 
 
-def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
+def test_an_external_zookeeper_is_connected_to_as_given() -> None:
     cluster = a_cluster(zookeeper={"connect": "zk:2181/kafka"})
     assert manifests_zookeeper.connect_string(cluster, secure=False) == "zk:2181/kafka"
 
@@ -292,7 +292,7 @@ def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
         ({"storage": {"size": "20Gi"}}, set()),
     ],
 )
-def test_what_needs_a_bounce_is_told_by_its_trait(change: dict[str, Any], told: set[str]) -> None:
+def test_changes_that_need_a_bounce_change_their_trait(change: dict[str, Any], told: set[str]) -> None:
     before = traits_of(a_cluster())
     after = traits_of(a_cluster(**change))
     assert {name for name in before if before[name] != after[name]} == told
@@ -316,7 +316,7 @@ WITH_A_SIDECAR = {
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_pod_template_adds_to_the_pods_and_sidecars_only_where_they_are_allowed(allowed: bool) -> None:
+def test_a_pod_template_is_merged_and_sidecars_only_if_allowed(allowed: bool) -> None:
     images = replace(IMAGES, allow_sidecars=allowed)
     template = manifests_brokers.broker_template(a_cluster(template={"pod": WITH_A_SIDECAR}), images, 1)
     spec = template["spec"]
@@ -334,7 +334,7 @@ def test_a_pod_template_adds_to_the_pods_and_sidecars_only_where_they_are_allowe
     assert spec["automountServiceAccountToken"] is False
 
 
-def test_a_disruption_budget_of_the_specs_selects_brokers_alone() -> None:
+def test_a_disruption_budget_of_the_spec_selects_only_brokers() -> None:
     cluster = a_cluster(template={"podDisruptionBudget": {"maxUnavailable": "20%"}})
     budget = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
     selector = {"matchLabels": naming.selector_labels("demo", naming.BROKER)}
@@ -350,12 +350,12 @@ def test_a_disruption_budget_of_the_specs_selects_brokers_alone() -> None:
         ([{"name": "replication", "port": 9092}], "name"),
     ],
 )
-def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str) -> None:
+def test_invalid_listeners_are_rejected(spec: list[dict[str, Any]], word: str) -> None:
     assert word in listeners.listeners_problem(a_cluster(listeners=spec))
     assert not listeners.listeners_problem(a_cluster())
 
 
-def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
+def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:
     cluster = a_cluster(listeners=SECURED, authorization={"type": "simple"})
     written = properties_of(broker_config(cluster, 2))
     config = BrokerConfig.from_properties(written)
@@ -378,7 +378,7 @@ def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
     assert named == {f"{mount['mountPath']}/{path}" for path in there}
 
 
-def test_who_is_a_super_user_is_reason_for_a_roll_and_a_lifetime_is_not() -> None:
+def test_super_users_are_a_trait_and_certificate_lifetimes_are_not() -> None:
     def traits(**more: Any) -> dict[str, str]:
         return traits_of(a_cluster(listeners=SECURED, **more))
 
@@ -386,7 +386,7 @@ def test_who_is_a_super_user_is_reason_for_a_roll_and_a_lifetime_is_not() -> Non
     assert traits(authorization={"type": "simple"}) != traits()
 
 
-def test_a_broker_is_certified_under_the_names_that_its_clients_know() -> None:
+def test_a_broker_certificate_has_the_names_that_clients_use() -> None:
     names = certificates.broker_names(a_cluster(), 1, {"outside": ("192.0.2.7", 31000)})
     assert {
         *("demo-bootstrap", "demo-bootstrap.shop", "demo-bootstrap.shop.svc"),
@@ -395,7 +395,7 @@ def test_a_broker_is_certified_under_the_names_that_its_clients_know() -> None:
     } <= set(names)
 
 
-def test_the_status_tells_clients_where_each_listener_is_and_whom_to_trust() -> None:
+def test_the_status_has_bootstrap_servers_and_certificates_of_each_listener() -> None:
     cluster = a_cluster(
         listeners=[
             {"name": "plain", "port": 9092},
@@ -409,12 +409,12 @@ def test_the_status_tells_clients_where_each_listener_is_and_whom_to_trust() -> 
 
 
 @pytest.mark.parametrize("name", ["x" * 41, "1st", "with.dot"])
-def test_names_that_no_service_can_have_are_refused(name: str) -> None:
+def test_cluster_names_that_are_invalid_for_services_are_rejected(name: str) -> None:
     assert naming.name_problem(name)
     assert not naming.name_problem("x" * 40)
 
 
-def test_what_the_api_server_adds_is_no_difference() -> None:
+def test_fields_added_by_the_api_server_are_no_difference() -> None:
     wanted = {"spec": {"ports": [{"port": 1}], "cpu": "1000Mi", "empty": {}}}
     live = {"spec": {"ports": [{"port": 1, "nodePort": 3}], "cpu": "1000Mi", "empty": {}, "more": 1}}
     assert difference(live, wanted) == ""

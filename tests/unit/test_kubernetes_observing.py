@@ -1,4 +1,4 @@
-"""From pods and ConfigMaps, as the API server lists them, to what the planners see."""
+"""Conversion of listed pods and ConfigMaps to BrokerInstances and ZooKeeperState."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_pod_that_is_being_deleted_is_stopping_although_it_is_ready() -> None:
     assert (broker.state, broker.ready) == ("Stopping", False)
 
 
-def test_recovery_is_told_from_a_broker_that_stopped_answering() -> None:
+def test_log_recovery_is_distinguished_from_a_broker_that_stopped_responding() -> None:
     running = {"running": {"startedAt": CREATED}}
     recovering = the_broker(a_pod(state=running, started=False), a_config())
     assert (recovering.state, recovering.process_started) == ("Starting", True)
@@ -93,7 +93,7 @@ def test_recovery_is_told_from_a_broker_that_stopped_answering() -> None:
     assert (broker.state, broker.ready, broker.message) == ("Running", False, "the pod is not ready")
 
 
-def test_a_crash_tells_why() -> None:
+def test_a_crash_has_its_cause() -> None:
     last = {"terminated": {"exitCode": 1, "message": "10:00 INFO    x: hm\n10:00 ERROR   x: no space\n"}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     broker = the_broker(a_pod(state=waiting, lastState=last, restartCount=3), a_config())
@@ -101,20 +101,20 @@ def test_a_crash_tells_why() -> None:
     assert broker.message == "ended with code 1: x: no space"
 
 
-def test_a_kill_for_lack_of_memory_is_named() -> None:
+def test_an_oom_kill_is_named() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     assert the_broker(a_pod(state=ended), a_config()).message == "was killed for lack of memory (OOMKilled)"
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"])
-def test_an_image_that_cannot_be_had_stops_a_roll_at_once(reason: str) -> None:
+def test_an_image_that_cannot_be_pulled_stalls_a_roll_at_once(reason: str) -> None:
     waiting = {"waiting": {"reason": reason, "message": "no such image"}}
     broker = the_broker(a_pod(state=waiting, image="ottla:bad"), a_config())
     assert (broker.state, broker.message) == ("Crashed", "the image ottla:bad cannot be pulled")
     assert broker.crashes >= CRASHES_MAX
 
 
-def test_a_pod_that_fits_on_no_node_says_so() -> None:
+def test_an_unschedulable_pod_has_the_schedulers_message() -> None:
     pod = a_pod()
     pod["status"]["conditions"].append(
         {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
@@ -124,17 +124,17 @@ def test_a_pod_that_fits_on_no_node_says_so() -> None:
     assert not broker.process_started
 
 
-def test_a_container_that_starts_again_in_an_old_pod_has_all_of_its_time() -> None:
+def test_a_restarted_container_has_the_full_timeout() -> None:
     again = {"running": {"startedAt": "2026-01-02T00:00:00Z"}}
     broker = the_broker(a_pod(state=again, started=False, restartCount=1), a_config())
     assert broker.started_at_ms == parse_iso_time("2026-01-02T00:00:00Z")
 
 
-def test_crashes_before_it_was_ready_are_forgotten() -> None:
+def test_crashes_before_the_pod_was_ready_do_not_count() -> None:
     assert the_broker(a_running_pod(restartCount=7), a_config()).crashes == 0
 
 
-def test_a_pod_that_is_to_be_replaced_runs_with_what_was_there_before() -> None:
+def test_a_pod_to_be_replaced_has_the_replaced_revision() -> None:
     config = a_config(
         "new",
         {
@@ -149,12 +149,12 @@ def test_a_pod_that_is_to_be_replaced_runs_with_what_was_there_before() -> None:
     assert (after.config_hash, after.settings) == ("new", {"a": "1"})
 
 
-def test_a_pod_without_its_config_map_runs_with_what_the_status_knows() -> None:
+def test_a_pod_without_a_config_map_has_the_revision_of_the_status() -> None:
     assert the_broker(a_running_pod(), None, {0: "h7"}).config_hash == "h7"
     assert the_broker(a_running_pod(), None).config_hash == observing.UNKNOWN_HASH
 
 
-def test_pods_of_others_are_no_brokers() -> None:
+def test_pods_of_other_components_are_no_brokers() -> None:
     strange = a_running_pod()
     strange["metadata"]["name"] = "demo-brokers-debug-0"
     zookeeper = a_running_pod(component=naming.ZOOKEEPER)
@@ -177,7 +177,7 @@ def members(*ready: bool) -> Listed:
     ("ready", "running"),
     [((True, True, False), True), ((True, False, False), False), ((True,), True), ((), False)],
 )
-def test_zookeeper_runs_when_enough_of_its_members_serve(ready: tuple[bool, ...], running: bool) -> None:
+def test_zookeeper_is_running_with_a_ready_majority(ready: tuple[bool, ...], running: bool) -> None:
     wanted = max(len(ready), 1)
     state = observing.zookeeper_state(members(*ready), "demo", wanted, "zk:2181")
     assert state.running is running
@@ -206,16 +206,16 @@ def test_the_leader_is_replaced_last() -> None:
     assert next_to_replace(A_SET, ensemble("new", "new", "new"), 3, leader=0) is None
 
 
-def test_no_member_goes_while_another_is_away() -> None:
+def test_no_server_is_replaced_while_another_is_not_ready() -> None:
     assert next_to_replace(A_SET, ensemble("old", "new", "old", unready=(1,)), 3, leader=0) is None
     assert next_to_replace(A_SET, ensemble("old", "old", "old", going=(2,)), 3, leader=0) is None
     assert next_to_replace(A_SET, ensemble("old", "old"), 3, leader=0) is None
 
 
-def test_a_member_that_cannot_start_on_the_old_revision_goes_first() -> None:
+def test_a_server_that_cannot_start_on_the_old_revision_is_replaced_first() -> None:
     assert next_to_replace(A_SET, ensemble("old", "old", "old", unready=(2,)), 3, leader=0) == 2
 
 
-def test_a_template_that_the_controller_has_not_seen_replaces_nobody() -> None:
+def test_a_template_that_is_not_observed_yet_replaces_no_server() -> None:
     unseen = {**A_SET, "metadata": {"generation": 3}}
     assert next_to_replace(unseen, ensemble("old", "old", "old"), 3, leader=0) is None

@@ -1,4 +1,4 @@
-"""Pipelines on an API server in memory: the objects of a driver, one pod at most, and what its pod tells."""
+"""Pipelines on Kubernetes: the objects of a driver, its single pod, and its observed state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from kubernetes_world import KubernetesWorld
+from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes import manifests_pipelines, naming
 from ottla_operator.kubernetes.drivers import driver_instance
@@ -41,7 +41,7 @@ def config_of(pipeline: Pipeline, launch: DriverLaunch = LAUNCH) -> dict[str, An
 # ---- manifests
 
 
-def test_all_is_owned_by_the_pipeline_and_labelled_by_its_cluster() -> None:
+def test_all_objects_are_owned_by_the_pipeline_and_labelled() -> None:
     for manifest in by_kind(a_pipeline()).values():
         metadata = manifest["metadata"]
         assert (metadata["name"], metadata["namespace"]) == ("lake-driver", "shop")
@@ -50,7 +50,7 @@ def test_all_is_owned_by_the_pipeline_and_labelled_by_its_cluster() -> None:
         assert metadata["labels"][naming.PIPELINE_LABEL] == "lake"
 
 
-def test_the_driver_starts_executors_that_find_it_by_name() -> None:
+def test_executors_reach_the_driver_by_its_dns_name() -> None:
     objects = by_kind(a_pipeline(executor={"instances": 2, "resources": {"requests": {"cpu": "1500m"}}}))
     container = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
     command = container["command"]
@@ -69,14 +69,14 @@ def test_the_driver_starts_executors_that_find_it_by_name() -> None:
     assert objects["RoleBinding"]["roleRef"]["name"] == "driver-role"
 
 
-def test_without_executors_the_driver_works_alone_and_has_no_rights() -> None:
+def test_without_executors_the_driver_has_no_role_binding() -> None:
     objects = by_kind(a_pipeline(executor={"instances": 0}))
     command = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[command.index("--master") + 1] == "local[*]"
     assert "RoleBinding" not in objects
 
 
-def test_the_volume_is_the_drivers_and_the_executors_and_goes_when_asked_for() -> None:
+def test_driver_and_executors_share_the_volume_and_delete_claim_deletes_it() -> None:
     objects = by_kind(a_pipeline())
     spec = objects["StatefulSet"]["spec"]
     assert spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "1Gi"
@@ -91,13 +91,13 @@ def test_the_volume_is_the_drivers_and_the_executors_and_goes_when_asked_for() -
     assert kept["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
 
 
-def test_without_storage_no_checkpoint_is_made_up() -> None:
+def test_without_storage_there_is_no_default_checkpoint() -> None:
     pipeline = a_pipeline(storage=None)
     assert "checkpoint" not in config_of(pipeline)
     assert "volumeClaimTemplates" not in by_kind(pipeline)["StatefulSet"]["spec"]
 
 
-def test_a_login_is_mounted_and_in_no_configuration() -> None:
+def test_credentials_are_mounted_and_not_in_the_configuration() -> None:
     launch = DriverLaunch("abc", "x:1", Login("scram-sha-512", True, "alice", "alice", "1", "demo-ca"))
     spec = by_kind(a_pipeline(), launch)["StatefulSet"]["spec"]["template"]["spec"]
     mounted = {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
@@ -108,7 +108,7 @@ def test_a_login_is_mounted_and_in_no_configuration() -> None:
     )
 
 
-def test_templates_add_to_the_pods() -> None:
+def test_pod_templates_are_merged_into_driver_and_executors() -> None:
     pod = {"spec": {"nodeSelector": {"disk": "fast"}}}
     objects = by_kind(a_pipeline(driver={"template": {"pod": pod}}, executor={"template": {"pod": pod}}))
     template = json.loads(objects["ConfigMap"]["data"]["executor.yaml"])
@@ -132,13 +132,13 @@ def test_a_users_file_is_mounted_where_the_configuration_names_it() -> None:
     assert config_of(pipeline)["function"] == "/opt/jobs/totals.py:totals"
 
 
-def test_a_function_in_the_resource_is_in_the_configuration_as_it_stands() -> None:
+def test_a_function_in_the_spec_is_passed_on_unchanged() -> None:
     source = "def totals(job):\n    pass\n"
     pipeline = a_pipeline(job="python", config={"function": "totals", "source": source})
     assert config_of(pipeline)["source"] == source
 
 
-# ---- what a pod tells
+# ---- observed state
 
 
 def listed(pod: dict[str, Any] | None, replicas: int = 1) -> Listed:
@@ -197,7 +197,7 @@ RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
         ),
     ],
 )
-def test_what_is_seen_of_a_driver(
+def test_the_state_of_a_driver_is_read_from_its_pod(
     pod: dict[str, Any] | None, replicas: int, state: str, code: int | None, message: str
 ) -> None:
     seen = driver_instance(listed(pod, replicas), "lake", None)
@@ -206,48 +206,48 @@ def test_what_is_seen_of_a_driver(
     assert seen.backing_off
 
 
-# ---- over a whole operator
+# ---- with reconciler and simulated API server
 
 
 SPEC = {"clusterRef": {"name": "demo"}, "job": "lake", "storage": STORED, "config": {"x": 1}}
 
 
-def hash_of_pod(world: KubernetesWorld) -> str:
-    pod = world.api.items.get(("Pod", "lake-driver-0"))
+def hash_of_pod(sim: KubernetesSimulation) -> str:
+    pod = sim.api.items.get(("Pod", "lake-driver-0"))
     return "" if pod is None else str(pod["metadata"]["annotations"][naming.HASH_ANNOTATION])
 
 
 @pytest.fixture
-def world() -> KubernetesWorld:
-    world = KubernetesWorld()
-    world.cluster(replicas=1)
-    world.api.resource("Pipeline", "lake", SPEC)
-    world.until(lambda: hash_of_pod(world) != "")
-    return world
+def sim() -> KubernetesSimulation:
+    sim = KubernetesSimulation()
+    sim.apply_cluster(replicas=1)
+    sim.api.apply_resource("Pipeline", "lake", SPEC)
+    sim.reconcile_until(lambda: hash_of_pod(sim) != "")
+    return sim
 
 
-def test_a_change_replaces_the_pod_and_a_suspension_takes_it_away(world: KubernetesWorld) -> None:
-    first = hash_of_pod(world)
-    world.api.resource("Pipeline", "lake", {**SPEC, "config": {"x": 2}})
-    world.until(lambda: hash_of_pod(world) not in ("", first))
-    world.api.resource("Pipeline", "lake", {**SPEC, "suspend": True})
-    world.until(lambda: world.condition(kind="Pipeline", name="lake") == ("True", "Suspended"))
-    assert hash_of_pod(world) == ""
-    world.api.resource("Pipeline", "lake", SPEC)
-    world.until(lambda: hash_of_pod(world) == first)
+def test_a_change_replaces_the_pod_and_suspend_deletes_it(sim: KubernetesSimulation) -> None:
+    first = hash_of_pod(sim)
+    sim.api.apply_resource("Pipeline", "lake", {**SPEC, "config": {"x": 2}})
+    sim.reconcile_until(lambda: hash_of_pod(sim) not in ("", first))
+    sim.api.apply_resource("Pipeline", "lake", {**SPEC, "suspend": True})
+    sim.reconcile_until(lambda: sim.condition(kind="Pipeline", name="lake") == ("True", "Suspended"))
+    assert hash_of_pod(sim) == ""
+    sim.api.apply_resource("Pipeline", "lake", SPEC)
+    sim.reconcile_until(lambda: hash_of_pod(sim) == first)
 
 
-def test_what_somebody_deletes_comes_back(world: KubernetesWorld) -> None:
+def test_a_deleted_object_is_created_again(sim: KubernetesSimulation) -> None:
     for kind in ("ConfigMap", "Service", "ServiceAccount", "RoleBinding"):
-        world.api.delete_one(kind, "lake-driver")
-        assert "lake-driver" not in world.api.names(kind)
-    world.step()
+        sim.api.delete_resource(kind, "lake-driver")
+        assert "lake-driver" not in sim.api.names(kind)
+    sim.reconcile()
     for kind in ("ConfigMap", "Service", "ServiceAccount", "RoleBinding"):
-        assert "lake-driver" in world.api.names(kind)
+        assert "lake-driver" in sim.api.names(kind)
 
 
-def test_it_goes_with_all_it_owns(world: KubernetesWorld) -> None:
-    world.api.delete_one("Pipeline", "lake")
-    world.until(lambda: ("Pipeline", "lake") not in world.api.items)
-    world.api.tick()
-    assert not [key for key in world.api.items if key[1].startswith("lake-driver")]
+def test_a_deleted_pipeline_leaves_no_objects(sim: KubernetesSimulation) -> None:
+    sim.api.delete_resource("Pipeline", "lake")
+    sim.reconcile_until(lambda: ("Pipeline", "lake") not in sim.api.items)
+    sim.api.tick()
+    assert not [key for key in sim.api.items if key[1].startswith("lake-driver")]

@@ -1,11 +1,11 @@
-"""A cluster on Kubernetes from its creation to its deletion, with the API server in memory."""
+"""A cluster on Kubernetes from its creation to its deletion, over a simulated API server."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from kubernetes_world import KubernetesWorld
+from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
@@ -13,11 +13,11 @@ from ottla_operator.resources import KINDS
 
 
 @pytest.fixture
-def world() -> KubernetesWorld:
-    world = KubernetesWorld()
-    world.cluster()
-    world.settle()
-    return world
+def sim() -> KubernetesSimulation:
+    sim = KubernetesSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    return sim
 
 
 CHILDREN = [
@@ -39,48 +39,48 @@ CHILDREN = [
 ]
 
 
-def pods(world: KubernetesWorld) -> dict[str, str]:
+def pods(sim: KubernetesSimulation) -> dict[str, str]:
     """Uids of the brokers' pods."""
     return {
-        name: world.api.items["Pod", name]["metadata"]["uid"]
-        for name in world.api.names("Pod")
+        name: sim.api.items["Pod", name]["metadata"]["uid"]
+        for name in sim.api.names("Pod")
         if name.startswith("demo-brokers-")
     }
 
 
-def test_a_cluster_comes_up(world: KubernetesWorld) -> None:
-    assert world.condition() == ("True", "AllBrokersReady")
+def test_a_new_cluster_becomes_ready(sim: KubernetesSimulation) -> None:
+    assert sim.condition() == ("True", "AllBrokersReady")
     for kind, name in CHILDREN:
-        assert (kind, name) in world.api.items
-    status = world.status()
+        assert (kind, name) in sim.api.items
+    status = sim.status()
     assert status["bootstrapServers"] == "demo-bootstrap.shop.svc:9092"
     assert status["selector"] == "ottla.dev/cluster=demo,ottla.dev/component=broker"
     assert [broker["podName"] for broker in status["brokers"]] == [f"demo-brokers-{n}" for n in range(3)]
 
 
-def test_once_all_is_as_it_should_be_nothing_is_written(world: KubernetesWorld) -> None:
-    world.step()
-    world.api.calls.clear()
-    world.step()
-    assert world.api.writes == []
+def test_a_converged_cluster_causes_no_writes(sim: KubernetesSimulation) -> None:
+    sim.reconcile()
+    sim.api.calls.clear()
+    sim.reconcile()
+    assert sim.api.writes == []
 
 
 @pytest.mark.parametrize(("kind", "name"), CHILDREN)
-def test_what_is_deleted_comes_back(world: KubernetesWorld, kind: str, name: str) -> None:
-    uid = world.api.items[kind, name]["metadata"]["uid"]
-    world.api.delete_one(kind, name)
-    world.api.tick()
-    world.until(lambda: (kind, name) in world.api.items and world.ready())
-    assert world.api.items[kind, name]["metadata"]["uid"] != uid
+def test_a_deleted_object_is_created_again(sim: KubernetesSimulation, kind: str, name: str) -> None:
+    uid = sim.api.items[kind, name]["metadata"]["uid"]
+    sim.api.delete_resource(kind, name)
+    sim.api.tick()
+    sim.reconcile_until(lambda: (kind, name) in sim.api.items and sim.ready())
+    assert sim.api.items[kind, name]["metadata"]["uid"] != uid
 
 
-def test_a_config_map_that_is_deleted_costs_no_bounce(world: KubernetesWorld) -> None:
-    before = pods(world)
-    world.api.delete_one("ConfigMap", "demo-broker-1")
+def test_a_deleted_config_map_causes_no_bounce(sim: KubernetesSimulation) -> None:
+    before = pods(sim)
+    sim.api.delete_resource("ConfigMap", "demo-broker-1")
     for _ in range(5):
-        world.step()
-    assert pods(world) == before
-    assert world.ready()
+        sim.reconcile()
+    assert pods(sim) == before
+    assert sim.ready()
 
 
 @pytest.mark.parametrize(
@@ -92,143 +92,149 @@ def test_a_config_map_that_is_deleted_costs_no_bounce(world: KubernetesWorld) ->
         ("PodDisruptionBudget", "demo-brokers", ("spec", "maxUnavailable"), 3),
     ],
 )
-def test_what_is_changed_is_put_right(
-    world: KubernetesWorld, kind: str, name: str, path: tuple[str, ...], value: object
+def test_changed_objects_are_repaired(
+    sim: KubernetesSimulation, kind: str, name: str, path: tuple[str, ...], value: object
 ) -> None:
-    before = json.dumps(world.api.items[kind, name]["spec" if path[0] == "spec" else "data"], sort_keys=True)
-    place = world.api.items[kind, name]
+    before = json.dumps(sim.api.items[kind, name]["spec" if path[0] == "spec" else "data"], sort_keys=True)
+    place = sim.api.items[kind, name]
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    world.step()
-    live = world.api.items[kind, name]
+    sim.reconcile()
+    live = sim.api.items[kind, name]
     for key in path:
         live = live[key]
     assert live != value or path[-1] == "selector"
     if path[-1] != "selector":
-        assert json.dumps(world.api.items[kind, name][path[0]], sort_keys=True) == before
+        assert json.dumps(sim.api.items[kind, name][path[0]], sort_keys=True) == before
 
 
-def test_sidecars_are_refused_by_name_until_the_operator_allows_them(world: KubernetesWorld) -> None:
-    before = pods(world)
-    world.cluster(template={"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}})
-    world.until(lambda: world.condition() == ("False", "InvalidSpec"))
-    message = next(c["message"] for c in world.status()["conditions"] if c["type"] == "Ready")
+def test_sidecars_are_rejected_unless_the_operator_allows_them(
+    sim: KubernetesSimulation,
+) -> None:
+    before = pods(sim)
+    sim.apply_cluster(template={"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}})
+    sim.reconcile_until(lambda: sim.condition() == ("False", "InvalidSpec"))
+    message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
     assert message.startswith(
         "spec.template.pod.spec.initContainers[0]: this operator does not allow sidecars"
     )
     for _ in range(5):
-        world.step()
-    assert pods(world) == before
+        sim.reconcile()
+    assert pods(sim) == before
 
 
-def test_a_roll_replaces_one_pod_at_a_time(world: KubernetesWorld) -> None:
-    before = pods(world)
-    world.cluster(config={"queued.max.requests": 400})
-    world.api.most_down = 0
-    world.settle()
-    after = pods(world)
+def test_a_roll_replaces_one_pod_at_a_time(sim: KubernetesSimulation) -> None:
+    before = pods(sim)
+    sim.apply_cluster(config={"queued.max.requests": 400})
+    sim.api.max_unavailable = 0
+    sim.reconcile_until_ready()
+    after = pods(sim)
     assert all(after[name] != uid for name, uid in before.items())
-    assert world.api.most_down == 1
-    properties = world.api.items["ConfigMap", "demo-broker-1"]["data"]["server.properties"]
+    assert sim.api.max_unavailable == 1
+    properties = sim.api.items["ConfigMap", "demo-broker-1"]["data"]["server.properties"]
     assert "queued.max.requests=400" in properties
 
 
-def test_a_pod_that_dies_outside_its_turn_comes_back_with_what_it_ran_with(world: KubernetesWorld) -> None:
-    world.cluster(config={"queued.max.requests": 400})
-    world.until(lambda: len(world.status()["brokers"][2]["restartReasons"]) > 0)
-    world.api.delete_one("Pod", "demo-brokers-2")
-    properties = world.api.items["ConfigMap", "demo-broker-2"]["data"]["server.properties"]
+def test_a_pod_that_dies_outside_its_turn_restarts_on_its_previous_revision(
+    sim: KubernetesSimulation,
+) -> None:
+    sim.apply_cluster(config={"queued.max.requests": 400})
+    sim.reconcile_until(lambda: len(sim.status()["brokers"][2]["restartReasons"]) > 0)
+    sim.api.delete_resource("Pod", "demo-brokers-2")
+    properties = sim.api.items["ConfigMap", "demo-broker-2"]["data"]["server.properties"]
     assert "queued.max.requests" not in properties
-    world.settle()
+    sim.reconcile_until_ready()
 
 
-def test_an_image_that_cannot_be_had_stops_the_roll_and_taking_it_back_heals(world: KubernetesWorld) -> None:
-    world.api.images_that_fail.add("ottla:bad")
-    world.api.most_down = 0
-    world.cluster(image="ottla:bad")
-    world.until(lambda: world.condition() == ("False", "RollStalled"))
+def test_a_missing_image_stalls_the_roll_and_reverting_it_recovers(
+    sim: KubernetesSimulation,
+) -> None:
+    sim.api.unpullable_images.add("ottla:bad")
+    sim.api.max_unavailable = 0
+    sim.apply_cluster(image="ottla:bad")
+    sim.reconcile_until(lambda: sim.condition() == ("False", "RollStalled"))
     for _ in range(10):
-        world.step()
-    assert world.api.most_down == 1
-    assert world.condition("Rolling") == ("False", "Stalled")
-    world.cluster()
-    world.settle()
-    assert world.api.most_down == 1
+        sim.reconcile()
+    assert sim.api.max_unavailable == 1
+    assert sim.condition("Rolling") == ("False", "Stalled")
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    assert sim.api.max_unavailable == 1
 
 
-def test_a_scale_up_and_down_again_leaves_nothing_behind(world: KubernetesWorld) -> None:
-    names = sorted(world.api.items)
-    world.cluster(replicas=5)
-    world.settle()
-    assert ("ConfigMap", "demo-broker-4") in world.api.items
-    world.cluster()
-    world.settle()
-    assert sorted(world.api.items) == names
+def test_scaling_up_and_down_leaves_no_objects(sim: KubernetesSimulation) -> None:
+    names = sorted(sim.api.items)
+    sim.apply_cluster(replicas=5)
+    sim.reconcile_until_ready()
+    assert ("ConfigMap", "demo-broker-4") in sim.api.items
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    assert sorted(sim.api.items) == names
 
 
-def test_a_kept_volume_outlives_its_broker(world: KubernetesWorld) -> None:
-    world.cluster(replicas=2, storage={"size": "1Gi", "deleteClaim": False})
-    world.settle()
-    assert ("PersistentVolumeClaim", "data-demo-brokers-2") in world.api.items
-    assert ("ConfigMap", "demo-broker-2") not in world.api.items
+def test_a_retained_volume_remains_after_its_broker(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(replicas=2, storage={"size": "1Gi", "deleteClaim": False})
+    sim.reconcile_until_ready()
+    assert ("PersistentVolumeClaim", "data-demo-brokers-2") in sim.api.items
+    assert ("ConfigMap", "demo-broker-2") not in sim.api.items
 
 
-def test_volumes_grow_and_the_set_is_made_anew_around_its_pods(world: KubernetesWorld) -> None:
-    before = pods(world)
-    uid = world.api.items["StatefulSet", "demo-brokers"]["metadata"]["uid"]
-    world.cluster(storage={"size": "2Gi", "deleteClaim": True})
+def test_growing_volumes_recreates_the_stateful_set_around_its_pods(sim: KubernetesSimulation) -> None:
+    before = pods(sim)
+    uid = sim.api.items["StatefulSet", "demo-brokers"]["metadata"]["uid"]
+    sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True})
     for _ in range(3):
-        world.step()
-    world.settle()
+        sim.reconcile()
+    sim.reconcile_until_ready()
     for broker in range(3):
-        claim = world.api.items["PersistentVolumeClaim", f"data-demo-brokers-{broker}"]
+        claim = sim.api.items["PersistentVolumeClaim", f"data-demo-brokers-{broker}"]
         assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
-    assert world.api.items["StatefulSet", "demo-brokers"]["metadata"]["uid"] != uid
-    assert pods(world) == before
+    assert sim.api.items["StatefulSet", "demo-brokers"]["metadata"]["uid"] != uid
+    assert pods(sim) == before
 
 
-def test_volumes_that_cannot_grow_are_said_and_the_rest_goes_on(world: KubernetesWorld) -> None:
-    world.api.fail = lambda verb, kind, name: (
+def test_volumes_that_cannot_grow_are_reported_and_other_steps_continue(sim: KubernetesSimulation) -> None:
+    sim.api.fail = lambda verb, kind, name: (
         Forbidden(403, "Forbidden", "the class must support resize")
         if (verb, kind) == ("patch", "PersistentVolumeClaim")
         else None
     )
-    world.cluster(storage={"size": "2Gi", "deleteClaim": True})
-    world.step()
-    assert world.condition() == ("False", "VolumeNotGrown")
-    assert world.condition("Available")[0] == "True"
-    world.api.delete_one("Service", "demo-bootstrap")
-    world.step()
-    assert ("Service", "demo-bootstrap") in world.api.items
+    sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True})
+    sim.reconcile()
+    assert sim.condition() == ("False", "VolumeNotGrown")
+    assert sim.condition("Available")[0] == "True"
+    sim.api.delete_resource("Service", "demo-bootstrap")
+    sim.reconcile()
+    assert ("Service", "demo-bootstrap") in sim.api.items
 
 
-def test_a_deletion_leaves_nothing_but_what_was_there_before_us(world: KubernetesWorld) -> None:
-    world.api.delete_one("BrokerCluster", "demo")
-    world.until(lambda: ("BrokerCluster", "demo") not in world.api.items)
-    world.api.tick()
-    left = [key for key in world.api.items if key[0] != "PersistentVolumeClaim"]
+def test_a_deletion_leaves_only_objects_of_others(sim: KubernetesSimulation) -> None:
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.reconcile_until(lambda: ("BrokerCluster", "demo") not in sim.api.items)
+    sim.api.tick()
+    left = [key for key in sim.api.items if key[0] != "PersistentVolumeClaim"]
     assert left == []
-    assert all(name.startswith("data-demo-zookeeper") for name in world.api.names("PersistentVolumeClaim"))
+    assert all(name.startswith("data-demo-zookeeper") for name in sim.api.names("PersistentVolumeClaim"))
 
 
-def test_a_deletion_needs_nothing_created(world: KubernetesWorld) -> None:
-    """A namespace that is being deleted takes nothing new."""
-    world.api.fail = lambda verb, kind, name: (
+def test_a_deletion_creates_no_objects(sim: KubernetesSimulation) -> None:
+    """A namespace that is being deleted accepts no new objects."""
+    sim.api.fail = lambda verb, kind, name: (
         Forbidden(403, "Forbidden", "the namespace is being terminated")
         if verb in ("create", "apply")
         else None
     )
-    world.api.delete_one("BrokerCluster", "demo")
-    world.until(lambda: ("BrokerCluster", "demo") not in world.api.items)
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.reconcile_until(lambda: ("BrokerCluster", "demo") not in sim.api.items)
 
 
 @pytest.mark.parametrize("number", range(1, 24))
-def test_an_operator_that_dies_at_any_write_of_a_roll_loses_nothing(number: int) -> None:
-    world = KubernetesWorld()
-    world.cluster()
-    world.settle()
-    world.api.most_down = 0
+def test_an_operator_killed_at_any_write_of_a_roll_completes_it_later(number: int) -> None:
+    sim = KubernetesSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    sim.api.max_unavailable = 0
     count = 0
 
     def die(verb: str, kind: str, name: str) -> ApiError | None:
@@ -237,230 +243,236 @@ def test_an_operator_that_dies_at_any_write_of_a_roll_loses_nothing(number: int)
         count += writes
         return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
 
-    world.api.fail = die
-    world.cluster(config={"queued.max.requests": 400}, replicas=4)
-    world.settle()
-    assert world.api.most_down == 1
+    sim.api.fail = die
+    sim.apply_cluster(config={"queued.max.requests": 400}, replicas=4)
+    sim.reconcile_until_ready()
+    assert sim.api.max_unavailable == 1
     for broker in range(4):
-        properties = world.api.items["ConfigMap", f"demo-broker-{broker}"]["data"]["server.properties"]
+        properties = sim.api.items["ConfigMap", f"demo-broker-{broker}"]["data"]["server.properties"]
         assert "queued.max.requests=400" in properties
 
 
-# ---- listeners for clients outside
+# ---- external listeners
 
 
-def with_node_ports(world: KubernetesWorld) -> None:
+def with_node_ports(sim: KubernetesSimulation) -> None:
     address = {"type": "InternalIP", "address": "10.0.0.1"}
-    world.api.put("Node", "node-a", {"status": {"addresses": [address]}})
-    world.cluster(
+    sim.api.put("Node", "node-a", {"status": {"addresses": [address]}})
+    sim.apply_cluster(
         listeners=[{"name": "plain", "port": 9092}, {"name": "ext", "port": 9094, "type": "nodeport"}]
     )
 
 
-def give_node_ports(world: KubernetesWorld) -> None:
-    for number, name in enumerate(world.api.names("Service")):
-        spec = world.api.items["Service", name]["spec"]
+def give_node_ports(sim: KubernetesSimulation) -> None:
+    for number, name in enumerate(sim.api.names("Service")):
+        spec = sim.api.items["Service", name]["spec"]
         if spec.get("type") == "NodePort":
             spec["ports"][0].setdefault("nodePort", 30000 + number)
 
 
-def test_a_broker_advertises_the_port_of_its_own_service(world: KubernetesWorld) -> None:
-    with_node_ports(world)
-    world.step()
-    assert world.condition()[1] in ("AddressPending", "Rolling")
-    give_node_ports(world)
-    world.settle()
-    config = world.api.items["ConfigMap", "demo-broker-1"]
-    port = world.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"]
+def test_a_broker_advertises_the_port_of_its_own_service(sim: KubernetesSimulation) -> None:
+    with_node_ports(sim)
+    sim.reconcile()
+    assert sim.condition()[1] in ("AddressPending", "Rolling")
+    give_node_ports(sim)
+    sim.reconcile_until_ready()
+    config = sim.api.items["ConfigMap", "demo-broker-1"]
+    port = sim.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"]
     assert f"EXT://10.0.0.1:{port}" in config["data"]["server.properties"]
 
 
-def test_a_service_that_is_lost_comes_back_with_its_port(world: KubernetesWorld) -> None:
-    with_node_ports(world)
-    world.step()
-    give_node_ports(world)
-    world.settle()
+def test_a_deleted_service_is_created_with_the_same_node_port(sim: KubernetesSimulation) -> None:
+    with_node_ports(sim)
+    sim.reconcile()
+    give_node_ports(sim)
+    sim.reconcile_until_ready()
     before, port = (
-        pods(world),
-        world.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"],
+        pods(sim),
+        sim.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"],
     )
-    world.api.delete_one("Service", "demo-broker-1-ext")
+    sim.api.delete_resource("Service", "demo-broker-1-ext")
     for _ in range(4):
-        world.step()
-    assert world.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"] == port
-    assert pods(world) == before
+        sim.reconcile()
+    assert sim.api.items["Service", "demo-broker-1-ext"]["spec"]["ports"][0]["nodePort"] == port
+    assert pods(sim) == before
 
 
-def test_brokers_whose_address_has_changed_are_bounced_one_by_one(world: KubernetesWorld) -> None:
-    with_node_ports(world)
-    world.step()
-    give_node_ports(world)
-    world.settle()
-    world.api.most_down = 0
-    world.api.items["Node", "node-a"]["status"]["addresses"][0]["address"] = "10.0.0.9"
-    world.step()
-    world.settle()
-    world.until(lambda: world.condition("ConfigApplied")[0] == "True")
+def test_brokers_whose_address_has_changed_are_bounced_one_by_one(sim: KubernetesSimulation) -> None:
+    with_node_ports(sim)
+    sim.reconcile()
+    give_node_ports(sim)
+    sim.reconcile_until_ready()
+    sim.api.max_unavailable = 0
+    sim.api.items["Node", "node-a"]["status"]["addresses"][0]["address"] = "10.0.0.9"
+    sim.reconcile()
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: sim.condition("ConfigApplied")[0] == "True")
     for broker in range(3):
-        config = world.api.items["ConfigMap", f"demo-broker-{broker}"]
+        config = sim.api.items["ConfigMap", f"demo-broker-{broker}"]
         assert "EXT://10.0.0.9:" in config["data"]["server.properties"]
-    assert world.api.most_down == 1
+    assert sim.api.max_unavailable == 1
 
 
-def test_a_listener_that_is_taken_back_takes_its_services_along(world: KubernetesWorld) -> None:
-    with_node_ports(world)
-    world.step()
-    give_node_ports(world)
-    world.settle()
-    world.cluster()
-    world.settle()
-    assert world.api.names("Service") == ["demo-bootstrap", "demo-brokers", "demo-zookeeper"]
+def test_a_removed_listener_removes_its_services(sim: KubernetesSimulation) -> None:
+    with_node_ports(sim)
+    sim.reconcile()
+    give_node_ports(sim)
+    sim.reconcile_until_ready()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    assert sim.api.names("Service") == ["demo-bootstrap", "demo-brokers", "demo-zookeeper"]
 
 
-def test_pods_are_told_the_rack_of_their_node(world: KubernetesWorld) -> None:
-    world.api.put("Node", "node-a", {"metadata": {"labels": {"zone": "a"}}})
-    for name in pods(world):
-        world.api.items["Pod", name]["spec"]["nodeName"] = "node-a"
-    world.cluster(rack={"topologyKey": "zone"})
-    world.step()
-    annotations = world.api.items["Pod", "demo-brokers-0"]["metadata"]["annotations"]
+def test_pods_are_annotated_with_the_rack_of_their_node(sim: KubernetesSimulation) -> None:
+    sim.api.put("Node", "node-a", {"metadata": {"labels": {"zone": "a"}}})
+    for name in pods(sim):
+        sim.api.items["Pod", name]["spec"]["nodeName"] = "node-a"
+    sim.apply_cluster(rack={"topologyKey": "zone"})
+    sim.reconcile()
+    annotations = sim.api.items["Pod", "demo-brokers-0"]["metadata"]["annotations"]
     assert annotations[naming.RACK_ANNOTATION] == "a"
 
 
-def test_a_roll_takes_as_many_of_one_rack_as_it_may_and_never_two_racks() -> None:
-    """Six brokers in three racks, two of a rack at a time: three times two, not six times one."""
-    world = KubernetesWorld()
+def test_a_roll_bounces_within_one_rack_up_to_the_limit() -> None:
+    """Six brokers in three racks are bounced in three steps of two."""
+    sim = KubernetesSimulation()
     for zone in "abc":
-        world.api.put("Node", f"node-{zone}", {"metadata": {"labels": {"zone": zone}}})
+        sim.api.put("Node", f"node-{zone}", {"metadata": {"labels": {"zone": zone}}})
 
     def zone_of(pod: str) -> str:
         return "abc"[int(pod.rpartition("-")[2]) % 3]
 
-    world.api.node_of = lambda pod: f"node-{zone_of(pod)}" if pod.startswith("demo-brokers-") else None
+    sim.api.node_of = lambda pod: f"node-{zone_of(pod)}" if pod.startswith("demo-brokers-") else None
     racked = {
         "replicas": 6,
         "rack": {"topologyKey": "zone"},
         "rollingUpdate": {"minReadySeconds": 0, "maxUnavailablePerRack": 2},
     }
-    world.cluster(**racked)
-    world.settle()
-    before = pods(world)
+    sim.apply_cluster(**racked)
+    sim.reconcile_until_ready()
+    before = pods(sim)
     seen: list[set[str]] = []
 
     def over() -> bool:
-        down = {name for name in before if not is_up(world, name)}
+        down = {name for name in before if not is_up(sim, name)}
         if down and (not seen or down != seen[-1]):
             seen.append(down)
-        return world.ready()
+        return sim.ready()
 
-    world.cluster(**racked, config={"queued.max.requests": 400})
-    world.step()
-    world.until(over)
-    assert all(pods(world)[name] != uid for name, uid in before.items())
+    sim.apply_cluster(**racked, config={"queued.max.requests": 400})
+    sim.reconcile()
+    sim.reconcile_until(over)
+    assert all(pods(sim)[name] != uid for name, uid in before.items())
     assert all(len({zone_of(name) for name in down}) == 1 for down in seen), seen
     assert max(len(down) for down in seen) == 2
 
 
-def is_up(world: KubernetesWorld, pod: str) -> bool:
-    return ("Pod", pod) in world.api.items and world.api.is_ready(world.api.items["Pod", pod])
+def is_up(sim: KubernetesSimulation, pod: str) -> bool:
+    return ("Pod", pod) in sim.api.items and sim.api.is_ready(sim.api.items["Pod", pod])
 
 
-# ---- what must not hang
+# ---- deletions without permissions or with invalid specs
 
 
-def test_an_operator_without_rights_lets_go_of_what_is_being_deleted(world: KubernetesWorld) -> None:
-    """As in a namespace that is being deleted, when its Role went first."""
-    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
-    world.step()
-    world.api.delete_one("BrokerCluster", "demo")
-    world.api.delete_one("Topic", "orders")
-    world.api.fail = lambda verb, kind, name: (
+def test_an_operator_without_permissions_releases_deleted_resources(
+    sim: KubernetesSimulation,
+) -> None:
+    """A namespace that is being deleted may lose its Role first."""
+    sim.api.apply_resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    sim.reconcile()
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.api.delete_resource("Topic", "orders")
+    sim.api.fail = lambda verb, kind, name: (
         None if kind in KINDS else Forbidden(403, "Forbidden", "no rights are left")
     )
-    world.until(lambda: not {"BrokerCluster", "Topic"} & {kind for kind, _ in world.api.items}, passes=3)
+    sim.reconcile_until(
+        lambda: not {"BrokerCluster", "Topic"} & {kind for kind, _ in sim.api.items}, reconciles_max=3
+    )
 
 
-def test_an_operator_without_rights_keeps_a_topic_whose_cluster_stays(world: KubernetesWorld) -> None:
-    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
-    world.step()
-    world.api.delete_one("Topic", "orders")
-    world.api.fail = lambda verb, kind, name: (
+def test_an_operator_without_permissions_keeps_a_topic_of_an_existing_cluster(
+    sim: KubernetesSimulation,
+) -> None:
+    sim.api.apply_resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    sim.reconcile()
+    sim.api.delete_resource("Topic", "orders")
+    sim.api.fail = lambda verb, kind, name: (
         None if kind in KINDS else Forbidden(403, "Forbidden", "no rights are left")
     )
-    world.step()
-    assert ("Topic", "orders") in world.api.items
-    world.api.now_ms += 61_000
-    world.step()
-    assert ("Topic", "orders") not in world.api.items
+    sim.reconcile()
+    assert ("Topic", "orders") in sim.api.items
+    sim.api.now_ms += 61_000
+    sim.reconcile()
+    assert ("Topic", "orders") not in sim.api.items
 
 
-def test_a_resource_that_cannot_be_understood_can_be_deleted(world: KubernetesWorld) -> None:
-    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
-    world.step()
-    world.api.items["Topic", "orders"]["spec"]["partitions"] = "many"
-    world.api.delete_one("Topic", "orders")
-    world.step()
-    assert ("Topic", "orders") not in world.api.items
+def test_a_resource_that_cannot_be_parsed_can_be_deleted(sim: KubernetesSimulation) -> None:
+    sim.api.apply_resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    sim.reconcile()
+    sim.api.items["Topic", "orders"]["spec"]["partitions"] = "many"
+    sim.api.delete_resource("Topic", "orders")
+    sim.reconcile()
+    assert ("Topic", "orders") not in sim.api.items
 
 
-def test_an_invalid_spec_is_a_condition_and_changes_nothing(world: KubernetesWorld) -> None:
-    before = pods(world)
-    world.cluster(config={"num.io.threads": "many"})
+def test_an_invalid_spec_is_a_condition_and_changes_nothing(sim: KubernetesSimulation) -> None:
+    before = pods(sim)
+    sim.apply_cluster(config={"num.io.threads": "many"})
     for _ in range(3):
-        world.step()
-    assert world.condition() == ("False", "InvalidSpec")
-    assert world.condition("Available")[0] == "True"
-    assert pods(world) == before
-    world.cluster()
-    world.settle()
+        sim.reconcile()
+    assert sim.condition() == ("False", "InvalidSpec")
+    assert sim.condition("Available")[0] == "True"
+    assert pods(sim) == before
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
 
 
-def test_an_invalid_spec_is_said_once_for_each_generation(world: KubernetesWorld) -> None:
+def test_an_invalid_spec_causes_one_event_per_generation(sim: KubernetesSimulation) -> None:
     def said() -> list[str]:
-        return [message for key, reason, message, _ in world.said.events if reason == "InvalidSpec"]
+        return [message for key, reason, message, _ in sim.recorder.events if reason == "InvalidSpec"]
 
-    world.cluster(config={"num.io.threads": "many"})
+    sim.apply_cluster(config={"num.io.threads": "many"})
     for _ in range(3):
-        world.step()
+        sim.reconcile()
     assert len(said()) == 1
     assert "num.io.threads" in said()[0]
-    world.cluster(config={"num.io.threads": "more"})
+    sim.apply_cluster(config={"num.io.threads": "more"})
     for _ in range(3):
-        world.step()
+        sim.reconcile()
     assert len(said()) == 2
-    world.cluster()
-    world.settle()
-    world.cluster(config={"num.io.threads": "many"})
-    world.step()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    sim.apply_cluster(config={"num.io.threads": "many"})
+    sim.reconcile()
     assert len(said()) == 3
 
 
-def test_a_paused_cluster_is_observed_only(world: KubernetesWorld) -> None:
-    world.cluster(annotations={"pause_reconciliation": "true"})
-    world.api.delete_one("Service", "demo-bootstrap")
-    world.step()
-    assert ("Service", "demo-bootstrap") not in world.api.items
-    assert world.condition("ReconciliationPaused")[0] == "True"
-    world.cluster()
-    world.step()
-    assert ("Service", "demo-bootstrap") in world.api.items
+def test_a_paused_cluster_is_observed_only(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(annotations={"pause_reconciliation": "true"})
+    sim.api.delete_resource("Service", "demo-bootstrap")
+    sim.reconcile()
+    assert ("Service", "demo-bootstrap") not in sim.api.items
+    assert sim.condition("ReconciliationPaused")[0] == "True"
+    sim.apply_cluster()
+    sim.reconcile()
+    assert ("Service", "demo-bootstrap") in sim.api.items
 
 
-def test_a_status_is_not_written_over_a_newer_spec(world: KubernetesWorld) -> None:
-    """Somebody changes the spec while a pass is under way."""
+def test_a_status_is_not_written_for_an_outdated_spec(sim: KubernetesSimulation) -> None:
+    """The spec changes during a reconciliation."""
     changed = False
 
     def change(verb: str, kind: str, name: str) -> ApiError | None:
         nonlocal changed
         if (verb, kind) == ("list", "Pod") and not changed:
             changed = True
-            world.cluster(replicas=4)
+            sim.apply_cluster(replicas=4)
         return None
 
-    world.cluster(config={"queued.max.requests": 400})
-    world.api.fail = change
-    world.step()
+    sim.apply_cluster(config={"queued.max.requests": 400})
+    sim.api.fail = change
+    sim.reconcile()
     assert changed
-    assert world.status()["observedGeneration"] == 1
-    world.settle()
-    assert len(world.status()["brokers"]) == 4
+    assert sim.status()["observedGeneration"] == 1
+    sim.reconcile_until_ready()
+    assert len(sim.status()["brokers"]) == 4

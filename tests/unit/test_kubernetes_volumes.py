@@ -1,11 +1,11 @@
-"""A broker's volume is lost, or given up: what is seen of it, and the way back on Kubernetes."""
+"""Lost and requested volumes of brokers on Kubernetes: detection and replacement."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from kubernetes_world import KubernetesWorld
+from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.observing import volume_loss
@@ -68,84 +68,84 @@ PREEMPTION = "preemption: 0/2 nodes are available: 2 Preemption is not helpful f
         ),
     ],
 )
-def test_what_is_seen_of_a_volume(
+def test_the_loss_of_a_volume_is_read_from_pod_and_claim(
     seen: dict[str, Any] | None, its_claim: dict[str, Any] | None, kind: str | None
 ) -> None:
     loss = volume_loss(seen, its_claim, CLAIM)
     assert (loss.kind if loss else None) == kind
 
 
-def test_a_pod_without_a_claim_of_its_own_has_none_to_lose() -> None:
+def test_a_pod_without_its_own_claim_has_no_volume_loss() -> None:
     bare = pod()
     bare["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
     assert volume_loss(bare, None, CLAIM) is None
 
 
-def test_force_goes_before_all() -> None:
+def test_force_takes_precedence() -> None:
     loss = volume_loss(pod(**FORCED), None, CLAIM)
     assert loss == VolumeLoss("Forced", "ottla.dev/delete-pod-and-pvc is force")
 
 
 @pytest.fixture
-def world() -> KubernetesWorld:
-    world = KubernetesWorld()
-    world.cluster()
-    world.settle()
-    world.api.now_ms += 60_000
-    world.api.most_down = 0
-    return world
+def sim() -> KubernetesSimulation:
+    sim = KubernetesSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    sim.api.now_ms += 60_000
+    sim.api.max_unavailable = 0
+    return sim
 
 
-def uids(world: KubernetesWorld) -> tuple[str, str]:
-    items = world.api.items
+def uids(sim: KubernetesSimulation) -> tuple[str, str]:
+    items = sim.api.items
     pod, claim = items["Pod", "demo-brokers-1"], items["PersistentVolumeClaim", CLAIM]
     return pod["metadata"]["uid"], claim["metadata"]["uid"]
 
 
-def is_recently_issued(world: KubernetesWorld, before: tuple[str, str]) -> bool:
-    there = {("Pod", "demo-brokers-1"), ("PersistentVolumeClaim", CLAIM)} <= set(world.api.items)
-    return there and all(new != old for new, old in zip(uids(world), before, strict=True))
+def is_replaced(sim: KubernetesSimulation, before: tuple[str, str]) -> bool:
+    there = {("Pod", "demo-brokers-1"), ("PersistentVolumeClaim", CLAIM)} <= set(sim.api.items)
+    return there and all(new != old for new, old in zip(uids(sim), before, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
-def test_an_annotation_replaces_pod_and_claim_once(world: KubernetesWorld, kind: str) -> None:
-    before = uids(world)
+def test_an_annotation_replaces_pod_and_claim_once(sim: KubernetesSimulation, kind: str) -> None:
+    before = uids(sim)
     name = "demo-brokers-1" if kind == "Pod" else CLAIM
-    world.api.items[kind, name]["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
-    world.until(lambda: is_recently_issued(world, before) and world.ready())
-    after = uids(world)
+    sim.api.items[kind, name]["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
+    sim.reconcile_until(lambda: is_replaced(sim, before) and sim.ready())
+    after = uids(sim)
     for _ in range(40):
-        world.step()
-    assert uids(world) == after
-    assert world.api.most_down == 1
-    assert any(reason == "ReplaceBroker" for _, reason, _, _ in world.said.events)
+        sim.reconcile()
+    assert uids(sim) == after
+    assert sim.api.max_unavailable == 1
+    assert any(reason == "ReplaceBroker" for _, reason, _, _ in sim.recorder.events)
 
 
-def test_a_claim_that_somebody_deletes_takes_its_pod_along(world: KubernetesWorld) -> None:
-    before = uids(world)
-    world.api.delete_one("PersistentVolumeClaim", CLAIM)
-    assert ("PersistentVolumeClaim", CLAIM) in world.api.items, "it is in use"
-    world.until(lambda: is_recently_issued(world, before) and world.ready())
-    assert world.api.most_down == 1
+def test_a_deleted_claim_replaces_its_pod(sim: KubernetesSimulation) -> None:
+    before = uids(sim)
+    sim.api.delete_resource("PersistentVolumeClaim", CLAIM)
+    assert ("PersistentVolumeClaim", CLAIM) in sim.api.items, "it is in use"
+    sim.reconcile_until(lambda: is_replaced(sim, before) and sim.ready())
+    assert sim.api.max_unavailable == 1
 
 
 @pytest.mark.parametrize("how", ["lost", "gone"])
-def test_a_broker_whose_volume_is_lost_comes_back(world: KubernetesWorld, how: str) -> None:
-    before = uids(world)
+def test_a_broker_with_a_lost_volume_recovers(sim: KubernetesSimulation, how: str) -> None:
+    before = uids(sim)
     if how == "lost":
-        world.api.items["PersistentVolumeClaim", CLAIM]["status"] = {"phase": "Lost"}
+        sim.api.items["PersistentVolumeClaim", CLAIM]["status"] = {"phase": "Lost"}
     else:
-        del world.api.items["PersistentVolumeClaim", CLAIM]
-    del world.api.items["Pod", "demo-brokers-1"]["status"]
-    world.until(lambda: is_recently_issued(world, before) and world.ready())
-    assert world.api.most_down == 1
+        del sim.api.items["PersistentVolumeClaim", CLAIM]
+    del sim.api.items["Pod", "demo-brokers-1"]["status"]
+    sim.reconcile_until(lambda: is_replaced(sim, before) and sim.ready())
+    assert sim.api.max_unavailable == 1
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_an_operator_that_dies_on_the_way_leaves_no_broker_behind(
-    world: KubernetesWorld, number: int
+def test_an_operator_killed_during_a_replacement_completes_it_later(
+    sim: KubernetesSimulation, number: int
 ) -> None:
-    before, count = uids(world), 0
+    before, count = uids(sim), 0
 
     def die(verb: str, kind: str, name: str) -> ApiError | None:
         nonlocal count
@@ -153,8 +153,8 @@ def test_an_operator_that_dies_on_the_way_leaves_no_broker_behind(
         count += writes
         return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
 
-    world.api.fail = die
-    claim = world.api.items["PersistentVolumeClaim", CLAIM]
+    sim.api.fail = die
+    claim = sim.api.items["PersistentVolumeClaim", CLAIM]
     claim["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
-    world.until(lambda: is_recently_issued(world, before) and world.ready())
-    assert world.api.most_down == 1
+    sim.reconcile_until(lambda: is_replaced(sim, before) and sim.ready())
+    assert sim.api.max_unavailable == 1

@@ -1,4 +1,4 @@
-"""The condition Complete of Topics, by what audit jobs tell of them, over a cluster in memory."""
+"""The condition Complete of Topics, from the reports of audit jobs, over a simulated cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_cluster import World
+from operator_simulation import OperatorSimulation
 
 from ottla_operator.conditions import find
 from ottla_operator.planning.audits import Audits
@@ -22,50 +22,53 @@ COMPLETE = AuditedTopic(complete_until_ms=AT_MS)
 LOSS = AuditedTopic(AT_MS, False, 2, 17, 1, (DifferingWindow(AT_MS, "lake", "missing", 12, 0),))
 
 
-def audit_of(world: World) -> TopicAudit | None:
-    status = world.status(KEY)
+def audit_of(sim: OperatorSimulation) -> TopicAudit | None:
+    status = sim.status(KEY)
     assert isinstance(status, TopicStatus)
     return status.audit
 
 
-def verdict(world: World) -> str | None:
+def condition_status(sim: OperatorSimulation) -> str | None:
     """The condition's status; None without the condition."""
-    status = world.status(KEY)
+    status = sim.status(KEY)
     condition = find(status.conditions, "Complete")
     return None if condition is None else condition.status
 
 
-def tell(
-    world: World, topics: dict[str, AuditedTopic] | None, problem: str = "", pipeline: str = "audit"
+def set_report(
+    sim: OperatorSimulation,
+    topics: dict[str, AuditedTopic] | None,
+    problem: str = "",
+    pipeline: str = "audit",
 ) -> None:
-    """What the driver of an audit answers from now on; None: nothing."""
-    driver = world.drivers.running[f"Pipeline/{pipeline}"]
+    """Set the status response of an audit's driver; None: it does not respond."""
+    driver = sim.drivers.running[f"Pipeline/{pipeline}"]
     progress = None if topics is None else JobProgress("app", 0, True, audit=AuditResult(topics, problem))
-    world.drivers.running[f"Pipeline/{pipeline}"] = replace(driver, progress=progress)
-    world.step()
+    sim.drivers.running[f"Pipeline/{pipeline}"] = replace(driver, progress=progress)
+    sim.reconcile()
 
 
-def run_audit(world: World, name: str = "audit", **spec: object) -> None:
+def run_audit(sim: OperatorSimulation, name: str = "audit", **spec: object) -> None:
     given = {"clusterRef": {"name": "demo"}, "job": "audit", "storage": {"size": "1Gi"}, **spec}
-    world.apply("Pipeline", name, given)
-    world.settle()
+    sim.apply("Pipeline", name, given)
+    sim.reconcile_until_ready()
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.brokers(1)
-    world.topic("orders", replicas=1)
-    run_audit(world)
-    return world
+def sim() -> OperatorSimulation:
+    sim = OperatorSimulation()
+    sim.apply_cluster(1)
+    sim.apply_topic("orders", replicas=1)
+    run_audit(sim)
+    return sim
 
 
-def test_a_topic_without_an_audit_has_no_condition(world: World) -> None:
-    assert verdict(world) is None
-    tell(world, {"payments": COMPLETE})
-    assert verdict(world) is None
-    assert audit_of(world) is None
-    assert world.condition(KEY)[0] == "True"
+def test_a_topic_without_an_audit_has_no_condition(sim: OperatorSimulation) -> None:
+    assert condition_status(sim) is None
+    set_report(sim, {"payments": COMPLETE})
+    assert condition_status(sim) is None
+    assert audit_of(sim) is None
+    assert sim.condition(KEY)[0] == "True"
 
 
 @pytest.mark.parametrize(
@@ -93,18 +96,18 @@ def test_a_topic_without_an_audit_has_no_condition(world: World) -> None:
         (replace(COMPLETE, late=True), "", "Unknown", "Pending", "has not read all tiers"),
     ],
 )
-def test_the_condition_says_what_the_audit_found(
-    world: World, audited: AuditedTopic, problem: str, status: str, reason: str, said: str
+def test_the_condition_complete_reports_the_result_of_the_audit(
+    sim: OperatorSimulation, audited: AuditedTopic, problem: str, status: str, reason: str, said: str
 ) -> None:
-    tell(world, {"orders": audited}, problem)
-    found = world.condition(KEY, "Complete")
+    set_report(sim, {"orders": audited}, problem)
+    found = sim.condition(KEY, "Complete")
     assert found[:2] == (status, reason)
     assert said in found[2]
 
 
-def test_the_status_has_the_missing_counts_and_the_windows(world: World) -> None:
-    tell(world, {"orders": LOSS})
-    assert audit_of(world) == TopicAudit(
+def test_the_status_has_the_missing_counts_and_the_windows(sim: OperatorSimulation) -> None:
+    set_report(sim, {"orders": LOSS})
+    assert audit_of(sim) == TopicAudit(
         pipeline="audit",
         complete_until=AT,
         missing=17,
@@ -112,64 +115,64 @@ def test_the_status_has_the_missing_counts_and_the_windows(world: World) -> None
         differing_windows=2,
         windows=[TopicAuditWindow(start=AT, tier="lake", status="missing", missing=12)],
     )
-    tell(world, {"orders": COMPLETE})
-    assert audit_of(world) == TopicAudit(pipeline="audit", complete_until=AT)
+    set_report(sim, {"orders": COMPLETE})
+    assert audit_of(sim) == TopicAudit(pipeline="audit", complete_until=AT)
 
 
-def test_a_status_is_not_written_for_each_window(world: World) -> None:
-    tell(world, {"orders": COMPLETE})
+def test_the_status_is_written_at_most_every_ten_seconds(sim: OperatorSimulation) -> None:
+    set_report(sim, {"orders": COMPLETE})
     for ms, told in ((9_999, AT), (10_000, "2025-11-22T19:34:10Z"), (5_000, AT)):
-        tell(world, {"orders": AuditedTopic(AT_MS + ms)})
-        audit = audit_of(world)
+        set_report(sim, {"orders": AuditedTopic(AT_MS + ms)})
+        audit = audit_of(sim)
         assert audit is not None
         assert audit.complete_until == (told if ms != 5_000 else "2025-11-22T19:34:05Z")
 
 
-def test_an_audit_that_does_not_answer_leaves_its_last_result_and_no_verdict(world: World) -> None:
-    tell(world, {"orders": LOSS})
-    before = audit_of(world)
-    tell(world, None)
-    assert world.condition(KEY, "Complete") == (
+def test_an_audit_that_does_not_respond_keeps_its_last_result_and_makes_the_condition_unknown(
+    sim: OperatorSimulation,
+) -> None:
+    set_report(sim, {"orders": LOSS})
+    before = audit_of(sim)
+    set_report(sim, None)
+    assert sim.condition(KEY, "Complete") == (
         "Unknown",
         "AuditNotRunning",
         "the driver of Pipeline audit does not respond",
     )
-    assert audit_of(world) == before
-    tell(world, {"orders": COMPLETE})
-    assert world.condition(KEY, "Complete")[0] == "True"
-    tell(world, {})
-    assert verdict(world) is None, "the audit no longer names it"
-    tell(world, {"orders": COMPLETE})
-    world.store.delete("Pipeline/audit")
-    world.settle()
-    assert verdict(world) is None
-    assert audit_of(world) is None
+    assert audit_of(sim) == before
+    set_report(sim, {"orders": COMPLETE})
+    assert sim.condition(KEY, "Complete")[0] == "True"
+    set_report(sim, {})
+    assert condition_status(sim) is None, "the audit no longer names it"
+    set_report(sim, {"orders": COMPLETE})
+    sim.store.delete("Pipeline/audit")
+    sim.reconcile_until_ready()
+    assert condition_status(sim) is None
+    assert audit_of(sim) is None
 
 
-def test_of_several_audits_the_worst_is_told(world: World) -> None:
-    run_audit(world, "eu")
-    tell(world, {"orders": COMPLETE})
-    tell(world, {"orders": LOSS}, pipeline="eu")
-    assert world.condition(KEY, "Complete")[:2] == ("False", "Missing")
-    audit = audit_of(world)
+def test_of_several_audits_the_worst_result_is_reported(sim: OperatorSimulation) -> None:
+    run_audit(sim, "eu")
+    set_report(sim, {"orders": COMPLETE})
+    set_report(sim, {"orders": LOSS}, pipeline="eu")
+    assert sim.condition(KEY, "Complete")[:2] == ("False", "Missing")
+    audit = audit_of(sim)
     assert audit is not None
     assert audit.pipeline == "eu"
-    tell(world, {"orders": AuditedTopic()}, pipeline="eu")
-    assert world.condition(KEY, "Complete")[:2] == ("Unknown", "Pending")
-    tell(world, {"orders": COMPLETE}, pipeline="eu")
-    assert world.condition(KEY, "Complete")[:2] == ("True", "Complete")
+    set_report(sim, {"orders": AuditedTopic()}, pipeline="eu")
+    assert sim.condition(KEY, "Complete")[:2] == ("Unknown", "Pending")
+    set_report(sim, {"orders": COMPLETE}, pipeline="eu")
+    assert sim.condition(KEY, "Complete")[:2] == ("True", "Complete")
 
 
-def test_other_jobs_are_no_audits(world: World) -> None:
-    world.apply(
-        "Pipeline", "lake", {"clusterRef": {"name": "demo"}, "job": "lake", "storage": {"size": "1Gi"}}
-    )
-    world.settle()
-    pipelines = [r for r in world.store.kept.values() if r.kind == "Pipeline"]
-    assert Audits.of(pipelines, world.drivers.running).names == {"audit"}  # type: ignore[arg-type]
+def test_other_jobs_do_not_count_as_audits(sim: OperatorSimulation) -> None:
+    sim.apply("Pipeline", "lake", {"clusterRef": {"name": "demo"}, "job": "lake", "storage": {"size": "1Gi"}})
+    sim.reconcile_until_ready()
+    pipelines = [r for r in sim.store.stored.values() if r.kind == "Pipeline"]
+    assert Audits.of(pipelines, sim.drivers.running).names == {"audit"}  # type: ignore[arg-type]
 
 
-def test_what_a_job_tells_of_its_audit_is_taken_with_care() -> None:
+def test_an_audit_report_with_invalid_fields_is_parsed_without_errors() -> None:
     window = {"start": AT_MS, "tier": "lake", "status": "missing", "missing": 12, "duplicated": 0}
     topic: dict[str, Any] = {
         "completeUntil": AT_MS,

@@ -1,6 +1,6 @@
-"""Which certificates are due, and that those who shake hands by them come to terms.
+"""Renewal of certificates, and TLS handshakes with the issued ones.
 
-The judge of what is issued is OpenSSL, through Python's own ssl.
+The oracle for issued certificates is OpenSSL, through Python's ssl.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ NOW_MS = time.time_ns() // 1_000_000 - 10 * DAY_MS  # OpenSSL looks at the clock
 LIFETIME = Lifetime(validity_days=365, renewal_days=30)
 AUTHORITY = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, os.urandom)
 RENEWED = new_authority("demo-cluster-ca", LIFETIME, NOW_MS + 5 * DAY_MS, os.urandom, AUTHORITY.key)
-STRANGER = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, os.urandom)
+OTHER_AUTHORITY = new_authority("demo-cluster-ca", LIFETIME, NOW_MS, os.urandom)
 BROKER = Subject("demo-brokers", "ottla.dev", ("localhost", "10.1.2.3"))
 ISSUED = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS, os.urandom)
 
 
-def shake_hands(server: Pair, client: Pair, trusted: bytes, name: str = "localhost") -> bytes:
-    """What the server sees of the client, DER. Raises ssl.SSLError."""
+def handshake(server: Pair, client: Pair, trusted: bytes, name: str = "localhost") -> bytes:
+    """The client's certificate as the server receives it, DER. Raises ssl.SSLError."""
 
     def settings(pair: Pair) -> TlsSettings:
         return TlsSettings.of(
@@ -73,27 +73,29 @@ def shake_hands(server: Pair, client: Pair, trusted: bytes, name: str = "localho
 
 
 @pytest.mark.parametrize("trusted", [AUTHORITY.certificate, RENEWED.certificate])
-def test_what_an_authority_has_signed_holds_by_each_of_its_certificates(trusted: bytes) -> None:
+def test_a_certificate_is_valid_under_the_old_and_the_renewed_certificate_of_its_authority(
+    trusted: bytes,
+) -> None:
     later = issue(RENEWED, Subject("alice"), LIFETIME, NOW_MS, os.urandom)
-    assert subject_of(shake_hands(ISSUED, later, trusted)) == "CN=alice"
+    assert subject_of(handshake(ISSUED, later, trusted)) == "CN=alice"
     renewed = issue(RENEWED, BROKER, LIFETIME, NOW_MS, os.urandom)
-    assert subject_of(shake_hands(renewed, ISSUED, trusted)) == "CN=demo-brokers,O=ottla.dev"
+    assert subject_of(handshake(renewed, ISSUED, trusted)) == "CN=demo-brokers,O=ottla.dev"
 
 
 @pytest.mark.parametrize("name", ["localhost", "10.1.2.3"])
-def test_a_broker_is_known_under_all_of_its_names(name: str) -> None:
-    assert shake_hands(ISSUED, ISSUED, AUTHORITY.certificate, name)
+def test_a_broker_certificate_is_valid_for_all_its_names(name: str) -> None:
+    assert handshake(ISSUED, ISSUED, AUTHORITY.certificate, name)
 
 
-def test_a_stranger_and_a_wrong_name_are_refused() -> None:
-    stranger = issue(STRANGER, Subject("alice"), LIFETIME, NOW_MS, os.urandom)
+def test_certificates_of_other_authorities_and_for_other_names_are_rejected() -> None:
+    foreign = issue(OTHER_AUTHORITY, Subject("alice"), LIFETIME, NOW_MS, os.urandom)
     with pytest.raises(ssl.SSLError):
-        shake_hands(ISSUED, stranger, AUTHORITY.certificate)
+        handshake(ISSUED, foreign, AUTHORITY.certificate)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(ISSUED, ISSUED, AUTHORITY.certificate, "elsewhere")
+        handshake(ISSUED, ISSUED, AUTHORITY.certificate, "elsewhere")
 
 
-def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
+def test_the_principal_is_the_one_that_brokers_map_the_certificate_to() -> None:
     for subject in (BROKER, Subject("alice")):
         der = ssl.PEM_cert_to_DER_cert(
             issue(AUTHORITY, subject, LIFETIME, NOW_MS, os.urandom).certificate.decode()
@@ -112,14 +114,19 @@ def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
         (ISSUED, replace(BROKER, names=("localhost", "b")), 0, "it lacks the name b"),
         (ISSUED, replace(BROKER, names=("10.9.9.9",)), 0, "it lacks the name 10.9.9.9"),
         (ISSUED, Subject("demo-brokers"), 0, "its subject differs"),
-        (issue(STRANGER, BROKER, LIFETIME, NOW_MS, os.urandom), BROKER, 0, "another authority issued it"),
+        (
+            issue(OTHER_AUTHORITY, BROKER, LIFETIME, NOW_MS, os.urandom),
+            BROKER,
+            0,
+            "another authority issued it",
+        ),
         (None, BROKER, 0, "it is missing"),
         (Pair(AUTHORITY.key, ISSUED.certificate), BROKER, 0, "its key does not match"),
         (Pair(b"", b"nothing"), BROKER, 0, "it cannot be read"),
         (Pair(ISSUED.key, b""), BROKER, 0, "it cannot be read"),
     ],
 )
-def test_why_a_certificate_is_issued_anew(
+def test_a_certificate_is_renewed_for_each_of_these_reasons(
     pair: Pair | None, subject: Subject, days: int, reason: str
 ) -> None:
     now_ms = NOW_MS + days * DAY_MS
@@ -128,7 +135,7 @@ def test_why_a_certificate_is_issued_anew(
     assert bool(found) == bool(reason)
 
 
-def test_a_certificate_of_an_authority_that_was_renewed_is_not_due_for_that() -> None:
+def test_a_renewed_authority_does_not_require_new_certificates() -> None:
     assert renewal_reason(ISSUED, RENEWED.certificate, BROKER, LIFETIME, NOW_MS) == ""
 
 
@@ -143,38 +150,38 @@ def test_a_certificate_of_an_authority_that_was_renewed_is_not_due_for_that() ->
         (Pair(b"x", AUTHORITY.certificate), 0, "it cannot be read"),
     ],
 )
-def test_why_an_authority_is_renewed(pair: Pair | None, days: int, reason: str) -> None:
+def test_an_authority_is_renewed_for_each_of_these_reasons(pair: Pair | None, days: int, reason: str) -> None:
     found = authority_reason(pair, LIFETIME, NOW_MS + days * DAY_MS)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
 
 
-def test_nothing_outlives_its_authority() -> None:
+def test_a_certificate_expires_with_its_authority_at_the_latest() -> None:
     late = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS + 300 * DAY_MS, os.urandom)
     ends = [x509.load_pem_x509_certificate(pem).not_valid_after_utc for pem in (late[1], AUTHORITY[1])]
     assert ends[0] == ends[1]
 
 
-def test_an_authority_with_a_new_key_leaves_the_old_one_trusted_until_its_end() -> None:
-    bundle = AUTHORITY.certificate + b"noise" + STRANGER.certificate
-    assert certificates_in(bundle) == [AUTHORITY.certificate, STRANGER.certificate]
-    assert still_trusted(RENEWED.certificate, bundle, NOW_MS) == STRANGER.certificate
+def test_an_authority_with_a_new_key_keeps_the_old_one_trusted_until_it_expires() -> None:
+    bundle = AUTHORITY.certificate + b"noise" + OTHER_AUTHORITY.certificate
+    assert certificates_in(bundle) == [AUTHORITY.certificate, OTHER_AUTHORITY.certificate]
+    assert still_trusted(RENEWED.certificate, bundle, NOW_MS) == OTHER_AUTHORITY.certificate
     assert still_trusted(RENEWED.certificate, bundle, NOW_MS + 366 * DAY_MS) == b""
 
 
-def test_stores_for_java_open_with_their_password_alone() -> None:
+def test_java_stores_open_only_with_their_password() -> None:
     store = p12.load_pkcs12(pkcs12(ISSUED, AUTHORITY.certificate, "secret"), b"secret")
     assert store.cert is not None
     assert store.cert.certificate == x509.load_pem_x509_certificate(ISSUED.certificate)
     trusted = p12.load_pkcs12(
-        pkcs12_truststore(AUTHORITY.certificate + STRANGER.certificate, "secret"), b"secret"
+        pkcs12_truststore(AUTHORITY.certificate + OTHER_AUTHORITY.certificate, "secret"), b"secret"
     )
     assert len(trusted.additional_certs) == 2
     with pytest.raises(ValueError, match="password"):
         p12.load_pkcs12(pkcs12(ISSUED, AUTHORITY.certificate, "secret"), b"other")
 
 
-def test_a_key_and_its_certificate_in_one_file_come_apart_again() -> None:
+def test_a_pem_file_with_key_and_certificate_is_split_again() -> None:
     assert Pair.of_pem(ISSUED.pem) == ISSUED
 
 

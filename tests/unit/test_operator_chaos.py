@@ -1,4 +1,4 @@
-"""Whatever is asked for and whatever crashes, in any order: it settles as desired, and nothing is hurt."""
+"""Random scripts of spec changes and crashes: the operator converges, and no invariant is violated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cluster import World
+from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.observed import VolumeLoss
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS
@@ -28,9 +28,11 @@ changes = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(changes, max_size=12))
-def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple[str, int]]) -> None:
-    world, cluster = World(), None
-    cluster = world.cluster
+def test_any_script_of_changes_and_crashes_converges_without_a_violation(
+    script: list[tuple[str, int]],
+) -> None:
+    sim, cluster = OperatorSimulation(), None
+    cluster = sim.cluster
     size, threads, partitions, factor, strays = 3, 1, 4, 3, 0
     request: dict[str, object] = {}
     rebalance: dict[str, object] = {}
@@ -38,11 +40,11 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
     def ask() -> None:
         annotations = {"reassign": json.dumps(request)} if request else {}
         spec = {"replicas": size, "config": {"num.io.threads": str(threads)}, "rebalance": rebalance}
-        world.apply("BrokerCluster", "demo", spec, **annotations)
-        world.topic("t", partitions=partitions, replicas=factor, config={"min.insync.replicas": 2})
+        sim.apply("BrokerCluster", "demo", spec, **annotations)
+        sim.apply_topic("t", partitions=partitions, replicas=factor, config={"min.insync.replicas": 2})
 
     ask()
-    world.settle()
+    sim.reconcile_until_ready()
     for what, value in script:
         live = sorted(broker for broker in cluster.live() if cluster.brokers[broker].state == "Running")
         if what == "scale":
@@ -56,7 +58,7 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
         elif what == "crash" and value in live and len(live) > 2:
             cluster.crash(value)
         elif what == "lose" and value in live and len(live) > 2:
-            # Its disk dies, and it with it.
+            # The broker and its disk fail.
             cluster.losses[value] = VolumeLoss("Gone", "why")
             cluster.crash(value)
         elif what == "give up" and value in cluster.brokers:
@@ -68,22 +70,22 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
         elif what == "throttle":
             rebalance = {"replicationThrottle": f"{value}Mi"} if value else {}
         elif what == "stray" and value in live and len(live) > 1:
-            # Somebody else creates a topic, perhaps on a broker that is to leave.
+            # Another tool creates a topic, perhaps on a broker that is draining.
             strays += 1
             other = next(broker for broker in live if broker != value)
             cluster.create_topic(f"stray{strays}", 1, 2, assignment={0: [value, other]})
         elif what == "time":
             for _ in range(value):
-                world.step()
+                sim.reconcile()
         ask()
-        world.step()
+        sim.reconcile()
     if request.get("empty"):
-        # One that has to be empty may leave too few for the rest.
+        # Emptied brokers may leave too few for the replication factor.
         request = {}
         ask()
-    world.settle(passes=1500)
+    sim.reconcile_until_ready(reconciles_max=1500)
     for _ in range(20):
-        world.step()
+        sim.reconcile()
 
     assert not cluster.violations
     assert sorted(cluster.brokers) == list(range(size))
@@ -100,4 +102,4 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
             assert set(partition.replicas) <= set(range(size))
             assert sorted(partition.isr) == sorted(partition.replicas)
             assert partition.leader == partition.replicas[0]
-    assert world.step() == []
+    assert sim.reconcile() == []

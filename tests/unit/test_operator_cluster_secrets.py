@@ -1,4 +1,4 @@
-"""The Secrets of a secured cluster: what is new in them on a pass, and what is left alone."""
+"""The Secrets of a secured cluster: which ones a reconciliation creates and renews."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def without(name: str) -> dict[str, Data]:
     return {other: data for other, data in FIRST.data.items() if other != name}
 
 
-def test_the_first_pass_makes_them_all_and_the_next_leaves_them_alone() -> None:
+def test_the_first_reconciliation_creates_all_secrets_and_the_next_changes_none() -> None:
     assert list(FIRST.data) == [*ALL, "demo-brokers", "demo-cluster-operator-certs"]
     assert FIRST.changes["demo-brokers"] == ["demo-brokers-0: it is missing", "demo-brokers-1: it is missing"]
     second = again(FIRST.data)
@@ -62,7 +62,7 @@ def test_the_first_pass_makes_them_all_and_the_next_leaves_them_alone() -> None:
         (0, {"clientsCa": {"validityDays": 400, "renewalDays": 370}}, ["demo-clients-ca-cert"]),
     ],
 )
-def test_what_nears_its_end_is_renewed_with_the_keys_of_the_authorities(
+def test_expiring_certificates_are_renewed_with_the_same_authority_keys(
     days: int, spec: dict[str, Any], renewed: list[str]
 ) -> None:
     now_ms = NOW_MS + days * DAY_MS
@@ -73,7 +73,7 @@ def test_what_nears_its_end_is_renewed_with_the_keys_of_the_authorities(
     assert not again(later.data, now_ms, **spec).changes
 
 
-def test_a_broker_with_another_address_gets_another_certificate_and_the_others_keep_theirs() -> None:
+def test_only_a_broker_with_a_new_address_gets_a_new_certificate() -> None:
     moved = again(FIRST.data, names={**NAMES, "demo-brokers-1": ["one.svc", "192.0.2.7"]})
     assert moved.changes == {"demo-brokers": ["demo-brokers-1: it lacks the name 192.0.2.7"]}
     old, new = FIRST.data["demo-brokers"], moved.data["demo-brokers"]
@@ -81,26 +81,26 @@ def test_a_broker_with_another_address_gets_another_certificate_and_the_others_k
     assert old["demo-brokers-1.pem"] != new["demo-brokers-1.pem"]
 
 
-def test_brokers_come_and_go_with_their_certificates() -> None:
+def test_added_brokers_get_certificates_and_removed_ones_lose_theirs() -> None:
     one = again(FIRST.data, names={"demo-brokers-0": ["zero.svc"]})
     assert list(one.data["demo-brokers"]) == ["demo-brokers-0.pem"]
     assert again(one.data).changes == {"demo-brokers": ["demo-brokers-1: it is missing"]}
 
 
 @pytest.mark.parametrize("lost", [*ALL, "demo-brokers", "demo-cluster-operator-certs"])
-def test_a_secret_that_is_lost_is_made_anew(lost: str) -> None:
+def test_a_deleted_secret_is_created_again(lost: str) -> None:
     found = again(without(lost))
     assert set(found.data[lost]) == set(FIRST.data[lost])
     assert found.changes
     assert not again(found.data).changes
 
 
-def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certificate() -> None:
+def test_an_authority_without_its_key_gets_a_new_one_and_keeps_the_old_certificate_trusted() -> None:
     found = again(without("demo-cluster-ca"))
     old = certificates_in(FIRST.data["demo-cluster-ca-cert"]["ca.crt"])
     new = certificates_in(found.data["demo-cluster-ca-cert"]["ca.crt"])
     assert new[1:] == old
-    # Until everybody has the new certificate, brokers keep what everybody trusts.
+    # Brokers keep certificates of the old authority until all pods trust the new one.
     for secret in ("demo-brokers", "demo-cluster-operator-certs"):
         assert found.data[secret] == FIRST.data[secret]
     soon = again(found.data, NOW_MS + 299_000)
@@ -112,7 +112,7 @@ def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certific
     assert renewal_reason(pair, new[0], subject, lifetime, NOW_MS) == ""
 
 
-def test_the_old_authority_is_trusted_until_everybody_has_shown_a_certificate_of_the_new_one() -> None:
+def test_the_old_authority_is_trusted_until_all_certificates_are_of_the_new_one() -> None:
     replaced = again(without("demo-cluster-ca"))
     issued = again(replaced.data, NOW_MS + 300_000)
     waiting = again(issued.data, NOW_MS + 599_000)
@@ -141,7 +141,7 @@ def test_the_old_authority_is_trusted_while_one_broker_has_a_certificate_of_it()
     assert list(again(found.data, NOW_MS + 900_000).changes) == ["demo-cluster-ca-cert"]
 
 
-def test_the_old_authority_of_clients_is_trusted_to_its_end_and_no_longer() -> None:
+def test_the_old_clients_authority_is_trusted_until_it_expires() -> None:
     found = again(without("demo-clients-ca"), NOW_MS + 200 * DAY_MS)
     both = certificates_in(found.data["demo-clients-ca-cert"]["ca.crt"])
     assert both[1:] == [FIRST.data["demo-clients-ca-cert"]["ca.crt"]]
@@ -151,7 +151,7 @@ def test_the_old_authority_of_clients_is_trusted_to_its_end_and_no_longer() -> N
     assert before.data["demo-clients-ca-cert"]["ca.p12"] != after.data["demo-clients-ca-cert"]["ca.p12"]
 
 
-def test_a_broker_that_comes_or_moves_meanwhile_does_not_wait_for_it() -> None:
+def test_a_new_or_moved_broker_gets_its_certificate_during_a_key_replacement() -> None:
     found = again(without("demo-cluster-ca"))
     moved = again(found.data, names={**NAMES, "demo-brokers-1": ["elsewhere"], "demo-brokers-2": ["two"]})
     assert [line.partition(":")[0] for line in moved.changes["demo-brokers"]] == [
@@ -159,7 +159,7 @@ def test_a_broker_that_comes_or_moves_meanwhile_does_not_wait_for_it() -> None:
     ]
 
 
-def test_java_gets_another_store_with_another_certificate_and_with_no_other() -> None:
+def test_the_java_trust_store_changes_only_with_the_certificates() -> None:
     kept = again(without("demo-brokers"))
     assert kept.data["demo-cluster-ca-cert"] == FIRST.data["demo-cluster-ca-cert"]
     renewed = again(FIRST.data, NOW_MS + 340 * DAY_MS)

@@ -1,4 +1,4 @@
-"""The real handlers under kopf's own runner, with the real client, against an API server in this process."""
+"""The event handlers under kopf's runner and the controller, against a fake API server over HTTP."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import kubernetes.config.kube_config
 import pytest
+from fake_api_server import FakeApiServer, kubeconfig
 from kopf.testing import KopfRunner
-from kubernetes_server import KubernetesServer, kubeconfig
-from kubernetes_world import FakeApi
+from kubernetes_simulation import InMemoryApi
 
 from ottla_operator.kubernetes import handlers
 from ottla_operator.kubernetes.api import Api, load_config
@@ -38,13 +38,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Operator:
-    """Kopf's runner in one thread, the controller in another; both speak HTTP to the server."""
+    """kopf's runner in one thread, the controller in another; both use HTTP."""
 
-    def __init__(self, server: KubernetesServer, resync_s: float) -> None:
+    def __init__(self, server: FakeApiServer, resync_s: float) -> None:
         self.server = server
         self.metrics = Metrics()
         self.poked: list[str] = []
-        """Clusters, by name."""
+        """The names of the enqueued clusters."""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._api = Api(self.metrics.count_request)
@@ -54,11 +54,11 @@ class Operator:
         self._thread = threading.Thread(
             target=lambda: self._loop.run_until_complete(self.controller.run(self._stopping))
         )
-        registry = handlers.registry_for(self._poke)
+        registry = handlers.registry_for(self._enqueue)
         arguments = ["run", "--standalone", "--all-namespaces", "--quiet"]
         self._kopf = KopfRunner(arguments, registry=registry, settings=handlers.settings(), timeout=TIMEOUT_S)
 
-    def _poke(self, namespace: str, cluster: str) -> None:
+    def _enqueue(self, namespace: str, cluster: str) -> None:
         self.poked.append(cluster)
         self._loop.call_soon_threadsafe(self.controller.enqueue, namespace, cluster)
 
@@ -76,26 +76,26 @@ class Operator:
             self._loop.close()
             self._api.close()
 
-    # ---- what people do and see
+    # ---- actions and observations of users
 
     def apply(self, kind: str, name: str, spec: dict[str, Any]) -> None:
-        self.server.edit(lambda api: api.resource(kind, name, spec))
+        self.server.edit(lambda api: api.apply_resource(kind, name, spec))
 
     def delete(self, kind: str, name: str) -> None:
-        self.server.edit(lambda api: api.delete_one(kind, name))
+        self.server.edit(lambda api: api.delete_resource(kind, name))
 
     def exists(self, kind: str, name: str) -> bool:
-        return self.server.look(kind, name) is not None
+        return self.server.get(kind, name) is not None
 
     def reason(self, kind: str, name: str, generation: int = 1) -> str:
-        """Of Ready, as far as it is about this generation."""
-        item = self.server.look(kind, name) or {}
+        """The reason of Ready for this generation, or ""."""
+        item = self.server.get(kind, name) or {}
         for condition in item.get("status", {}).get("conditions", []):
             if condition["type"] == "Ready" and condition["observedGeneration"] == generation:
                 return str(condition["reason"])
         return ""
 
-    def unheard(self) -> float:
+    def missed_clusters(self) -> float:
         return self.metrics.registry.get_sample_value("ottla_operator_unheard_clusters_total") or 0
 
 
@@ -103,7 +103,7 @@ class Operator:
 def running(folder: Path, resync_s: float) -> Iterator[Operator]:
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
-    with KubernetesServer() as server, pytest.MonkeyPatch.context() as patch:
+    with FakeApiServer() as server, pytest.MonkeyPatch.context() as patch:
         file = folder / "kubeconfig"
         file.write_text(kubeconfig(server.url))
         patch.setattr(kubernetes.config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
@@ -112,7 +112,7 @@ def running(folder: Path, resync_s: float) -> Iterator[Operator]:
         operator = Operator(server, resync_s)
         operator.start()
         try:
-            # It lists first; only what comes after proves that a watch tells of it.
+            # kopf lists first; only events after that come from a watch.
             until(lambda: server.watches >= len(handlers.WATCHED))
             yield operator
         finally:
@@ -122,7 +122,7 @@ def running(folder: Path, resync_s: float) -> Iterator[Operator]:
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """It looks around by itself so seldom that all it does here comes of events."""
+    """An operator whose resync is so rare that only events cause reconciliations."""
     with running(tmp_path_factory.mktemp("kopf"), NEVER_S) as it:
         yield it
 
@@ -131,13 +131,13 @@ def test_an_event_wakes_the_controller_and_a_status_is_written(operator: Operato
     operator.apply("BrokerCluster", "demo", CLUSTER)
     until(lambda: operator.reason("BrokerCluster", "demo") == "ZooKeeperNotReady")
     until(lambda: operator.exists("StatefulSet", "demo-zookeeper"))
-    item = operator.server.look("BrokerCluster", "demo")
+    item = operator.server.get("BrokerCluster", "demo")
     assert item is not None
     assert item["metadata"]["finalizers"] == [FINALIZER], "and none of kopf's"
     assert not item["metadata"]["annotations"], "nor is anything of kopf's kept there"
 
 
-def test_an_invalid_spec_gets_its_condition_and_a_mended_one_another(operator: Operator) -> None:
+def test_an_invalid_spec_sets_a_condition_and_a_corrected_one_resets_it(operator: Operator) -> None:
     operator.apply("Topic", "bad", {**TOPIC, "partitions": "many"})
     until(lambda: operator.reason("Topic", "bad") == "InvalidSpec")
     operator.apply("Topic", "bad", {**TOPIC, "partitions": 3})
@@ -151,7 +151,7 @@ def test_a_deletion_releases_the_finalizer(operator: Operator) -> None:
     until(lambda: not operator.exists("Topic", "orders"))
 
 
-def test_a_secret_with_the_label_of_a_cluster_is_heard_of_whosever_it_is(operator: Operator) -> None:
+def test_any_secret_with_the_cluster_label_causes_an_event(operator: Operator) -> None:
     def write(name: str, labels: dict[str, str], version: str) -> None:
         metadata = {"name": name, "namespace": "shop", "labels": labels}
         secret = {"metadata": {**metadata, "uid": name, "resourceVersion": version}, "data": {}}
@@ -164,7 +164,7 @@ def test_a_secret_with_the_label_of_a_cluster_is_heard_of_whosever_it_is(operato
         until(lambda: "passworded" in operator.poked)
 
 
-def test_a_cluster_goes_with_all_that_it_has(operator: Operator) -> None:
+def test_deleting_a_cluster_deletes_its_resources(operator: Operator) -> None:
     operator.apply("BrokerCluster", "leaving", CLUSTER)
     until(lambda: operator.exists("StatefulSet", "leaving-zookeeper"))
     operator.delete("BrokerCluster", "leaving")
@@ -172,27 +172,27 @@ def test_a_cluster_goes_with_all_that_it_has(operator: Operator) -> None:
     until(lambda: not operator.exists("StatefulSet", "leaving-zookeeper"))
 
 
-def test_events_come_again_after_all_watches_were_cut(operator: Operator) -> None:
-    operator.server.cut()
+def test_events_continue_after_all_watches_were_closed(operator: Operator) -> None:
+    operator.server.close_watches()
     operator.apply("Topic", "after", TOPIC)
     until(lambda: operator.reason("Topic", "after") == "ClusterNotFound")
 
 
-def test_a_deaf_watch_costs_a_look_around_and_no_more(tmp_path: Path) -> None:
+def test_a_watch_without_events_is_covered_by_the_resync(tmp_path: Path) -> None:
     with running(tmp_path, 0.5) as operator:
-        operator.server.deaf = True
+        operator.server.suppresses_events = True
         operator.apply("Topic", "unheard", {"clusterRef": {"name": "elsewhere"}})
         until(lambda: operator.reason("Topic", "unheard") == "ClusterNotFound")
-        assert operator.unheard() >= 1
+        assert operator.missed_clusters() >= 1
         assert operator.controller.unhealthy() == []
 
 
-def test_the_server_judges_as_an_api_server_does(tmp_path: Path) -> None:
-    """What the tests above rely on: a status over an old version is refused."""
-    with KubernetesServer() as server:
-        server.edit(lambda api: api.resource("Topic", "t", TOPIC))
+def test_the_fake_server_rejects_what_an_api_server_rejects(tmp_path: Path) -> None:
+    """The tests above rely on this: a status for an old version is rejected."""
+    with FakeApiServer() as server:
+        server.edit(lambda api: api.apply_resource("Topic", "t", TOPIC))
 
-        async def write(api: FakeApi) -> object:
+        async def write(api: InMemoryApi) -> object:
             try:
                 return await api.replace_status("Topic", "shop", "t", "0", {})
             except Exception as error:

@@ -81,7 +81,7 @@ def settings(listeners: list[dict[str, Any]], **spec: Any) -> dict[str, str]:
         ),
     ],
 )
-def test_what_a_listener_asks_of_its_clients(
+def test_a_listener_has_the_protocol_and_settings_of_its_spec(
     listener: dict[str, Any], inter_broker: str, protocol: str, expected: dict[str, str]
 ) -> None:
     found = settings([listener])
@@ -90,7 +90,7 @@ def test_what_a_listener_asks_of_its_clients(
     assert {n.removeprefix(prefix): v for n, v in found.items() if n.startswith(prefix)} == expected
 
 
-def test_brokers_of_a_secured_cluster_know_one_another_by_the_clusters_own_authority() -> None:
+def test_brokers_of_a_secured_cluster_trust_the_cluster_authority() -> None:
     found = settings([{"tls": True}])
     assert found["listener.name.replication.ssl.client.auth"] == "required"
     assert found["listener.name.replication.ssl.truststore.location"] == "/cluster.crt"
@@ -100,7 +100,7 @@ def test_brokers_of_a_secured_cluster_know_one_another_by_the_clusters_own_autho
 @pytest.mark.parametrize(
     ("users", "expected"), [([], OWN), (["CN=ann", "bob"], f"{OWN};User:CN=ann;User:bob")]
 )
-def test_brokers_the_operator_and_whom_the_spec_names_are_super_users(
+def test_brokers_the_operator_and_the_users_of_the_spec_are_super_users(
     users: list[str], expected: str
 ) -> None:
     found = settings([{}], authorization={"type": "simple", "superUsers": users})

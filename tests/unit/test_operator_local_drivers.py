@@ -1,4 +1,4 @@
-"""Drivers as processes: states, ends that were asked for and others, and pauses between starts."""
+"""Drivers as local processes: states, requested stops, crashes and back-off, with a fake process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAUNCH = DriverLaunch("one", "127.0.0.1:9092")
 
 
 class FakeProcess:
-    """A driver's process that does as it is told."""
+    """A driver's process that a test starts and ends."""
 
     last: FakeProcess
 
@@ -46,7 +46,7 @@ class FakeProcess:
         self.running, self.exit_code = False, code
 
 
-class World:
+class LocalDriversFixture:
     def __init__(self, data: Path) -> None:
         self.now_ms = 1_000_000
         self.drivers = LocalDrivers(data, lambda: self.now_ms, SecretFiles(data / "secrets"))
@@ -55,7 +55,7 @@ class World:
         assert isinstance(pipeline, Pipeline), problems
         self.pipeline = pipeline
 
-    def seen(self) -> DriverInstance | None:
+    def observe(self) -> DriverInstance | None:
         return asyncio.run(self.drivers.observe([self.pipeline])).get(self.pipeline.key)
 
     def start(self, launch: DriverLaunch = LAUNCH) -> FakeProcess:
@@ -67,80 +67,86 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalDriversFixture:
     async def fetch_progress(addresses: dict[str, str]) -> dict[str, JobProgress]:
         return {key: JobProgress("app") for key in addresses}
 
     monkeypatch.setattr(local_drivers, "ChildProcess", FakeProcess)
     monkeypatch.setattr(processes, "fetch_progress", fetch_progress)
-    return World(tmp_path)
+    return LocalDriversFixture(tmp_path)
 
 
-def test_it_works_in_a_folder_of_its_own_with_its_configuration_beside(world: World, tmp_path: Path) -> None:
-    assert world.seen() is None
-    process = world.start()
+def test_a_driver_has_its_own_working_directory_with_the_configuration_beside_it(
+    fixture: LocalDriversFixture, tmp_path: Path
+) -> None:
+    assert fixture.observe() is None
+    process = fixture.start()
     assert process.folder == tmp_path / "pipelines/lake/data"
     config: dict[str, Any] = json.loads((tmp_path / "pipelines/lake/pipeline.yaml").read_text())
     assert config["kafka"] == {"bootstrap": "127.0.0.1:9092"}
     assert config["checkpoint"] == str(tmp_path / "pipelines/lake/data/checkpoint")
     assert process.command[process.command.index("--master") + 1] == "local[*]"
-    assert world.seen() == DriverInstance("Running", "process 7", "one", progress=JobProgress("app"))
+    assert fixture.observe() == DriverInstance("Running", "process 7", "one", progress=JobProgress("app"))
 
 
-def test_one_that_was_stopped_is_stopped_and_no_crash(world: World) -> None:
-    world.start()
-    world.stop()
-    seen = world.seen()
+def test_a_requested_stop_of_a_driver_is_not_a_crash(fixture: LocalDriversFixture) -> None:
+    fixture.start()
+    fixture.stop()
+    seen = fixture.observe()
     assert seen is not None
     assert (seen.state, seen.crashes, seen.exit_code) == ("Stopped", 0, None)
 
 
-def test_a_crash_is_told_and_rested_from_longer_each_time(world: World) -> None:
+def test_a_crash_is_reported_and_backs_off_longer_each_time(fixture: LocalDriversFixture) -> None:
     pauses = []
     for crash in range(1, 4):
-        world.start().end(1)
-        seen = world.seen()
+        fixture.start().end(1)
+        seen = fixture.observe()
         assert seen is not None
         assert (seen.state, seen.crashes, seen.backing_off, seen.exit_code) == ("Crashed", crash, True, 1)
-        began_ms = world.now_ms
-        while (seen := world.seen()) is not None and seen.backing_off:
-            world.now_ms += 500
-        pauses.append(world.now_ms - began_ms)
+        began_ms = fixture.now_ms
+        while (seen := fixture.observe()) is not None and seen.backing_off:
+            fixture.now_ms += 500
+        pauses.append(fixture.now_ms - began_ms)
     assert pauses == [2000, 4000, 8000]
-    again = world.start()
-    seen = world.seen()
+    again = fixture.start()
+    seen = fixture.observe()
     assert again.running
     assert seen is not None
     assert (seen.state, seen.exit_code) == ("Running", 1)
 
 
-def test_what_could_not_begin_is_told_with_all_its_lines(world: World) -> None:
-    world.start().end(2)
-    first = world.seen()
+def test_a_job_that_cannot_start_is_reported_with_all_its_log_lines(fixture: LocalDriversFixture) -> None:
+    fixture.start().end(2)
+    first = fixture.observe()
     assert first is not None
     assert first.message.count("is missing") == 2
-    world.start(DriverLaunch("two", "127.0.0.1:9092"))
-    seen = world.seen()
+    fixture.start(DriverLaunch("two", "127.0.0.1:9092"))
+    seen = fixture.observe()
     assert seen is not None
     assert (seen.exit_code, seen.crashes, seen.message) == (None, 0, "")
 
 
-def test_a_job_that_came_to_its_end_is_no_crash(world: World) -> None:
-    world.start().end(0)
-    seen = world.seen()
+def test_a_completed_job_is_not_a_crash(fixture: LocalDriversFixture) -> None:
+    fixture.start().end(0)
+    seen = fixture.observe()
     assert seen is not None
     assert (seen.state, seen.exit_code, seen.crashes) == ("Stopped", 0, 0)
 
 
-def test_without_spark_it_says_what_to_install(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_the_error_names_the_extra_to_install(
+    fixture: LocalDriversFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(StepFailed, match="pyspark is not installed") as failed:
-        world.start()
+        fixture.start()
     assert failed.value.reason == "SparkMissing"
 
 
-def test_a_folder_goes_with_its_pipeline_when_that_is_asked_for(world: World, tmp_path: Path) -> None:
-    process = world.start()
-    asyncio.run(world.drivers.remove(world.pipeline))
+def test_delete_claim_removes_the_folder_with_the_pipeline(
+    fixture: LocalDriversFixture, tmp_path: Path
+) -> None:
+    process = fixture.start()
+    asyncio.run(fixture.drivers.remove(fixture.pipeline))
     assert not process.running
     assert not (tmp_path / "pipelines/lake").exists()

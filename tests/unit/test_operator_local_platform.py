@@ -1,4 +1,4 @@
-"""Processes in place of pods: states, crashes and pauses between starts, over a process that is a fake."""
+"""Brokers as local processes: states, crashes, back-off and ports, with a fake process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAUNCH = BrokerLaunch("one", {"a": "1"}, {"a": "1", "b": "2"})
 
 
 class FakeProcess:
-    """A broker's process that does as it is told."""
+    """A broker's process that a test starts and ends."""
 
     last: FakeProcess
 
@@ -58,16 +58,16 @@ def a_cluster(**spec: object) -> BrokerCluster:
     return cluster
 
 
-class World:
+class LocalPlatformFixture:
     def __init__(self, data: Path) -> None:
         self.now_ms = 1_000_000
         self.ready = False
         self.data = data
         self.port = free_port()
         self.cluster = a_cluster()
-        self.platform = self.again()
+        self.platform = self.new_platform()
 
-    def again(self) -> LocalPlatform:
+    def new_platform(self) -> LocalPlatform:
         platform = LocalPlatform(
             self.data, self.port, lambda: self.now_ms, SecretFiles(self.data / "secrets")
         )
@@ -98,27 +98,27 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalPlatformFixture:
     monkeypatch.setattr(local, "BrokerProcess", FakeProcess)
-    return World(tmp_path)
+    return LocalPlatformFixture(tmp_path)
 
 
-def test_a_broker_is_starting_until_it_answers(world: World) -> None:
-    world.start()
+def test_a_broker_is_starting_until_it_responds(fixture: LocalPlatformFixture) -> None:
+    fixture.start()
     assert FakeProcess.last.properties == {"zookeeper.connect": "zk:1", "a": "1", "b": "2"}
-    assert (world.observe().state, world.observe().ready) == ("Starting", False)
-    world.ready = True
-    instance = world.observe()
-    assert (instance.state, instance.ready, instance.ready_since_ms) == ("Running", True, world.now_ms)
+    assert (fixture.observe().state, fixture.observe().ready) == ("Starting", False)
+    fixture.ready = True
+    instance = fixture.observe()
+    assert (instance.state, instance.ready, instance.ready_since_ms) == ("Running", True, fixture.now_ms)
     assert (instance.config_hash, instance.settings) == ("one", {"a": "1"})
-    world.ready = False
-    assert world.observe().message == "the broker does not respond"
+    fixture.ready = False
+    assert fixture.observe().message == "the broker does not respond"
 
 
-def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
-    world.start_ready()
-    world.stop()
-    instance = world.observe()
+def test_a_requested_stop_of_a_broker_is_not_a_crash(fixture: LocalPlatformFixture) -> None:
+    fixture.start_ready()
+    fixture.stop()
+    instance = fixture.observe()
     assert instance.state == "Stopped"
     assert instance.stopped_by_us
     assert instance.crashes == 0
@@ -138,7 +138,7 @@ def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
         ("", ""),
     ],
 )
-def test_the_reason_of_an_exit_is_the_last_thing_above_info(log: str, words: str) -> None:
+def test_the_cause_of_an_exit_is_the_last_log_line_above_info(log: str, words: str) -> None:
     assert exit_message(log) == words
 
 
@@ -146,120 +146,127 @@ def test_the_reason_of_an_exit_is_the_last_thing_above_info(log: str, words: str
     ("code", "message"),
     [(-9, "was killed by signal 9"), (1, "ended with code 1: broker 0 cannot start: the folder is locked")],
 )
-def test_a_crash_says_how_it_ended(world: World, code: int, message: str) -> None:
-    world.start_ready()
+def test_a_crash_is_reported_with_exit_code_and_cause(
+    fixture: LocalPlatformFixture, code: int, message: str
+) -> None:
+    fixture.start_ready()
     FakeProcess.last.end(code)
-    instance = world.observe()
+    instance = fixture.observe()
     assert (instance.state, instance.message, instance.crashes) == ("Crashed", message, 1)
 
 
-def test_one_that_keeps_crashing_is_started_after_growing_pauses(world: World) -> None:
-    world.start()
+def test_a_crashing_broker_is_restarted_with_exponential_back_off(fixture: LocalPlatformFixture) -> None:
+    fixture.start()
     pauses = []
     for _ in range(8):
         FakeProcess.last.end(1)
-        world.observe()
-        crashed_at, crashed = world.now_ms, FakeProcess.last
+        fixture.observe()
+        crashed_at, crashed = fixture.now_ms, FakeProcess.last
         while FakeProcess.last is crashed:
-            world.now_ms += 500
-            world.start()
-        pauses.append(world.now_ms - crashed_at)
+            fixture.now_ms += 500
+            fixture.start()
+        pauses.append(fixture.now_ms - crashed_at)
     assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
 
 
-def test_a_new_revision_is_started_without_a_pause(world: World) -> None:
-    world.start()
+def test_a_new_revision_starts_without_back_off(fixture: LocalPlatformFixture) -> None:
+    fixture.start()
     for _ in range(3):
         FakeProcess.last.end(1)
-        world.observe()
-        world.now_ms += 60_000
-        world.start()
+        fixture.observe()
+        fixture.now_ms += 60_000
+        fixture.start()
     FakeProcess.last.end(1)
-    world.observe()
-    world.start(BrokerLaunch("two"))
+    fixture.observe()
+    fixture.start(BrokerLaunch("two"))
     assert FakeProcess.last.running
-    assert world.observe().crashes == 0
+    assert fixture.observe().crashes == 0
 
 
-def test_being_ready_for_a_while_forgets_the_crashes(world: World) -> None:
-    world.start_ready()
+def test_crashes_are_reset_after_being_ready_for_some_time(fixture: LocalPlatformFixture) -> None:
+    fixture.start_ready()
     FakeProcess.last.end(1)
-    world.observe()
-    world.now_ms += 1_000
-    world.start_ready()
-    assert world.observe().crashes == 1
-    world.now_ms += local.BACK_OFF_RESET_MS + 1
-    assert world.observe().crashes == 0
+    fixture.observe()
+    fixture.now_ms += 1_000
+    fixture.start_ready()
+    assert fixture.observe().crashes == 1
+    fixture.now_ms += local.BACK_OFF_RESET_MS + 1
+    assert fixture.observe().crashes == 0
 
 
-def test_a_port_that_is_taken_is_said(world: World) -> None:
+def test_a_port_in_use_is_reported(fixture: LocalPlatformFixture) -> None:
     with socket.socket() as taken:
-        taken.bind((local.HOST, world.port))
+        taken.bind((local.HOST, fixture.port))
         taken.listen()
-        with pytest.raises(StepFailed, match=f"port {world.port}, for broker 0, is in use"):
-            world.start()
-    world.start()
+        with pytest.raises(StepFailed, match=f"port {fixture.port}, for broker 0, is in use"):
+            fixture.start()
+    fixture.start()
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1"])
-def test_a_fixed_http_port_is_counted_up_by_broker(world: World, host: str) -> None:
+def test_a_fixed_http_port_is_increased_by_the_broker_id(fixture: LocalPlatformFixture, host: str) -> None:
     first = free_port()
     settings = {"ottla.http.port": str(first), "ottla.http.host": host}
-    world.cluster = a_cluster(replicas=3)
+    fixture.cluster = a_cluster(replicas=3)
     for broker in range(3):
         asyncio.run(
-            world.platform.start_broker(world.cluster, broker, BrokerLaunch("one", settings, settings))
+            fixture.platform.start_broker(fixture.cluster, broker, BrokerLaunch("one", settings, settings))
         )
         assert FakeProcess.last.properties["ottla.http.port"] == str(first + broker)
-    assert world.platform.http_addresses() == {n: f"127.0.0.1:{first + n}" for n in range(3)}
+    assert fixture.platform.http_addresses() == {n: f"127.0.0.1:{first + n}" for n in range(3)}
     FakeProcess.last.end(0)
-    assert sorted(world.platform.http_addresses()) == [0, 1]
-    world.platform = world.again()
-    asyncio.run(world.platform.start_broker(world.cluster, 1, None))
+    assert sorted(fixture.platform.http_addresses()) == [0, 1]
+    fixture.platform = fixture.new_platform()
+    asyncio.run(fixture.platform.start_broker(fixture.cluster, 1, None))
     assert FakeProcess.last.properties["ottla.http.port"] == str(first + 1), "counted once"
 
 
-def test_any_http_port_is_drawn_by_us_so_that_it_can_be_said(world: World) -> None:
+def test_an_http_port_of_zero_is_chosen_by_the_platform_and_reported(fixture: LocalPlatformFixture) -> None:
     settings = {"ottla.http.port": "0"}
-    world.start(BrokerLaunch("one", settings, settings))
+    fixture.start(BrokerLaunch("one", settings, settings))
     port = FakeProcess.last.properties["ottla.http.port"]
     assert int(port) > 0
-    assert world.platform.http_addresses() == {0: f"127.0.0.1:{port}"}
+    assert fixture.platform.http_addresses() == {0: f"127.0.0.1:{port}"}
 
 
-def test_an_http_port_that_is_a_listeners_is_refused_by_its_name(world: World) -> None:
-    world.cluster = a_cluster(replicas=3)
-    settings = {"ottla.http.port": str(world.port + 2)}
-    words = (
-        f"port {world.port + 2}, for the metrics of broker 0, is also the port of a listener of broker 2; .*"
-    )
-    assert re.match(words, world.platform.port_problem(world.cluster, 0, settings))
+def test_an_http_port_used_by_a_listener_is_rejected(fixture: LocalPlatformFixture) -> None:
+    fixture.cluster = a_cluster(replicas=3)
+    settings = {"ottla.http.port": str(fixture.port + 2)}
+    port = fixture.port + 2
+    words = f"port {port}, for the metrics of broker 0, is also the port of a listener of broker 2; .*"
+    assert re.match(words, fixture.platform.port_problem(fixture.cluster, 0, settings))
     with pytest.raises(StepFailed, match=words):
-        asyncio.run(world.platform.start_broker(world.cluster, 0, BrokerLaunch("one", settings, settings)))
-    high = world.platform.port_problem(world.cluster, 2, {"ottla.http.port": "65534"})
+        asyncio.run(
+            fixture.platform.start_broker(fixture.cluster, 0, BrokerLaunch("one", settings, settings))
+        )
+    high = fixture.platform.port_problem(fixture.cluster, 2, {"ottla.http.port": "65534"})
     assert high == "port 65536, for broker 2, is not a valid port; give another one with ottla.http.port"
 
 
-def test_after_a_restart_of_ours_a_broker_can_be_started_as_it_was(world: World) -> None:
-    world.start_ready()
-    world.platform = world.again()
-    instance = world.observe()
+def test_after_a_restart_of_the_operator_a_broker_starts_on_its_previous_revision(
+    fixture: LocalPlatformFixture,
+) -> None:
+    fixture.start_ready()
+    fixture.platform = fixture.new_platform()
+    instance = fixture.observe()
     assert (instance.state, instance.config_hash, instance.stopped_by_us) == ("Stopped", "one", False)
-    world.start(None)
+    fixture.start(None)
     assert FakeProcess.last.properties == {"zookeeper.connect": "zk:1", "a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize("delete", [True, False])
-def test_a_removed_broker_is_forgotten_and_its_volume_goes_if_so_told(world: World, delete: bool) -> None:
-    world.start_ready()
-    volume = world.data / "brokers" / "0" / "data"
+def test_a_removed_broker_loses_its_volume_only_with_delete_volume(
+    fixture: LocalPlatformFixture, delete: bool
+) -> None:
+    fixture.start_ready()
+    volume = fixture.data / "brokers" / "0" / "data"
     volume.mkdir()
     (volume / "log").write_text("x")
-    world.stop()
-    world.observe()
-    asyncio.run(world.platform.remove_broker(world.cluster, 0, delete_volume=delete))
+    fixture.stop()
+    fixture.observe()
+    asyncio.run(fixture.platform.remove_broker(fixture.cluster, 0, delete_volume=delete))
     assert volume.exists() is not delete
-    assert asyncio.run(world.platform.observe(world.cluster))[1] == {}
+    assert asyncio.run(fixture.platform.observe(fixture.cluster))[1] == {}
 
 
 # ---- secured clusters
@@ -272,53 +279,55 @@ def listener(name: str, kind: str, **more: object) -> dict[str, object]:
 LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
 
 
-def keep(world: World) -> Sequence[str]:
-    return asyncio.run(world.platform.ensure_children(world.cluster, LAUNCH, under_replicated=False))
+def ensure_children(fixture: LocalPlatformFixture) -> Sequence[str]:
+    return asyncio.run(fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False))
 
 
-def test_a_secured_broker_has_a_port_for_each_listener_and_one_for_us(world: World) -> None:
-    world.cluster = a_cluster(listeners=LISTENERS, authorization={"type": "simple"})
-    assert len(keep(world)) == 4
-    assert keep(world) == [], "what is there stays"
-    world.start_ready()
+def test_a_secured_broker_has_a_port_for_each_listener_and_an_inter_broker_port(
+    fixture: LocalPlatformFixture,
+) -> None:
+    fixture.cluster = a_cluster(listeners=LISTENERS, authorization={"type": "simple"})
+    assert len(ensure_children(fixture)) == 4
+    assert ensure_children(fixture) == [], "what is there stays"
+    fixture.start_ready()
     settings = FakeProcess.last.properties
     between, *clients = settings["listeners"].split(",")
-    assert clients == [f"WORDS://127.0.0.1:{world.port}", f"CERTS://127.0.0.1:{world.port + 100}"]
+    assert clients == [f"WORDS://127.0.0.1:{fixture.port}", f"CERTS://127.0.0.1:{fixture.port + 100}"]
     assert between.startswith("REPLICATION://127.0.0.1:")
     assert settings["inter.broker.listener.name"] == "REPLICATION"
     files = [value for name, value in settings.items() if name.endswith("store.location")]
     assert len(files) == 5
     assert all(Path(file).is_file() for file in files)
-    (address,) = world.platform.addresses(world.cluster, [0])
+    (address,) = fixture.platform.addresses(fixture.cluster, [0])
     assert between.endswith(f":{address[1]}")
-    assert world.platform.bootstrap(world.cluster) == f"127.0.0.1:{world.port}"
-    words, certs = world.platform.listeners(world.cluster)
-    assert (certs.name, certs.bootstrap_servers) == ("certs", f"127.0.0.1:{world.port + 100}")
+    assert fixture.platform.bootstrap(fixture.cluster) == f"127.0.0.1:{fixture.port}"
+    words, certs = fixture.platform.listeners(fixture.cluster)
+    assert (certs.name, certs.bootstrap_servers) == ("certs", f"127.0.0.1:{fixture.port + 100}")
     assert "BEGIN CERTIFICATE" in words.certificates[0]
-    assert world.platform.client_properties()["security.protocol"] == "SSL"
+    assert fixture.platform.client_properties()["security.protocol"] == "SSL"
 
 
-def test_a_secured_broker_comes_back_with_the_listeners_that_it_had(world: World) -> None:
-    world.cluster = a_cluster(listeners=LISTENERS)
-    keep(world)
-    world.start_ready()
+def test_a_secured_broker_restarts_with_its_previous_listeners(fixture: LocalPlatformFixture) -> None:
+    fixture.cluster = a_cluster(listeners=LISTENERS)
+    ensure_children(fixture)
+    fixture.start_ready()
     FakeProcess.last.end(1)
-    world.observe()
-    world.now_ms += 60_000
-    world.cluster = a_cluster(listeners=LISTENERS[:1])
-    world.start(None)
+    fixture.observe()
+    fixture.now_ms += 60_000
+    fixture.cluster = a_cluster(listeners=LISTENERS[:1])
+    fixture.start(None)
     assert "CERTS://" in FakeProcess.last.properties["listeners"]
-    world.stop()
-    world.observe()
-    world.start()
+    fixture.stop()
+    fixture.observe()
+    fixture.start()
     assert "CERTS://" not in FakeProcess.last.properties["listeners"]
 
 
-def test_a_port_of_a_listener_is_nothing_to_restart_for(world: World) -> None:
+def test_a_changed_listener_port_needs_no_restart(fixture: LocalPlatformFixture) -> None:
     def traits(*listeners: dict[str, object]) -> Mapping[str, str]:
-        return world.platform.traits(a_cluster(listeners=list(listeners)))
+        return fixture.platform.traits(a_cluster(listeners=list(listeners)))
 
     same = traits(listener("certs", "tls", port=1, type="nodeport"))
     assert same == traits(listener("certs", "tls"))
     assert same != traits(listener("certs", "scram-sha-512"))
-    assert world.platform.traits(a_cluster()) == {}
+    assert fixture.platform.traits(a_cluster()) == {}

@@ -1,4 +1,4 @@
-"""Pipeline resources: when a driver is started and stopped, and what is told of it."""
+"""Pipeline resources: when a driver is started and stopped, and their conditions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_cluster import World
+from operator_simulation import OperatorSimulation
 
 from ottla_operator.conditions import Finding, parse_iso_time
 from ottla_operator.planning.observed import BatchProgress, DriverInstance, JobProgress
@@ -60,8 +60,8 @@ RUNS = DriverInstance("Running", "driver-0", "mine", progress=WORKS)
 START = (StartDriver("flights"),)
 AGAIN = (StopDriver("flights", "its configuration or image has changed", again=True),)
 
-# What is seen of the driver ("mine": it runs what it should), and what then is done and told:
-# steps, Ready, Running, CaughtUp, Failing.
+# The observed driver ("mine": it runs the target revision), and the expected steps and conditions: Ready,
+# Running, CaughtUp, Failing.
 TABLE = [
     ("none", DriverInstance(), START, "Starting", "False", "Unknown", "False"),
     ("comes up", DriverInstance("Starting", revision="mine"), (), "Starting", "False", "Unknown", "False"),
@@ -122,7 +122,7 @@ TABLE = [
     [row[1:] for row in TABLE],
     ids=[row[0] for row in TABLE],
 )
-def test_what_is_done_and_told(
+def test_each_driver_state_has_its_steps_and_conditions(
     driver: DriverInstance, steps: Any, ready: str, running: str, caught_up: str, failing: str
 ) -> None:
     pipeline = a_pipeline()
@@ -136,7 +136,7 @@ def test_what_is_done_and_told(
     assert (of_type(plan.findings, "Ready")[0] == "True") == (ready == "Running")
 
 
-def test_a_suspended_one_is_stopped_and_then_ready() -> None:
+def test_a_suspended_pipeline_is_stopped_and_then_ready() -> None:
     suspended = a_pipeline(suspend=True)
     stopping = plan_pipeline(suspended, RUNS, VIEW, {}, NOW_MS)
     assert stopping.steps == (StopDriver("flights", "Suspended"),)
@@ -147,7 +147,7 @@ def test_a_suspended_one_is_stopped_and_then_ready() -> None:
     assert of_type(down.findings, "Running") == ("False", "Suspended")
 
 
-def test_suspending_is_no_new_revision_and_all_else_is() -> None:
+def test_every_field_but_suspend_is_part_of_the_revision() -> None:
     before = revision_of(a_pipeline())
     assert plan_pipeline(
         a_pipeline(suspend=True), replace(RUNS, revision=before), VIEW, {}, NOW_MS
@@ -165,7 +165,7 @@ def test_suspending_is_no_new_revision_and_all_else_is() -> None:
     assert traits.revision not in revisions
 
 
-def test_it_waits_for_the_brokers_but_is_not_stopped_without_them() -> None:
+def test_a_driver_waits_for_brokers_to_start_and_keeps_running_without_them() -> None:
     away = replace(VIEW, usable=False)
     waiting = plan_pipeline(a_pipeline(), DriverInstance(), away, {}, NOW_MS)
     assert (waiting.steps, of_type(waiting.findings, "Ready")) == ((), ("False", "ClusterNotReady"))
@@ -173,14 +173,14 @@ def test_it_waits_for_the_brokers_but_is_not_stopped_without_them() -> None:
     assert of_type(plan_pipeline(a_pipeline(), running, away, {}, NOW_MS).findings, "Ready")[0] == "True"
 
 
-def test_without_its_cluster_it_is_stopped() -> None:
+def test_a_pipeline_without_its_cluster_is_stopped() -> None:
     plan = plan_pipeline(a_pipeline(), RUNS, ClusterView(None, "is gone"), {}, NOW_MS)
     assert plan.steps == (StopDriver("flights", "ClusterNotFound"),)
     plan = plan_pipeline(a_pipeline(), DriverInstance(), ClusterView(None, "is gone"), {}, NOW_MS)
     assert of_type(plan.findings, "Ready") == ("False", "ClusterNotFound")
 
 
-def test_an_invalid_configuration_is_told_with_the_fields_path() -> None:
+def test_an_invalid_configuration_is_reported_with_the_path_of_the_field() -> None:
     message = (
         "ended with code 2: lake: /etc/ottla/pipeline.yaml: source.topics: must be a list\n"
         "lake: /etc/ottla/pipeline.yaml: checkpoint: is missing"
@@ -200,7 +200,7 @@ def test_an_invalid_configuration_is_told_with_the_fields_path() -> None:
     assert of_type(plan.findings, "Failing") == ("True", "CannotBegin")
 
 
-def test_a_job_that_came_to_its_end_stays_down_until_the_spec_changes() -> None:
+def test_a_completed_job_starts_again_only_when_the_spec_changes() -> None:
     pipeline = a_pipeline()
     ended = DriverInstance("Crashed", revision=revision_of(pipeline), backing_off=True, exit_code=0)
     plan = plan_pipeline(pipeline, ended, VIEW, {}, NOW_MS)
@@ -212,7 +212,7 @@ def test_a_job_that_came_to_its_end_stays_down_until_the_spec_changes() -> None:
     assert plan_pipeline(changed, DriverInstance(), VIEW, {}, NOW_MS).steps == START
 
 
-def test_a_deletion_waits_for_the_driver_but_not_for_ever() -> None:
+def test_a_deletion_waits_for_the_driver_until_its_deadline() -> None:
     leaving = a_pipeline(metadata={"deletionTimestamp": "2026-01-02T03:04:00Z"})
     plan = plan_pipeline(leaving, RUNS, VIEW, {}, NOW_MS)
     assert (plan.deletion_complete, plan.steps) == (False, (StopDriver("flights", "Deleting"),))
@@ -224,7 +224,7 @@ def test_a_deletion_waits_for_the_driver_but_not_for_ever() -> None:
     ).deletion_complete
 
 
-def test_the_status_is_not_written_for_each_batch() -> None:
+def test_the_status_is_written_at_most_every_five_seconds() -> None:
     pipeline = a_pipeline()
     running = replace(RUNS, revision=revision_of(pipeline))
     told = plan_pipeline(pipeline, running, VIEW, {}, NOW_MS).status
@@ -252,7 +252,7 @@ def path_of(secret: str, entry: str) -> str:
     return f"/secrets/{secret}/{entry}"
 
 
-def test_brokers_name_and_checkpoint_are_filled_in_and_the_rest_goes_through() -> None:
+def test_the_configuration_is_completed_with_brokers_name_and_checkpoint() -> None:
     launch = DriverLaunch("r", "host:9092")
     config = complete_config(
         a_pipeline(config={"a": {"b": [1]}, "spark": {"settings": {"x": "1", "y": "2"}}}),
@@ -277,7 +277,7 @@ def test_brokers_name_and_checkpoint_are_filled_in_and_the_rest_goes_through() -
     assert (own["name"], own["checkpoint"]) == ("mine", "s3a://b/c")
 
 
-def test_a_login_is_filled_in_by_files() -> None:
+def test_credentials_are_completed_as_paths_of_files() -> None:
     def kafka(login: Login) -> dict[str, Any]:
         launch = DriverLaunch("r", "host:9092", login)
         found: dict[str, Any] = complete_config(a_pipeline(), launch, checkpoint=None, path_of=path_of)[
@@ -312,18 +312,18 @@ def test_a_login_is_filled_in_by_files() -> None:
         ({"job": "No Job"}, "spec.job"),
     ],
 )
-def test_what_the_resource_itself_refuses(spec: dict[str, Any], path: str) -> None:
+def test_an_invalid_pipeline_is_rejected_with_the_path_of_the_field(spec: dict[str, Any], path: str) -> None:
     _, problems = parse_resource("Pipeline", {"name": "flights"}, {**SPEC, **spec})
     assert [problem.path for problem in problems] == [path]
 
 
-def test_a_heap_leaves_room_for_python() -> None:
+def test_the_java_heap_leaves_memory_for_python() -> None:
     assert heap_mib(1 << 30) == 563
     assert heap_mib(4 << 30) == 2252
     assert heap_mib(100 << 20) == 512
 
 
-def test_what_a_driver_tells_is_taken_with_care() -> None:
+def test_a_status_response_with_invalid_fields_is_parsed_without_errors() -> None:
     batch = {"id": 1, "records": 2, "durationMs": 3, "endedAt": "t", "more": 1}
     told = {
         "applicationId": "a",
@@ -339,57 +339,59 @@ def test_what_a_driver_tells_is_taken_with_care() -> None:
     assert progress_of([1]) is None
 
 
-# ---- over a cluster in memory
+# ---- over a simulated cluster
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.brokers(1)
-    world.apply("Pipeline", "flights", SPEC)
-    world.settle()
-    return world
+def sim() -> OperatorSimulation:
+    sim = OperatorSimulation()
+    sim.apply_cluster(1)
+    sim.apply("Pipeline", "flights", SPEC)
+    sim.reconcile_until_ready()
+    return sim
 
 
-def test_it_runs_once_the_brokers_do_and_is_upgraded_suspended_and_resumed(world: World) -> None:
-    drivers = world.drivers
+def test_a_pipeline_is_started_upgraded_suspended_and_resumed(
+    sim: OperatorSimulation,
+) -> None:
+    drivers = sim.drivers
     first = drivers.launches["Pipeline/flights"]
     assert first.bootstrap == "host:9092"
     assert drivers.log == [f"start {first.revision}"]
-    world.apply("Pipeline", "flights", {**SPEC, "config": {}})
-    world.settle()
+    sim.apply("Pipeline", "flights", {**SPEC, "config": {}})
+    sim.reconcile_until_ready()
     second = drivers.launches["Pipeline/flights"]
-    assert drivers.log[1:] == ["stop to start again", f"start {second.revision}"]
-    drivers.lingers = True
-    world.apply("Pipeline", "flights", {**SPEC, "config": {}, "suspend": True})
+    assert drivers.log[1:] == ["stop to restart", f"start {second.revision}"]
+    drivers.stops_slowly = True
+    sim.apply("Pipeline", "flights", {**SPEC, "config": {}, "suspend": True})
     for _ in range(3):
-        world.step()
+        sim.reconcile()
     assert drivers.log[3:] == ["stop"]
     del drivers.running["Pipeline/flights"]
-    world.settle()
-    world.apply("Pipeline", "flights", {**SPEC, "config": {}})
-    world.settle()
+    sim.reconcile_until_ready()
+    sim.apply("Pipeline", "flights", {**SPEC, "config": {}})
+    sim.reconcile_until_ready()
     assert drivers.log[4:] == [f"start {second.revision}"]
 
 
-def test_a_new_image_is_an_upgrade(world: World) -> None:
-    world.drivers.image = "two"
-    world.settle()
-    world.step()
-    assert world.drivers.log[1] == "stop to start again"
+def test_a_new_image_is_an_upgrade(sim: OperatorSimulation) -> None:
+    sim.drivers.image = "two"
+    sim.reconcile_until_ready()
+    sim.reconcile()
+    assert sim.drivers.log[1] == "stop to restart"
 
 
-def test_it_goes_with_its_driver_stopped_and_without_a_cluster_too(world: World) -> None:
-    world.store.delete("BrokerCluster/demo")
-    world.store.delete("Pipeline/flights")
+def test_a_deleted_pipeline_stops_its_driver_also_without_a_cluster(sim: OperatorSimulation) -> None:
+    sim.store.delete("BrokerCluster/demo")
+    sim.store.delete("Pipeline/flights")
     for _ in range(40):
-        world.step()
-    assert world.drivers.log[1:] == ["stop", "remove"]
-    assert not world.store.kept
+        sim.reconcile()
+    assert sim.drivers.log[1:] == ["stop", "remove"]
+    assert not sim.store.stored
 
 
-def test_a_paused_one_is_left_alone(world: World) -> None:
-    world.apply("Pipeline", "flights", {**SPEC, "suspend": True}, pause_reconciliation="true")
+def test_a_paused_pipeline_is_not_changed(sim: OperatorSimulation) -> None:
+    sim.apply("Pipeline", "flights", {**SPEC, "suspend": True}, pause_reconciliation="true")
     for _ in range(3):
-        world.step()
-    assert len(world.drivers.log) == 1
+        sim.reconcile()
+    assert len(sim.drivers.log) == 1

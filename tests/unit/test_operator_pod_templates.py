@@ -1,4 +1,4 @@
-"""Templates of pods: what they may say, and that all else is refused by the name of its field."""
+"""Pod templates: supported fields are accepted, and all others are rejected by name."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def of_pipeline(**spec: Any) -> list[str]:
         {"containers": [{"name": "exporter", "image": "exporter:1", "ports": [{"containerPort": 9999}]}]},
     ],
 )
-def test_what_users_need_is_allowed(spec: dict[str, Any]) -> None:
+def test_supported_fields_of_pod_templates_are_accepted(spec: dict[str, Any]) -> None:
     metadata = {
         "labels": {"team": "data", "app.kubernetes.io/version": "7"},
         "annotations": {"sidecar.istio.io/inject": "false", RESTARTED_ANNOTATION: "2026-11-24T01:00:00Z"},
@@ -132,7 +132,7 @@ def test_what_users_need_is_allowed(spec: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_could_give_a_pod_more_rights_is_refused_by_name(spec: dict[str, Any], path: str) -> None:
+def test_fields_that_grant_permissions_are_rejected_by_name(spec: dict[str, Any], path: str) -> None:
     found = refused({"spec": spec})
     assert found
     assert found[0].startswith(f"spec.template.pod.spec.{path}: "), found
@@ -141,7 +141,7 @@ def test_what_could_give_a_pod_more_rights_is_refused_by_name(spec: dict[str, An
 @pytest.mark.parametrize(
     "path", ["/", "/etc", "/etc/ottla", "/etc/ottla/x", "/opt/ottla/lib", "/var", "/tmp/x", "/a/../b", "x"]
 )
-def test_nothing_is_mounted_over_the_operators_own_paths(path: str) -> None:
+def test_mounts_over_the_operators_paths_are_rejected(path: str) -> None:
     mounts = [{"name": "extra", "mountPath": path}]
     spec = {"volumes": [VOLUME], "containers": [{"name": "broker", "volumeMounts": mounts}]}
     (found,) = refused({"spec": spec})
@@ -157,7 +157,7 @@ def test_nothing_is_mounted_over_the_operators_own_paths(path: str) -> None:
         ("annotations", "container.apparmor.security.beta.kubernetes.io/broker"),
     ],
 )
-def test_labels_that_policies_select_by_are_refused(kind: str, name: str) -> None:
+def test_labels_of_selectors_are_rejected(kind: str, name: str) -> None:
     (found,) = refused({"metadata": {kind: {name: "zookeeper"}}})
     assert found.startswith(f"spec.template.pod.metadata.{kind}[{name}]: ")
 
@@ -169,7 +169,7 @@ def test_a_disruption_budget_selects_no_other_pods() -> None:
 
 
 @pytest.mark.parametrize("part", ["driver", "executor"])
-def test_templates_of_pipelines_are_as_strict(part: str) -> None:
+def test_pod_templates_of_pipelines_are_validated_alike(part: str) -> None:
     pod = {"spec": {"serviceAccountName": "admin", "volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
     found = of_pipeline(**{part: {"template": {"pod": pod}}})
     path = f"spec.{part}.template.pod.spec"
@@ -190,14 +190,14 @@ def test_templates_of_pipelines_are_as_strict(part: str) -> None:
         "spark.master",
     ],
 )
-def test_spark_settings_of_other_pods_are_refused(name: str) -> None:
+def test_spark_settings_about_pods_are_rejected(name: str) -> None:
     (found,) = of_pipeline(config={"spark": {"settings": {name: "x"}}})
     assert found.startswith(f"spec.config.spark.settings[{name}]: ")
     own = {"spark.sql.shuffle.partitions": "4", "spark.kubernetes.allocation.batch.size": "2"}
     assert not of_pipeline(config={"spark": {"settings": own}})
 
 
-def test_the_api_server_checks_types_and_leaves_it_to_the_operator_to_name_unknown_fields() -> None:
+def test_the_crd_checks_types_and_preserves_unknown_fields() -> None:
     (version,) = build_crd("BrokerCluster")["spec"]["versions"]
     pod = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["template"]["properties"][
         "pod"

@@ -1,4 +1,4 @@
-"""Reassignments: they keep what must be kept, move little, and leave the load even."""
+"""Reassignments keep replication factors and racks, move few replicas, and balance the load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def moves(before: Assignment, after: Assignment) -> int:
 
 
 def least_moves(before: Assignment, brokers: Sequence[int]) -> int:
-    """How many replicas must move for the loads to differ by at most one, and gone brokers to be empty."""
+    """The fewest moves after which loads differ by at most one and removed brokers are empty."""
     counts = load(before, brokers)
     total = sum(len(replicas) for replicas in before.values())
     share, extra = divmod(total, len(brokers))
@@ -55,7 +55,7 @@ def assignments(draw: st.DrawFn, size_max: int = 7) -> tuple[int, Assignment]:
 
 @settings(max_examples=200, deadline=None)
 @given(assignments(), st.integers(0, 3))
-def test_balance_is_even_keeps_factors_and_moves_no_more_than_it_must(
+def test_balance_is_even_with_the_fewest_moves_and_keeps_replication_factors(
     start: tuple[int, Assignment], added: int
 ) -> None:
     size, before = start
@@ -81,7 +81,7 @@ def test_balance_is_stable(start: tuple[int, Assignment], added: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(assignments(), st.integers(1, 2), st.integers(1, 5))
-def test_balance_in_batches_comes_to_an_end(start: tuple[int, Assignment], added: int, limit: int) -> None:
+def test_balance_in_batches_terminates(start: tuple[int, Assignment], added: int, limit: int) -> None:
     size, assignment = start
     brokers = dict.fromkeys(range(size + added))
     for _ in range(200):
@@ -95,7 +95,7 @@ def test_balance_in_batches_comes_to_an_end(start: tuple[int, Assignment], added
 
 @settings(max_examples=100, deadline=None)
 @given(assignments(), st.lists(st.sampled_from(["x", "y", "z"]), min_size=10, max_size=10), st.integers(0, 3))
-def test_balance_never_takes_a_partition_out_of_a_rack(
+def test_balance_never_reduces_the_racks_of_a_partition(
     start: tuple[int, Assignment], names: list[str], added: int
 ) -> None:
     size, before = start
@@ -109,7 +109,7 @@ def test_balance_never_takes_a_partition_out_of_a_rack(
 
 @settings(max_examples=100, deadline=None)
 @given(assignments(), st.integers(1, 6))
-def test_a_drain_moves_just_what_is_on_the_leaving_brokers(start: tuple[int, Assignment], left: int) -> None:
+def test_a_drain_moves_only_replicas_on_the_leaving_brokers(start: tuple[int, Assignment], left: int) -> None:
     size, before = start
     staying = list(range(min(left, size)))
     widest = max(len(replicas) for replicas in before.values())
@@ -142,7 +142,7 @@ def test_a_new_broker_gets_a_share_of_every_topic() -> None:
     assert shares == {"a": 3, "b": 3, "c": 3}
 
 
-def test_a_closed_broker_keeps_what_it_has_and_gets_nothing() -> None:
+def test_a_closed_broker_keeps_its_replicas_and_gets_no_new_ones() -> None:
     before: Assignment = {("t", 0): (0, 1), ("t", 1): (0, 3)}
     after = applied(before, drain(before, {1: None, 2: None, 4: None, 3: None}, closed={3, 4}))
     assert after == {("t", 0): (2, 1), ("t", 1): (1, 3)} or after == {("t", 0): (2, 1), ("t", 1): (2, 3)}
@@ -159,20 +159,20 @@ def partition(number: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> P
     return PartitionState("t", number, isr[0], replicas, isr)
 
 
-def test_a_smaller_factor_drops_what_is_out_of_sync_first_and_keeps_the_leader() -> None:
+def test_a_smaller_factor_removes_replicas_out_of_sync_first_and_keeps_the_leader() -> None:
     state = partition(0, (0, 1, 2), (0, 2))
     changes = change_factor([state], 2, {state.key: state.replicas}, dict.fromkeys(range(3)))
     assert changes == {("t", 0): (0, 2)}
 
 
-def test_a_larger_factor_adds_on_the_least_loaded_brokers() -> None:
+def test_a_larger_factor_adds_replicas_on_the_least_loaded_brokers() -> None:
     state = partition(0, (0, 1), (0, 1))
     assignment: Assignment = {state.key: state.replicas, ("u", 0): (2, 0)}
     changes = change_factor([state], 3, assignment, dict.fromkeys(range(4)))
     assert changes == {("t", 0): (0, 1, 3)}
 
 
-def test_a_factor_beyond_the_brokers_is_refused() -> None:
+def test_a_factor_above_the_number_of_brokers_is_rejected() -> None:
     state = partition(0, (0, 1), (0, 1))
     with pytest.raises(Unplaceable, match="t-0 needs 3 replicas"):
         change_factor([state], 3, {state.key: state.replicas}, dict.fromkeys(range(2)))

@@ -1,11 +1,11 @@
-"""Which broker may come back empty: by table, by property, and from the loss to Ready."""
+"""Replacement of volumes: the decisions by table and by property, and whole replacements."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cluster import World
+from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
@@ -208,7 +208,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
         ),
     ],
 )
-def test_who_is_replaced_and_who_waits(
+def test_volumes_are_replaced_or_wait_by_these_rules(
     observed: Observed, going: list[int], waiting: dict[int, str], blocked: bool
 ) -> None:
     plan = plan_replacement(observed, range(3), POLICY)
@@ -217,7 +217,7 @@ def test_who_is_replaced_and_who_waits(
     assert bool(plan.blocked) == blocked
 
 
-def test_one_in_service_waits_for_a_roll_and_one_that_is_dead_does_not() -> None:
+def test_only_a_broker_in_service_waits_for_a_roll() -> None:
     observed = observe(broker(0), broker(1), broker(2, "Requested"), topics=(FULL,))
     assert plan_replacement(observed, range(3), POLICY, bouncing=[0]).waiting == {
         2: "broker 0, which is down"
@@ -240,7 +240,7 @@ STATES: list[BrokerRunState] = ["Running", "Running", "Running", "Crashed", "Sta
     ),
     st.lists(st.integers(0, 2_000_000), min_size=6, max_size=6),
 )
-def test_no_step_loses_what_could_be_kept(
+def test_no_step_removes_the_last_replica_in_sync(
     size: int,
     losses: list[VolumeLossKind | None],
     states: list[BrokerRunState],
@@ -275,64 +275,64 @@ def test_no_step_loses_what_could_be_kept(
             assert len(left) >= state.min_isr
 
 
-def status_of(world: World) -> BrokerClusterStatus:
-    status = world.status()
+def status_of(sim: OperatorSimulation) -> BrokerClusterStatus:
+    status = sim.status()
     assert isinstance(status, BrokerClusterStatus)
     return status
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.brokers(3)
-    world.topic("orders", config={"min.insync.replicas": 2})
-    world.settle()
-    world.step(60_000)
-    return world
+def sim() -> OperatorSimulation:
+    sim = OperatorSimulation()
+    sim.apply_cluster(3)
+    sim.apply_topic("orders", config={"min.insync.replicas": 2})
+    sim.reconcile_until_ready()
+    sim.reconcile(60_000)
+    return sim
 
 
-def all_in_sync(world: World) -> bool:
-    return all(len(p.isr) == 3 for p in world.cluster.topics["orders"].partitions)
+def all_in_sync(sim: OperatorSimulation) -> bool:
+    return all(len(p.isr) == 3 for p in sim.cluster.topics["orders"].partitions)
 
 
 @pytest.mark.parametrize("kind", ["Requested", "Gone", "Forced"])
-def test_a_broker_comes_back_empty_and_catches_up(world: World, kind: VolumeLossKind) -> None:
+def test_a_replaced_broker_starts_empty_and_catches_up(sim: OperatorSimulation, kind: VolumeLossKind) -> None:
     if kind == "Gone":
-        world.cluster.crash(1)
-    world.cluster.losses[1] = VolumeLoss(kind, "why")
-    world.step()
-    assert world.condition("BrokerCluster/demo")[:2] == ("False", "ReplacingBroker")
-    world.settle()
-    world.until(lambda: all_in_sync(world))
-    assert world.cluster.log.count("replace 1") == 1
-    assert world.cluster.max_down == 1
-    assert not world.cluster.violations
+        sim.cluster.crash(1)
+    sim.cluster.losses[1] = VolumeLoss(kind, "why")
+    sim.reconcile()
+    assert sim.condition("BrokerCluster/demo")[:2] == ("False", "ReplacingBroker")
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: all_in_sync(sim))
+    assert sim.cluster.log.count("replace 1") == 1
+    assert sim.cluster.max_unavailable == 1
+    assert not sim.cluster.violations
 
 
-def test_what_a_partition_would_lose_is_said_and_waited_for(world: World) -> None:
-    world.cluster.create_topic("alone", 1, 1, assignment={0: [2]})
-    world.cluster.losses[2] = VolumeLoss("Requested", "why")
-    world.step()
-    world.step()
-    status, reason, message = world.condition("BrokerCluster/demo")
+def test_a_replacement_that_would_lose_records_waits_for_an_administrator(sim: OperatorSimulation) -> None:
+    sim.cluster.create_topic("alone", 1, 1, assignment={0: [2]})
+    sim.cluster.losses[2] = VolumeLoss("Requested", "why")
+    sim.reconcile()
+    sim.reconcile()
+    status, reason, message = sim.condition("BrokerCluster/demo")
     assert (status, reason) == ("False", "VolumeLost")
     assert "alone-0 would be lost" in message
-    assert "alone-0 would be lost" in status_of(world).brokers[2].waiting_for
-    assert "replace 2" not in world.cluster.log
-    world.cluster.losses[2] = VolumeLoss("Forced", "why")
-    world.settle()
-    assert world.cluster.log.count("replace 2") == 1
+    assert "alone-0 would be lost" in status_of(sim).brokers[2].waiting_for
+    assert "replace 2" not in sim.cluster.log
+    sim.cluster.losses[2] = VolumeLoss("Forced", "why")
+    sim.reconcile_until_ready()
+    assert sim.cluster.log.count("replace 2") == 1
 
 
-def test_all_brokers_are_replaced_one_after_the_other(world: World) -> None:
+def test_all_brokers_are_replaced_one_at_a_time(sim: OperatorSimulation) -> None:
     for number in range(3):
-        world.cluster.losses[number] = VolumeLoss("Requested", "why")
-    world.settle()
-    world.until(lambda: all_in_sync(world))
-    assert sorted(line for line in world.cluster.log if line.startswith("replace")) == [
+        sim.cluster.losses[number] = VolumeLoss("Requested", "why")
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: all_in_sync(sim))
+    assert sorted(line for line in sim.cluster.log if line.startswith("replace")) == [
         "replace 0",
         "replace 1",
         "replace 2",
     ]
-    assert world.cluster.max_down == 1
-    assert not world.cluster.violations
+    assert sim.cluster.max_unavailable == 1
+    assert not sim.cluster.violations

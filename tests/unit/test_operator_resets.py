@@ -1,11 +1,11 @@
-"""Resets of a group's offsets: which offsets are chosen, when they are committed, and that it is once."""
+"""Resets of a group's offsets: the target offsets, their record in the status, and the commit."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from operator_cluster import World
+from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.groups import plan_reset, query_of, targets
 from ottla_operator.planning.observed import GroupQuery, GroupState, Positions
@@ -52,19 +52,21 @@ def a_state(state: str = "Empty", **more: Any) -> GroupState:
         ("shiftBy", 200, {("t", 0): 100}),
     ],
 )
-def test_the_nearest_offset_that_exists_is_chosen(to: Any, value: int | None, chosen: dict[Any, int]) -> None:
+def test_an_offset_out_of_range_becomes_the_nearest_in_range(
+    to: Any, value: int | None, chosen: dict[Any, int]
+) -> None:
     reset = OffsetReset(request_id="1", topics=["t"], to=to, value=value)
     assert targets(reset, a_state()) == chosen
 
 
-def test_offsets_are_written_down_before_they_are_committed() -> None:
+def test_target_offsets_are_recorded_in_the_status_before_they_are_committed() -> None:
     first = plan_reset(a_group({"to": "shiftBy", "value": -20}), a_state(), NOW_MS)
     assert first.steps == ()
     assert first.last is not None
     assert (first.last.phase, first.last.before, first.last.after) == ("Pending", {"t-0": 60}, {"t-0": 40})
 
 
-def test_what_was_written_down_is_committed_whatever_the_offsets_are_by_now() -> None:
+def test_the_recorded_offsets_are_committed_even_if_offsets_have_changed() -> None:
     last = {"requestId": "1", "phase": "Pending", "before": {"t-0": 60}, "after": {"t-0": 40}}
     group = a_group({"to": "shiftBy", "value": -20}, last)
     plan = plan_reset(group, a_state(offsets={("t", 0): 40}), NOW_MS)
@@ -74,20 +76,20 @@ def test_what_was_written_down_is_committed_whatever_the_offsets_are_by_now() ->
 
 
 @pytest.mark.parametrize("phase", ["Done", "Failed", "DryRun"])
-def test_a_request_is_served_once(phase: str) -> None:
+def test_a_reset_is_done_once_per_request_id(phase: str) -> None:
     group = a_group({"to": "earliest"}, {"requestId": "1", "phase": phase, "after": {"t-0": 10}})
     assert plan_reset(group, a_state(), NOW_MS).steps == ()
     assert query_of(group) == GroupQuery()
 
 
-def test_another_request_is_another_reset() -> None:
+def test_a_new_request_id_is_a_new_reset() -> None:
     group = a_group({"to": "earliest", "requestId": "2"}, {"requestId": "1", "phase": "Done"})
     plan = plan_reset(group, a_state(), NOW_MS)
     assert plan.last is not None
     assert (plan.last.request_id, plan.last.phase) == ("2", "Pending")
 
 
-def test_a_group_at_work_is_waited_for() -> None:
+def test_a_reset_waits_for_the_members_of_the_group_to_leave() -> None:
     last = {"requestId": "1", "phase": "Pending", "after": {"t-0": 40}}
     plan = plan_reset(a_group({"to": "earliest"}, last), a_state("Stable"), NOW_MS)
     assert plan.steps == ()
@@ -96,13 +98,13 @@ def test_a_group_at_work_is_waited_for() -> None:
     assert plan.last.after == {}, "they are chosen anew once the members have left"
 
 
-def test_a_group_at_work_fails_the_request_that_says_so() -> None:
+def test_when_active_fail_fails_the_reset_of_an_active_group() -> None:
     plan = plan_reset(a_group({"to": "earliest", "whenActive": "Fail"}), a_state("Stable"), NOW_MS)
     assert plan.last is not None
     assert (plan.last.phase, plan.last.message) == ("Failed", "the group has 2 members")
 
 
-def test_a_group_at_work_is_rewound_when_the_request_says_so() -> None:
+def test_when_active_live_resets_an_active_group() -> None:
     reset = {"to": "shiftBy", "value": -20, "whenActive": "Live"}
     first = plan_reset(a_group(reset), a_state("Stable"), NOW_MS)
     assert first.steps == ()
@@ -113,7 +115,7 @@ def test_a_group_at_work_is_rewound_when_the_request_says_so() -> None:
     assert then.last_when_done.phase == "Done"
 
 
-def test_a_dry_run_says_what_would_be_done_also_while_the_group_works() -> None:
+def test_a_dry_run_reports_the_offsets_also_of_an_active_group() -> None:
     plan = plan_reset(a_group({"to": "latest", "dryRun": True}), a_state("Stable"), NOW_MS)
     assert plan.steps == ()
     assert plan.last is not None
@@ -126,31 +128,31 @@ def test_a_topic_that_does_not_exist_fails_the_request() -> None:
     assert plan.last.message == "topic nope does not exist"
 
 
-def test_nothing_is_done_while_offsets_cannot_be_read() -> None:
+def test_a_reset_waits_until_offsets_can_be_read() -> None:
     plan = plan_reset(a_group({"to": "latest"}), a_state(positions=None), NOW_MS)
     assert (plan.steps, plan.last) == ((), None)
     assert [finding.reason for finding in plan.findings] == ["NotObserved"]
 
 
-def test_only_a_time_is_asked_for_by_its_time() -> None:
+def test_only_a_reset_to_a_timestamp_queries_offsets_by_time() -> None:
     assert query_of(a_group({"to": "timestamp", "value": 7})) == GroupQuery(("t",), 7)
     assert query_of(a_group({"to": "offset", "value": 7})) == GroupQuery(("t",), None)
     assert query_of(a_group(None)) == GroupQuery()
 
 
-def test_a_reset_from_the_spec_to_the_coordinator() -> None:
-    world = World()
-    world.brokers()
-    world.settle()
-    world.cluster.groups["readers"] = a_state()
+def test_a_reset_is_planned_recorded_and_committed() -> None:
+    sim = OperatorSimulation()
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    sim.cluster.groups["readers"] = a_state()
     spec = {
         "clusterRef": {"name": "demo"},
         "offsetReset": {"requestId": "1", "topics": ["t"], "to": "earliest"},
     }
-    world.apply("ConsumerGroup", "readers", spec)
+    sim.apply("ConsumerGroup", "readers", spec)
     for _ in range(4):
-        world.step()
-    assert world.condition("ConsumerGroup/readers", "OffsetsReset")[:2] == ("True", "Done")
-    assert world.cluster.groups["readers"].offsets == {("t", 0): 10, ("t", 1): 0, ("other", 0): 5}
-    committed = [line for line in world.cluster.log if "reset the offsets" in line]
+        sim.reconcile()
+    assert sim.condition("ConsumerGroup/readers", "OffsetsReset")[:2] == ("True", "Done")
+    assert sim.cluster.groups["readers"].offsets == {("t", 0): 10, ("t", 1): 0, ("other", 0): 5}
+    committed = [line for line in sim.cluster.log if "reset the offsets" in line]
     assert len(committed) == 1

@@ -1,4 +1,4 @@
-"""Resources as people write them: what is accepted, and what an error says and where."""
+"""Validation of resources and files: accepted specs, errors with their paths, and the CRDs."""
 
 from __future__ import annotations
 
@@ -286,17 +286,17 @@ def test_an_error_names_the_field_and_what_is_allowed(kind: str, spec: object, e
     assert found[0].startswith(expected)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     assert len(problems("Topic", {"partitions": 0, "replicas": 0, "config": {}, "x": 1})) == 4
 
 
-def test_a_bad_name_is_found_where_it_stands() -> None:
+def test_an_invalid_name_is_reported_with_its_path() -> None:
     assert problems("Topic", REF, name="Not_A_Name")[0].startswith(
         "metadata.name: 'Not_A_Name' is not allowed"
     )
 
 
-def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
+def test_fields_for_kubernetes_only_are_accepted_with_a_note() -> None:
     spec = {
         "replicas": 3,
         "image": "ottla:1",
@@ -317,7 +317,7 @@ def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
     ]
 
 
-def test_listeners_that_are_secured_are_honoured_everywhere() -> None:
+def test_secured_listeners_have_an_effect_on_every_platform() -> None:
     spec = {"replicas": 1, "image": "ottla:1", "listeners": [SECURE], "clientsCa": {"validityDays": 90}}
     cluster, found = parse_resource("BrokerCluster", {"name": "demo"}, spec)
     assert cluster is not None, found
@@ -383,7 +383,7 @@ def test_a_broker_setting_without_effect_is_noted() -> None:
         ),
     ],
 )
-def test_what_may_not_change_is_refused(
+def test_changes_of_immutable_fields_are_rejected(
     kind: str, old: dict[str, Any], new: dict[str, Any], problem: str | None
 ) -> None:
     before, _ = parse_resource(kind, {"name": "x"}, old)
@@ -394,7 +394,7 @@ def test_what_may_not_change_is_refused(
     assert found == ([problem] if problem else [])
 
 
-def test_settings_are_written_as_kafka_writes_them() -> None:
+def test_settings_are_converted_to_the_text_that_kafka_uses() -> None:
     assert [config_text(v) for v in (True, False, 5, 1.0, 0.5, "a")] == [
         "true",
         "false",
@@ -430,7 +430,7 @@ def topic(name: str, **spec: object) -> dict[str, object]:
     }
 
 
-def test_one_bad_resource_costs_nothing_but_itself(tmp_path: Path) -> None:
+def test_an_invalid_resource_does_not_affect_others(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", topic("good"), topic("bad", partitions="x"), topic("fine"))
     loaded = load_folder(tmp_path)
     assert [(d.name, bool(d.problems)) for d in loaded.documents] == [
@@ -465,7 +465,7 @@ def test_an_unreadable_file_is_an_error_with_its_line_and_keeps_its_resources(tm
         (["a", "list"], "not a resource"),
     ],
 )
-def test_what_is_no_resource_of_ours_is_an_error_of_its_file(
+def test_a_document_of_another_kind_is_an_error_of_its_file(
     tmp_path: Path, document: object, error: str
 ) -> None:
     loaded = load_files([write(tmp_path / "a.yaml", document)])
@@ -474,7 +474,7 @@ def test_what_is_no_resource_of_ours_is_an_error_of_its_file(
 
 
 @pytest.mark.parametrize("text", ["a: 2020-99-99", "a: !!bool maybe", "a: !!timestamp soon", "[" * 5000])
-def test_a_file_that_makes_the_parser_stumble_is_an_error_of_that_file(tmp_path: Path, text: str) -> None:
+def test_a_file_that_yaml_cannot_parse_is_an_error_of_that_file(tmp_path: Path, text: str) -> None:
     write(tmp_path / "a.yaml", topic("good"))
     (tmp_path / "b.yaml").write_text(text)
     loaded = load_folder(tmp_path)
@@ -483,7 +483,7 @@ def test_a_file_that_makes_the_parser_stumble_is_an_error_of_that_file(tmp_path:
     assert loaded.errors[0].startswith(f"{tmp_path / 'b.yaml'}: ")
 
 
-def test_a_name_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+def test_a_duplicate_resource_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", topic("same"), topic("same"))
     loaded = load_folder(tmp_path)
     assert len(loaded.documents) == 1
@@ -515,7 +515,7 @@ def test_the_crds_in_the_repository_are_current(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("stale", ["crds", "chart"])
-def test_a_crd_that_is_not_current_fails_the_check(tmp_path: Path, stale: str) -> None:
+def test_an_outdated_crd_fails_the_check(tmp_path: Path, stale: str) -> None:
     folders = ["--folder", str(tmp_path / "crds"), "--chart-folder", str(tmp_path / "chart")]
     assert main(folders) == 0
     assert main(["--check", *folders]) == 0
@@ -523,7 +523,7 @@ def test_a_crd_that_is_not_current_fails_the_check(tmp_path: Path, stale: str) -
     assert main(["--check", *folders]) == 1
 
 
-def test_the_charts_crds_are_the_same_and_outlive_the_release() -> None:
+def test_the_crds_of_the_chart_are_the_same_and_kept_on_uninstall() -> None:
     for kind in KINDS:
         first, *lines, last = render_template(kind).splitlines()[1:]
         assert (first, last) == ("{{- if .Values.crds.install }}", "{{- end }}")
@@ -533,7 +533,7 @@ def test_the_charts_crds_are_the_same_and_outlive_the_release() -> None:
 
 
 def nodes(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """Every schema in a schema, with its path."""
+    """All schemas inside a schema, with their paths."""
     found = [(path, schema)]
     for name, field in schema.get("properties", {}).items():
         found += nodes(field, f"{path}.{name}")
@@ -545,7 +545,7 @@ def nodes(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schemas_are_structural(kind: str) -> None:
-    """What apiextensions.k8s.io/v1 demands of every node."""
+    """The rules of apiextensions.k8s.io/v1 for every node of a structural schema."""
     schema = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for path, node in nodes(schema):
         typed = "type" in node or node.get("x-kubernetes-int-or-string")
@@ -556,7 +556,7 @@ def test_schemas_are_structural(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_crds_follow_the_conventions(kind: str) -> None:
+def test_crds_follow_the_kubernetes_api_conventions(kind: str) -> None:
     crd = build_crd(kind)["spec"]
     version = crd["versions"][0]
     assert crd["names"]["categories"] == ["ottla"]

@@ -1,11 +1,11 @@
-"""The choice of the next broker to bounce: by table, and by property over random clusters and accidents."""
+"""The choice of the next broker to bounce: by table, and by property over random clusters and crashes."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cluster import FakeCluster, Partition, World
+from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
@@ -170,7 +170,7 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
         ),
     ],
 )  # fmt: skip
-def test_which_broker_goes_and_what_the_others_wait_for(
+def test_the_next_broker_is_bounced_and_the_others_wait_with_a_reason(
     observed: Observed, bounce: tuple[int, ...], waiting: dict[int, str]
 ) -> None:
     roll = plan_roll(observed, sorted(observed.brokers), NEW, RollingUpdate(timeout="10m"))
@@ -187,7 +187,7 @@ def test_a_broker_that_keeps_crashing_on_the_new_revision_stalls_the_roll() -> N
     )
 
 
-def test_brokers_of_one_rack_go_together_within_the_limit() -> None:
+def test_brokers_of_one_rack_are_bounced_together_within_the_limit() -> None:
     racks = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
     spread = topic("t", ([0, 1, 2], [0, 1, 2]), ([3, 4, 5], [3, 4, 5]))
     observed = observe(*(broker(b, rack=rack) for b, rack in racks.items()), topics=(spread,), controller=2)
@@ -197,7 +197,7 @@ def test_brokers_of_one_rack_go_together_within_the_limit() -> None:
     assert single.bounce == (0,)
 
 
-def test_brokers_of_one_rack_do_not_go_together_where_that_breaks_min_isr() -> None:
+def test_brokers_of_one_rack_are_not_bounced_together_below_min_isr() -> None:
     both = topic("t", ([0, 1, 2], [0, 1, 2]))
     observed = observe(
         broker(0, rack="a"), broker(1, rack="a"), broker(2, rack="b"), topics=(both,), controller=2
@@ -225,48 +225,48 @@ def clusters(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], int]]]:
 
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.lists(st.tuples(st.integers(1, 60), st.integers(0, 5)), max_size=3))
-def test_a_roll_ends_and_never_hurts_whatever_crashes_on_the_way(
+def test_a_roll_with_random_crashes_ends_without_a_violation(
     shape: tuple[int, list[tuple[list[int], int]]], crashes: list[tuple[int, int]]
 ) -> None:
     size, topics = shape
-    world = World(FakeCluster())
-    world.brokers(size)
-    world.settle()
+    sim = OperatorSimulation(SimulatedCluster())
+    sim.apply_cluster(size)
+    sim.reconcile_until_ready()
     for number, (replicas, min_isr) in enumerate(topics):
-        world.cluster.create_topic(
+        sim.cluster.create_topic(
             f"t{number}", 1, len(replicas), {"min.insync.replicas": str(min_isr)}, {0: replicas}
         )
-    world.step(5_000)
-    world.brokers(size, config={"num.io.threads": "3"}, rebalance={"onScaleUp": False})
+    sim.reconcile(5_000)
+    sim.apply_cluster(size, config={"num.io.threads": "3"}, rebalance={"onScaleUp": False})
     planned = dict(crashes)
     for number in range(600):
         victim = planned.pop(number, None)
-        if victim is not None and victim < size and world.cluster.brokers[victim].state == "Running":
-            world.cluster.crash(victim)
-        world.step()
-        if not planned and world.condition("BrokerCluster/demo")[0] == "True":
+        if victim is not None and victim < size and sim.cluster.brokers[victim].state == "Running":
+            sim.cluster.crash(victim)
+        sim.reconcile()
+        if not planned and sim.condition("BrokerCluster/demo")[0] == "True":
             break
     else:
-        raise AssertionError(f"the roll does not end: {world.describe()}")
-    assert not world.cluster.violations
-    assert len({b.launch.config_hash for b in world.cluster.brokers.values()}) == 1
-    stops = [line for line in world.cluster.log if line.startswith("stop")]
+        raise AssertionError(f"the roll does not end: {sim.describe()}")
+    assert not sim.cluster.violations
+    assert len({b.launch.config_hash for b in sim.cluster.brokers.values()}) == 1
+    stops = [line for line in sim.cluster.log if line.startswith("stop")]
     assert len(stops) == len(set(stops)), "no broker is bounced twice"
     if not crashes:
-        assert world.cluster.max_down <= 1
+        assert sim.cluster.max_unavailable <= 1
         assert len(stops) == size
 
 
-class RackJudge(FakeCluster):
-    """Says when brokers of two racks, or too many of one, are down at a time."""
+class RackOracle(SimulatedCluster):
+    """Detects brokers of two racks, or too many of one, that are down at the same time."""
 
     def __init__(self, racks: dict[int, str], limit: int) -> None:
         super().__init__(racks=racks)
         self.limit = limit
         self.most_of_a_rack = 0
 
-    def judge_stop(self, broker: int) -> None:
-        super().judge_stop(broker)
+    def check_stop(self, broker: int) -> None:
+        super().check_stop(broker)
         down = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
         self.most_of_a_rack = max(self.most_of_a_rack, len(down))
         if len({self.racks[b] for b in down}) > 1 or len(down) > self.limit:
@@ -288,57 +288,57 @@ def test_a_roll_over_racks_ends_and_stays_within_one_rack(
     limit: int, racks: list[str], shapes: list[tuple[list[int], int, bool]]
 ) -> None:
     size = len(racks)
-    judge = RackJudge(dict(enumerate(racks)), limit)
-    world, keep = World(judge), {"onScaleUp": False}
-    world.brokers(size, rebalance=keep)
-    world.settle()
+    oracle = RackOracle(dict(enumerate(racks)), limit)
+    sim, keep = OperatorSimulation(oracle), {"onScaleUp": False}
+    sim.apply_cluster(size, rebalance=keep)
+    sim.reconcile_until_ready()
     for number, (members, min_isr, _) in enumerate(shapes):
         replicas = [b for b in members if b < size]
         if replicas:
-            judge.create_topic(f"t{number}", 1, 1, {"min.insync.replicas": str(min_isr)}, {0: replicas})
-    world.step(5_000)
+            oracle.create_topic(f"t{number}", 1, 1, {"min.insync.replicas": str(min_isr)}, {0: replicas})
+    sim.reconcile(5_000)
     policy = {"maxUnavailablePerRack": limit}
-    world.brokers(size, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
-    world.settle()
-    assert not judge.violations
-    stops = [line for line in judge.log if line.startswith("stop")]
+    sim.apply_cluster(size, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    sim.reconcile_until_ready()
+    assert not oracle.violations
+    stops = [line for line in oracle.log if line.startswith("stop")]
     assert sorted(stops) == [f"stop {b}" for b in range(size)]
     if not shapes:
-        # Nothing but the limit and the controller, which goes alone, holds anybody up.
-        assert judge.most_of_a_rack >= min(limit, max(racks.count(r) for r in racks) - 1)
+        # Brokers wait only for the limit and for the controller, which is bounced alone.
+        assert oracle.most_of_a_rack >= min(limit, max(racks.count(r) for r in racks) - 1)
 
 
-def test_two_of_a_rack_that_share_a_partition_go_one_after_the_other() -> None:
-    judge = RackJudge({b: "ab"[b % 2] for b in range(4)}, 2)
-    world, keep = World(judge), {"onScaleUp": False}
-    world.brokers(4, rebalance=keep)
-    world.settle()
-    judge.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
-    judge.create_topic("both", 1, 1, {"min.insync.replicas": "1"}, {0: [1, 3]})
-    world.step(5_000)
+def test_two_brokers_of_a_rack_that_share_a_partition_are_bounced_one_at_a_time() -> None:
+    oracle = RackOracle({b: "ab"[b % 2] for b in range(4)}, 2)
+    sim, keep = OperatorSimulation(oracle), {"onScaleUp": False}
+    sim.apply_cluster(4, rebalance=keep)
+    sim.reconcile_until_ready()
+    oracle.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
+    oracle.create_topic("both", 1, 1, {"min.insync.replicas": "1"}, {0: [1, 3]})
+    sim.reconcile(5_000)
     policy = {"maxUnavailablePerRack": 2}
-    world.brokers(4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
-    world.until(lambda: any(line.startswith("stop") for line in judge.log))
-    stops = [line for line in judge.log if line.startswith("stop")]
-    # 1 and 3 hold all there is of a partition; 0 is the controller, and goes last.
+    sim.apply_cluster(4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    sim.reconcile_until(lambda: any(line.startswith("stop") for line in oracle.log))
+    stops = [line for line in oracle.log if line.startswith("stop")]
+    # Brokers 1 and 3 have all replicas of a partition; 0 is the controller and is bounced last.
     assert stops == ["stop 1"]
-    world.settle()
-    assert (judge.violations, judge.most_of_a_rack) == ([], 1)
+    sim.reconcile_until_ready()
+    assert (oracle.violations, oracle.most_of_a_rack) == ([], 1)
 
 
-def test_two_of_a_rack_go_together_where_no_partition_is_on_both() -> None:
-    judge = RackJudge({b: "ab"[b % 2] for b in range(4)}, 2)
-    world, keep = World(judge), {"onScaleUp": False}
-    world.brokers(4, rebalance=keep)
-    world.settle()
-    judge.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
-    judge.create_topic("other", 1, 1, {"min.insync.replicas": "1"}, {0: [2, 3]})
-    world.step(5_000)
-    world.brokers(
+def test_two_brokers_of_a_rack_without_common_partitions_are_bounced_together() -> None:
+    oracle = RackOracle({b: "ab"[b % 2] for b in range(4)}, 2)
+    sim, keep = OperatorSimulation(oracle), {"onScaleUp": False}
+    sim.apply_cluster(4, rebalance=keep)
+    sim.reconcile_until_ready()
+    oracle.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
+    oracle.create_topic("other", 1, 1, {"min.insync.replicas": "1"}, {0: [2, 3]})
+    sim.reconcile(5_000)
+    sim.apply_cluster(
         4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate={"maxUnavailablePerRack": 2}
     )
-    world.settle()
-    assert (judge.violations, judge.most_of_a_rack) == ([], 2)
+    sim.reconcile_until_ready()
+    assert (oracle.violations, oracle.most_of_a_rack) == ([], 2)
 
 
 RACKS = ["a", "b", "c"]
@@ -357,7 +357,7 @@ STATES: list[BrokerRunState] = ["Running", "Running", "Running", "Crashed", "Sta
         max_size=5,
     ),
 )
-def test_one_step_never_goes_beyond_the_limits(
+def test_one_step_stays_within_min_isr_and_rack_limits(
     size: int,
     limit: int,
     racks: list[str],
@@ -391,14 +391,14 @@ def test_one_step_never_goes_beyond_the_limits(
     assert set(roll.bounce) | set(roll.waiting) == {b for b in range(size) if revisions[b] != NEW}
 
 
-def test_the_model_judges_a_stop_that_breaks_min_isr() -> None:
-    """The tests above rely on the model's judgement, so it is checked to be able to fail."""
-    cluster = FakeCluster()
-    world = World(cluster)
-    world.brokers(3)
-    world.topic("t", config={"min.insync.replicas": 2})
-    world.settle()
-    partition: Partition = cluster.topics["t"].partitions[0]
+def test_the_simulation_detects_a_stop_below_min_isr() -> None:
+    """The tests above rely on the simulation's checks, so these must be able to fail."""
+    cluster = SimulatedCluster()
+    sim = OperatorSimulation(cluster)
+    sim.apply_cluster(3)
+    sim.apply_topic("t", config={"min.insync.replicas": 2})
+    sim.reconcile_until_ready()
+    partition = cluster.topics["t"].partitions[0]
     partition.isr = [0, 1]
-    cluster.judge_stop(0)
+    cluster.check_stop(0)
     assert cluster.violations

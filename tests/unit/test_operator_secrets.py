@@ -1,4 +1,4 @@
-"""Where users' Secrets are kept: what both places do alike, and what each is about."""
+"""The two implementations of the Secrets interface: their common behaviour, and that of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
-from kubernetes_world import NAMESPACE, FakeApi
+from kubernetes_simulation import NAMESPACE, InMemoryApi
 
 from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
@@ -22,7 +22,7 @@ DATA = {"password": b"a word", "other": b"\x00\xff"}
 
 
 class Place:
-    """A place for Secrets, and a way for others to put some there."""
+    """A Secrets implementation, and a way to write Secrets of other owners."""
 
     def __init__(self, secrets: Secrets, by_hand: Callable[[str, Mapping[str, bytes]], None]) -> None:
         self._secrets = secrets
@@ -41,12 +41,12 @@ class Place:
 
 
 @pytest.fixture
-def api() -> FakeApi:
-    return FakeApi()
+def api() -> InMemoryApi:
+    return InMemoryApi()
 
 
 @pytest.fixture(params=["files", "kubernetes"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, api: FakeApi) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path, api: InMemoryApi) -> Place:
     def write(name: str, data: Mapping[str, bytes]) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         for entry, value in data.items():
@@ -69,14 +69,14 @@ def user(name: str) -> AnyResource:
     return found
 
 
-def test_what_is_put_is_read_with_its_owner(place: Place) -> None:
+def test_a_secret_is_read_with_its_owner(place: Place) -> None:
     place.put(user("alice"), "alice", DATA)
     found = place.read("alice", "nobody")
     assert set(found) == {"alice"}
     assert (found["alice"].data, found["alice"].owner) == (DATA, "User/alice")
 
 
-def test_a_version_lasts_as_long_as_what_it_is_of(place: Place) -> None:
+def test_the_version_changes_with_each_write(place: Place) -> None:
     place.put(user("alice"), "alice", DATA)
     first = place.read("alice")["alice"].version
     assert first == place.read("alice")["alice"].version
@@ -86,13 +86,13 @@ def test_a_version_lasts_as_long_as_what_it_is_of(place: Place) -> None:
     assert len({first, second, place.read("alice")["alice"].version}) == 3
 
 
-def test_all_that_a_secret_holds_is_replaced(place: Place) -> None:
+def test_put_replaces_the_whole_content_of_a_secret(place: Place) -> None:
     place.put(user("alice"), "alice", DATA)
     place.put(user("alice"), "alice", {"user.key": b"k"})
     assert place.read("alice")["alice"].data == {"user.key": b"k"}
 
 
-def test_what_is_somebody_elses_is_neither_written_nor_deleted(place: Place) -> None:
+def test_secrets_of_other_owners_are_neither_written_nor_deleted(place: Place) -> None:
     place.by_hand("alice", DATA)
     place.put(user("bob"), "bob", DATA)
     assert place.read("alice")["alice"].owner == ""
@@ -110,7 +110,7 @@ def test_a_secret_is_deleted(place: Place) -> None:
     assert place.read("alice") == {}
 
 
-def test_files_are_their_owners_alone_and_go_with_the_resource(tmp_path: Path) -> None:
+def test_files_are_private_and_deleted_with_the_resource(tmp_path: Path) -> None:
     files = SecretFiles(tmp_path / "secrets")
     place = Place(files, lambda name, data: None)
     place.put(user("alice"), "alice", DATA)
@@ -121,7 +121,7 @@ def test_files_are_their_owners_alone_and_go_with_the_resource(tmp_path: Path) -
     assert set(place.read("alice", "bob")) == {"bob"}
 
 
-def test_on_kubernetes_secrets_are_listed_at_once_and_owned(api: FakeApi) -> None:
+def test_kubernetes_secrets_are_listed_by_label_and_have_an_owner_reference(api: InMemoryApi) -> None:
     secrets = KubernetesSecrets(api, NAMESPACE, "demo")
     place = Place(secrets, lambda name, data: None)
     place.put(user("alice"), "alice", DATA)
@@ -133,7 +133,7 @@ def test_on_kubernetes_secrets_are_listed_at_once_and_owned(api: FakeApi) -> Non
     assert (owner["kind"], owner["name"], owner["uid"]) == ("User", "alice", "uid-of-alice")
 
 
-def test_on_kubernetes_one_that_comes_up_meanwhile_is_not_taken_over(api: FakeApi) -> None:
+def test_a_kubernetes_secret_created_concurrently_is_not_taken_over(api: InMemoryApi) -> None:
     secrets = KubernetesSecrets(api, NAMESPACE, "demo")
 
     def put(names: Collection[str] = ("alice",)) -> None:

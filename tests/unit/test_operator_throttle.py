@@ -1,10 +1,10 @@
-"""The throttle of our moves: there before they begin, gone after them, and nobody else's is touched."""
+"""The replication throttle of reassignments: set before them, removed after them, others unchanged."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_cluster import FakeCluster, World
+from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.steps import AlterTopicConfig, Reassign
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS, RATES
@@ -15,8 +15,8 @@ RATE = str(10 * 2**20)
 OTHERS = {FOLLOWERS: "7:7"}
 
 
-class Judge(FakeCluster):
-    """Says which moves began without a throttle."""
+class ThrottleOracle(SimulatedCluster):
+    """Detects moves that began without a throttle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,131 +54,131 @@ class Judge(FakeCluster):
         return found
 
 
-def make(*, throttle: str | None = "10Mi", topics: int = 2) -> tuple[World, Judge]:
-    judge = Judge()
-    world = World(judge)
-    ask(world, 3, throttle)
+def make(*, throttle: str | None = "10Mi", topics: int = 2) -> tuple[OperatorSimulation, ThrottleOracle]:
+    cluster = ThrottleOracle()
+    sim = OperatorSimulation(cluster)
+    ask(sim, 3, throttle)
     for number in range(topics):
-        world.topic(f"t{number}", partitions=9)
-    world.settle()
-    return world, judge
+        sim.apply_topic(f"t{number}", partitions=9)
+    sim.reconcile_until_ready()
+    return sim, cluster
 
 
-def ask(world: World, replicas: int, throttle: str | None = "10Mi") -> None:
+def ask(sim: OperatorSimulation, replicas: int, throttle: str | None = "10Mi") -> None:
     rebalance: dict[str, object] = {} if throttle is None else {"replicationThrottle": throttle}
-    world.brokers(replicas, rebalance=rebalance)
+    sim.apply_cluster(replicas, rebalance=rebalance)
 
 
-def status_of(world: World) -> BrokerClusterStatus:
-    status = world.status()
+def status_of(sim: OperatorSimulation) -> BrokerClusterStatus:
+    status = sim.status()
     assert isinstance(status, BrokerClusterStatus)
     return status
 
 
-def test_moves_are_throttled_from_before_they_begin_until_they_are_over() -> None:
-    world, judge = make()
-    ask(world, 4)
-    world.until(lambda: bool(judge.throttles))
-    assert {judge.settings[name] for name in RATES} == {RATE}
-    record = status_of(world).throttle
+def test_moves_are_throttled_from_start_to_end() -> None:
+    sim, cluster = make()
+    ask(sim, 4)
+    sim.reconcile_until(lambda: bool(cluster.throttles))
+    assert {cluster.settings[name] for name in RATES} == {RATE}
+    record = status_of(sim).throttle
     assert record is not None
     assert record.topics == ["t0", "t1"]
-    world.settle()
-    world.until(lambda: status_of(world).throttle is None)
-    assert judge.throttles == {}
-    assert judge.unthrottled == []
-    assert world.step() == []
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: status_of(sim).throttle is None)
+    assert cluster.throttles == {}
+    assert cluster.unthrottled == []
+    assert sim.reconcile() == []
 
 
 def test_a_larger_replication_factor_is_throttled_too() -> None:
-    world, judge = make(topics=0)
-    world.topic("t0", partitions=6, replicas=2)
-    world.settle()
-    world.topic("t0", partitions=6, replicas=3)
-    world.settle()
-    world.until(lambda: status_of(world).throttle is None)
-    assert any(line.startswith("reassign") for line in judge.log)
-    assert (judge.throttles, judge.unthrottled) == ({}, [])
+    sim, cluster = make(topics=0)
+    sim.apply_topic("t0", partitions=6, replicas=2)
+    sim.reconcile_until_ready()
+    sim.apply_topic("t0", partitions=6, replicas=3)
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: status_of(sim).throttle is None)
+    assert any(line.startswith("reassign") for line in cluster.log)
+    assert (cluster.throttles, cluster.unthrottled) == ({}, [])
 
 
 def test_without_a_throttle_in_the_spec_nothing_is_throttled() -> None:
-    world, judge = make(throttle=None)
-    ask(world, 4, None)
-    world.settle()
-    assert not any("throttled" in line for line in judge.log)
+    sim, cluster = make(throttle=None)
+    ask(sim, 4, None)
+    sim.reconcile_until_ready()
+    assert not any("throttled" in line for line in cluster.log)
 
 
-def test_a_throttle_that_is_taken_out_of_the_spec_is_taken_away_at_once() -> None:
-    world, judge = make()
-    ask(world, 4)
-    world.until(lambda: bool(judge.throttles))
-    ask(world, 4, None)
-    world.step()
-    assert judge.throttles == {}
-    world.settle()
+def test_removing_the_throttle_from_the_spec_removes_it_at_once() -> None:
+    sim, cluster = make()
+    ask(sim, 4)
+    sim.reconcile_until(lambda: bool(cluster.throttles))
+    ask(sim, 4, None)
+    sim.reconcile()
+    assert cluster.throttles == {}
+    sim.reconcile_until_ready()
 
 
-def test_a_new_rate_is_set_while_moves_go_on() -> None:
-    world, judge = make()
-    ask(world, 4)
-    world.until(lambda: bool(judge.throttles))
-    ask(world, 4, "20Mi")
-    world.step()
-    assert {judge.settings[name] for name in RATES} == {str(20 * 2**20)}
-    world.settle()
-    world.until(lambda: judge.throttles == {})
+def test_a_changed_rate_is_set_during_moves() -> None:
+    sim, cluster = make()
+    ask(sim, 4)
+    sim.reconcile_until(lambda: bool(cluster.throttles))
+    ask(sim, 4, "20Mi")
+    sim.reconcile()
+    assert {cluster.settings[name] for name in RATES} == {str(20 * 2**20)}
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: cluster.throttles == {})
 
 
-def test_a_rate_of_somebody_elses_stays() -> None:
-    world, judge = make()
-    judge.settings |= dict.fromkeys(RATES, "77")
-    ask(world, 4)
-    world.until(lambda: len(judge.throttles) > len(RATES))
-    assert {judge.settings[name] for name in RATES} == {"77"}
-    world.settle()
-    world.until(lambda: status_of(world).throttle is None)
-    assert judge.throttles == dict.fromkeys(RATES, "77")
+def test_a_rate_of_another_tool_is_kept() -> None:
+    sim, cluster = make()
+    cluster.settings |= dict.fromkeys(RATES, "77")
+    ask(sim, 4)
+    sim.reconcile_until(lambda: len(cluster.throttles) > len(RATES))
+    assert {cluster.settings[name] for name in RATES} == {"77"}
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: status_of(sim).throttle is None)
+    assert cluster.throttles == dict.fromkeys(RATES, "77")
 
 
-def test_a_topic_that_somebody_else_throttles_is_moved_under_their_throttle() -> None:
-    world, judge = make()
-    judge.topics["t0"].config |= OTHERS
-    ask(world, 4)
-    world.settle()
-    world.until(lambda: status_of(world).throttle is None)
-    assert judge.throttles == {f"t0 {FOLLOWERS}": "7:7"}
-    assert judge.unthrottled == []
+def test_a_topic_throttled_by_another_tool_is_moved_under_that_throttle() -> None:
+    sim, cluster = make()
+    cluster.topics["t0"].config |= OTHERS
+    ask(sim, 4)
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: status_of(sim).throttle is None)
+    assert cluster.throttles == {f"t0 {FOLLOWERS}": "7:7"}
+    assert cluster.unthrottled == []
 
 
-def test_a_throttle_of_somebody_elses_is_no_drift_of_a_topic() -> None:
-    world, judge = make()
-    judge.topics["t0"].config |= OTHERS
+def test_a_throttle_of_another_tool_is_not_reverted_by_the_topic() -> None:
+    sim, cluster = make()
+    cluster.topics["t0"].config |= OTHERS
     for _ in range(5):
-        assert world.step() == []
-    world.settle()
+        assert sim.reconcile() == []
+    sim.reconcile_until_ready()
 
 
-def test_moves_do_not_begin_while_the_throttle_cannot_be_set() -> None:
-    world, judge = make()
-    judge.refuse[AlterTopicConfig] = StepFailed("KafkaError", "no")
-    ask(world, 4)
+def test_moves_wait_until_the_throttle_is_set() -> None:
+    sim, cluster = make()
+    cluster.step_failures[AlterTopicConfig] = StepFailed("KafkaError", "no")
+    ask(sim, 4)
     for _ in range(40):
-        world.step()
-    assert not any(line.startswith("reassign") for line in judge.log)
-    assert world.condition("BrokerCluster/demo") == ("False", "KafkaError", "no; no")
-    del judge.refuse[AlterTopicConfig]
-    world.settle()
-    assert judge.unthrottled == []
+        sim.reconcile()
+    assert not any(line.startswith("reassign") for line in cluster.log)
+    assert sim.condition("BrokerCluster/demo") == ("False", "KafkaError", "no; no")
+    del cluster.step_failures[AlterTopicConfig]
+    sim.reconcile_until_ready()
+    assert cluster.unthrottled == []
 
 
-def test_a_topic_that_is_deleted_on_the_way_holds_nothing_up() -> None:
-    world, judge = make()
-    ask(world, 4)
-    world.until(lambda: bool(judge.throttles))
-    world.store.delete("Topic/t0")
-    world.settle()
-    world.until(lambda: status_of(world).throttle is None)
-    assert judge.throttles == {}
+def test_a_topic_deleted_during_moves_does_not_block_them() -> None:
+    sim, cluster = make()
+    ask(sim, 4)
+    sim.reconcile_until(lambda: bool(cluster.throttles))
+    sim.store.delete("Topic/t0")
+    sim.reconcile_until_ready()
+    sim.reconcile_until(lambda: status_of(sim).throttle is None)
+    assert cluster.throttles == {}
 
 
 @settings(max_examples=25, deadline=None)
@@ -190,18 +190,18 @@ def test_a_topic_that_is_deleted_on_the_way_holds_nothing_up() -> None:
         max_size=8,
     )
 )
-def test_whatever_comes_between_no_move_goes_unthrottled_and_nothing_is_left(
+def test_with_random_faults_every_move_is_throttled_and_no_throttle_is_left(
     script: list[tuple[str, int]],
 ) -> None:
-    world, judge = make()
+    sim, cluster = make()
     size, factor, throttle = 3, 3, "10Mi"
     always_throttled = True
 
     def step() -> None:
         try:
-            world.step()
+            sim.reconcile()
         except KeyboardInterrupt:
-            judge.die_after = None
+            cluster.die_after = None
 
     for what, number in script:
         if what == "scale":
@@ -213,26 +213,26 @@ def test_whatever_comes_between_no_move_goes_unthrottled_and_nothing_is_left(
         elif what == "no rate":
             throttle, always_throttled = "", False
         elif what == "die":
-            judge.die_after = number
-        elif what == "crash" and len(judge.live()) == len(judge.brokers) and number in judge.brokers:
-            judge.crash(number)
-        ask(world, size, throttle or None)
-        world.topic("t0", partitions=9, replicas=factor)
+            cluster.die_after = number
+        elif what == "crash" and len(cluster.live()) == len(cluster.brokers) and number in cluster.brokers:
+            cluster.crash(number)
+        ask(sim, size, throttle or None)
+        sim.apply_topic("t0", partitions=9, replicas=factor)
         for _ in range(number):
             step()
-    judge.die_after = None
-    world.settle(passes=1500)
+    cluster.die_after = None
+    sim.reconcile_until_ready(reconciles_max=1500)
     for _ in range(10):
         step()
-    assert judge.throttles == {}
-    assert status_of(world).throttle is None
+    assert cluster.throttles == {}
+    assert status_of(sim).throttle is None
     if always_throttled:
-        assert judge.unthrottled == []
+        assert cluster.unthrottled == []
 
 
-def test_the_judge_sees_a_move_without_a_throttle() -> None:
-    _, judge = make()
-    judge.settings |= dict.fromkeys(RATES, RATE)
-    judge.brokers[3] = judge.brokers[2]
-    judge.execute(Reassign({("t0", 0): (0, 1, 3)}, "why"))
-    assert judge.unthrottled
+def test_the_oracle_detects_a_move_without_a_throttle() -> None:
+    _, cluster = make()
+    cluster.settings |= dict.fromkeys(RATES, RATE)
+    cluster.brokers[3] = cluster.brokers[2]
+    cluster.execute(Reassign({("t0", 0): (0, 1, 3)}, "why"))
+    assert cluster.unthrottled

@@ -1,4 +1,4 @@
-"""What `ottla up` keeps and shows: generations, deletions, invalid edits, lines and tables."""
+"""The store and the views of `ottla up`: generations, deletions, invalid edits, lines and tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Folder:
         return ready["status"], ready["reason"]
 
     def report(self, name: str = "a") -> None:
-        """What a reconciler would write: Ready."""
+        """Write the condition Ready, as a reconciler does."""
         topic = self.topic(name)
         conditions = merge(
             topic.status.conditions,
@@ -80,12 +80,12 @@ def folder(tmp_path: Path) -> Folder:
 PARTITIONS: dict[str, Any] = {"clusterRef": {"name": "demo"}, "partitions": 5}
 
 
-def test_conditions_are_unknown_at_first_sight(folder: Folder) -> None:
+def test_a_new_resource_has_unknown_conditions(folder: Folder) -> None:
     assert folder.ready() == ("Unknown", "Pending")
     assert folder.topic().metadata.generation == 1
 
 
-def test_a_changed_spec_is_a_new_generation_and_an_annotation_is_not(folder: Folder) -> None:
+def test_only_a_changed_spec_is_a_new_generation(folder: Folder) -> None:
     assert not folder.sync()
     folder.write("a", PARTITIONS)
     assert folder.sync()
@@ -116,7 +116,7 @@ def test_an_invalid_edit_keeps_the_last_valid_spec_across_restarts(folder: Folde
     assert folder.topic().metadata.generation == 2
 
 
-def test_a_resource_that_never_was_valid_is_shown_and_not_run(folder: Folder) -> None:
+def test_a_resource_that_was_never_valid_is_shown_and_not_reconciled(folder: Folder) -> None:
     folder.write("b", {"clusterRef": {}})
     folder.sync()
     assert folder.ready("b") == ("False", "InvalidSpec")
@@ -136,7 +136,7 @@ def test_a_forbidden_change_is_an_invalid_spec(folder: Folder) -> None:
     assert folder.topic().spec.partitions == 3
 
 
-def test_a_file_that_is_gone_for_a_moment_deletes_nothing(folder: Folder) -> None:
+def test_a_briefly_missing_file_deletes_no_resource(folder: Folder) -> None:
     file = folder.files / "a.yaml"
     content = file.read_text()
     file.unlink()
@@ -156,7 +156,7 @@ def test_a_file_that_is_gone_for_a_moment_deletes_nothing(folder: Folder) -> Non
     assert folder.topic().metadata.deleting
 
 
-def test_a_file_that_cannot_be_read_deletes_nothing(folder: Folder) -> None:
+def test_an_unreadable_file_deletes_no_resource(folder: Folder) -> None:
     (folder.files / "a.yaml").write_text("kind: [")
     for _ in range(3):
         folder.sync()
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_read_deletes_nothing(folder: Folder) -> None:
     assert folder.store.errors
 
 
-def test_a_resource_moved_to_another_file_stays_itself(folder: Folder) -> None:
+def test_a_resource_moved_to_another_file_keeps_its_identity(folder: Folder) -> None:
     uid = folder.topic().metadata.uid
     (folder.files / "a.yaml").rename(folder.files / "z.yaml")
     folder.sync()
@@ -175,7 +175,7 @@ def test_a_resource_moved_to_another_file_stays_itself(folder: Folder) -> None:
     assert not folder.topic().metadata.deleting
 
 
-def test_a_resource_written_again_during_its_deletion_comes_back_as_a_new_one(folder: Folder) -> None:
+def test_a_resource_created_again_during_its_deletion_is_a_new_one(folder: Folder) -> None:
     uid = folder.topic().metadata.uid
     file = folder.files / "a.yaml"
     content = file.read_text()
@@ -192,7 +192,7 @@ def test_a_resource_written_again_during_its_deletion_comes_back_as_a_new_one(fo
     assert folder.topic().metadata.uid != uid
 
 
-def test_everything_survives_a_restart(folder: Folder) -> None:
+def test_the_store_keeps_its_content_over_a_restart(folder: Folder) -> None:
     folder.report()
     before = folder.topic()
     folder.store = folder.open()
@@ -200,13 +200,13 @@ def test_everything_survives_a_restart(folder: Folder) -> None:
     assert folder.topic() == before
 
 
-def test_a_state_file_that_cannot_be_understood_is_refused(folder: Folder) -> None:
+def test_an_unreadable_state_file_is_an_error(folder: Folder) -> None:
     folder.state.write_text("{")
     with pytest.raises(ValueError, match=r"state\.json cannot be read"):
         folder.open()
 
 
-def test_a_data_folder_has_one_owner(tmp_path: Path) -> None:
+def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
     held = lock_data_folder(tmp_path)
     with pytest.raises(CannotRun, match="in use by another `ottla up`"):
         lock_data_folder(tmp_path)
@@ -214,13 +214,13 @@ def test_a_data_folder_has_one_owner(tmp_path: Path) -> None:
     lock_data_folder(tmp_path).close()
 
 
-def test_a_data_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotRun, match=r"the data folder .*/file/data cannot be written: Not a directory"):
         lock_data_folder(tmp_path / "file" / "data")
 
 
-def test_a_date_in_a_free_form_field_can_be_kept(folder: Folder) -> None:
+def test_a_date_in_a_free_form_field_is_stored(folder: Folder) -> None:
     spec = {"replicas": 1, "resources": {"since": date(2020, 1, 1)}}
     (folder.files / "c.yaml").write_text(
         yaml.safe_dump(
@@ -239,7 +239,7 @@ def test_a_date_in_a_free_form_field_can_be_kept(folder: Folder) -> None:
 # ---- conditions
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> None:
     first = merge([], [no("Ready", "Starting")], generation=1, now_ms=0)
     second = merge(first, [no("Ready", "Waiting", "for x")], generation=2, now_ms=60_000)
     third = merge(second, [yes("Ready", "Done")], generation=2, now_ms=120_000)
@@ -249,7 +249,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     assert second[0].observed_generation == 2
 
 
-def test_conditions_that_are_no_longer_reported_go() -> None:
+def test_conditions_that_are_no_longer_reported_are_removed() -> None:
     both = merge([], [yes("Ready", "A"), yes("Paused", "B")], generation=1, now_ms=0)
     assert [c.type for c in merge(both, [yes("Ready", "A")], generation=1, now_ms=0)] == ["Ready"]
     kept = merge(both, [yes("Ready", "A")], generation=1, now_ms=0, keep_others=True)
@@ -261,10 +261,10 @@ def test_a_reason_is_camel_case() -> None:
         no("Ready", "not ready")
 
 
-# ---- what is shown
+# ---- views
 
 
-def test_plain_lines_come_when_something_changes(folder: Folder) -> None:
+def test_the_plain_view_prints_a_line_for_each_change(folder: Folder) -> None:
     lines: list[str] = []
     view = PlainView(lines.append, clock=lambda: "12:00:00")
 
@@ -286,7 +286,7 @@ def test_plain_lines_come_when_something_changes(folder: Folder) -> None:
     assert lines == ["ready bootstrap=x"]
 
 
-def test_a_condition_that_matters_is_shown_at_first_sight(folder: Folder) -> None:
+def test_an_unusual_condition_is_printed_when_it_is_first_seen(folder: Folder) -> None:
     lines: list[str] = []
     topic = folder.topic()
     findings = [
@@ -319,7 +319,7 @@ def test_a_condition_that_matters_is_shown_at_first_sight(folder: Folder) -> Non
     assert "ReplicasChanging" not in output.getvalue()
 
 
-def test_the_table_shows_resources_errors_and_the_last_steps(folder: Folder) -> None:
+def test_the_live_view_shows_resources_errors_and_the_last_steps(folder: Folder) -> None:
     output = io.StringIO()
     view = LiveView(Console(file=output, force_terminal=True, width=100))
     folder.report()

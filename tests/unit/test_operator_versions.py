@@ -1,11 +1,11 @@
-"""`spec.version`: binaries first, then the protocol version; never back."""
+"""`spec.version`: upgrades roll the binaries first, then the protocol version, which is never lowered."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_cluster import FakeCluster, World
+from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
 from ottla_operator.planning.revision import plan_upgrade
@@ -81,7 +81,7 @@ def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
         ),
     ],
 )
-def test_the_version_that_brokers_are_told(
+def test_the_protocol_version_follows_these_rules(
     brokers: list[BrokerInstance], wanted: str, told: str | None, phase: str | None, running: str
 ) -> None:
     upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, default="3.7")
@@ -92,7 +92,7 @@ def test_the_version_that_brokers_are_told(
 
 
 @pytest.mark.parametrize(("image", "phase"), [(NEW, "Protocol"), (OLD, "Binaries")])
-def test_the_second_roll_goes_on_while_a_broker_is_out_for_it(image: str, phase: str) -> None:
+def test_the_second_roll_continues_while_a_broker_is_restarted_for_it(image: str, phase: str) -> None:
     brokers = [broker(0, "3.8", NEW), broker(1, "3.8", NEW), broker(2, "3.8", image, ready=False)]
     before = UpgradeStatus(from_version="3.8", to_version="3.9", phase="Protocol")
     upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW}, before, "3.7")
@@ -100,14 +100,14 @@ def test_the_second_roll_goes_on_while_a_broker_is_out_for_it(image: str, phase:
     assert upgrade.status.phase == phase
 
 
-def test_what_was_raised_is_not_lowered() -> None:
+def test_a_raised_version_is_not_lowered() -> None:
     brokers = [broker(0, "3.9", NEW), broker(1, "3.8", NEW)]
     upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, default="3.0")
     assert upgrade.version == "3.9"
     assert upgrade.refused == "brokers use inter.broker.protocol.version 3.9, which cannot be lowered to 3.8"
 
 
-def test_an_old_image_comes_back_as_long_as_the_version_was_not_raised() -> None:
+def test_an_old_image_can_be_restored_until_the_version_is_raised() -> None:
     brokers = [broker(0, "3.8", NEW), broker(1, "3.8", OLD)]
     upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": OLD}, default="3.0")
     assert (upgrade.version, upgrade.refused, upgrade.status) == ("3.8", "", None)
@@ -136,7 +136,7 @@ def test_the_version_is_never_lowered_and_never_raised_past_the_binaries(
     assert upgrade.running == min(version for version, _, _ in brokers)
 
 
-def test_a_version_of_the_settings_is_left_to_them() -> None:
+def test_a_version_in_the_settings_takes_precedence() -> None:
     given_in_settings = BrokerClusterSpec.model_construct(
         version=None, replicas=1, config={PROTOCOL_VERSION: "3.9"}
     )
@@ -145,7 +145,7 @@ def test_a_version_of_the_settings_is_left_to_them() -> None:
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.9.1", "3.9-IV0", "3.8", "2.8", "4.0", "1.1"])
-def test_only_what_the_brokers_serve_is_allowed(version: str) -> None:
+def test_only_supported_versions_are_allowed(version: str) -> None:
     served = not broker_settings_problems({PROTOCOL_VERSION: release_of(version)})[0]
     assert served or not version.startswith("3.9")
     assert not served or not version.startswith("4")
@@ -155,25 +155,25 @@ def test_only_what_the_brokers_serve_is_allowed(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["latest", "3", "3.9-beta", "v3.9", ""])
-def test_what_is_no_version_is_refused(version: str) -> None:
+def test_an_invalid_version_is_rejected(version: str) -> None:
     _, problems = parse_resource("BrokerCluster", {"name": "a"}, {"replicas": 1, "version": version})
     assert [problem.path for problem in problems] == ["spec.version"]
 
 
-def test_the_version_is_given_in_one_place() -> None:
+def test_a_version_in_two_fields_is_rejected() -> None:
     content = {"replicas": 1, "version": "3.9", "config": {PROTOCOL_VERSION: DEFAULT_PROTOCOL_VERSION}}
     _, problems = parse_resource("BrokerCluster", {"name": "a"}, content)
     assert [problem.path for problem in problems] == ["spec.version"]
 
 
-def test_a_version_that_is_the_brokers_own_costs_no_bounce() -> None:
+def test_the_default_version_causes_no_bounce() -> None:
     brokers = [broker(b, None, NEW) for b in range(3)]
     upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW})
     assert (upgrade.version, upgrade.status, upgrade.running) == (None, None, "3.9")
 
 
-class Upgraded(FakeCluster):
-    """Brokers that an earlier operator started, on an older image and protocol version."""
+class Upgraded(SimulatedCluster):
+    """Brokers with an older image and protocol version, started by an earlier operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,56 +185,56 @@ class Upgraded(FakeCluster):
         await super().start_broker(cluster, broker, launch)
 
 
-def test_an_upgrade_is_two_rolls_and_the_status_says_how_far_it_is() -> None:
+def test_an_upgrade_has_two_rolls_with_progress_in_the_status() -> None:
     fake = Upgraded()
-    world = World(fake)
-    fake.made_of = {"image": OLD}
-    world.brokers(3)
-    world.settle()
+    sim = OperatorSimulation(fake)
+    fake.broker_traits = {"image": OLD}
+    sim.apply_cluster(3)
+    sim.reconcile_until_ready()
     for number in range(3):
         fake.brokers[number].launch = BrokerLaunch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
-    fake.made_of = {"image": NEW}
-    world.brokers(3, version="3.9")
+    fake.broker_traits = {"image": NEW}
+    sim.apply_cluster(3, version="3.9")
     seen: list[tuple[str, str]] = []
 
     def over() -> bool:
-        status = world.status()
+        status = sim.status()
         assert isinstance(status, BrokerClusterStatus)
         now = (status.version, status.upgrade.phase if status.upgrade else "")
         if status.upgrade is not None and now not in seen:
             seen.append(now)
-        return bool(seen) and world.condition("BrokerCluster/demo")[0] == "True"
+        return bool(seen) and sim.condition("BrokerCluster/demo")[0] == "True"
 
-    world.step()
-    world.until(over, passes=400)
+    sim.reconcile()
+    sim.reconcile_until(over, reconciles_max=400)
     assert fake.starts == [(NEW, "3.8")] * 3 + [(NEW, "3.9")] * 3
     assert seen == [("3.8", "Binaries"), ("3.8", "Protocol")]
-    status = world.status()
+    status = sim.status()
     assert isinstance(status, BrokerClusterStatus)
     assert (status.version, status.upgrade) == ("3.9", None)
-    assert fake.max_down == 1
+    assert fake.max_unavailable == 1
 
 
-def test_an_image_that_does_not_start_raises_no_version() -> None:
+def test_an_image_that_does_not_start_keeps_the_version() -> None:
     fake = Upgraded()
-    world = World(fake)
-    fake.made_of = {"image": OLD}
-    world.brokers(3)
-    world.settle()
+    sim = OperatorSimulation(fake)
+    fake.broker_traits = {"image": OLD}
+    sim.apply_cluster(3)
+    sim.reconcile_until_ready()
     for number in range(3):
         fake.brokers[number].launch = BrokerLaunch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
-    fake.made_of = {"image": NEW}
-    world.brokers(3, version="3.9")
-    world.step()
-    status = world.status()
+    fake.broker_traits = {"image": NEW}
+    sim.apply_cluster(3, version="3.9")
+    sim.reconcile()
+    status = sim.status()
     assert isinstance(status, BrokerClusterStatus)
     assert status.rollout is not None
     fake.broken_hashes.add(status.rollout.target_hash)
-    world.until(lambda: world.condition("BrokerCluster/demo")[1] == "RollStalled")
+    sim.reconcile_until(lambda: sim.condition("BrokerCluster/demo")[1] == "RollStalled")
     for _ in range(20):
-        world.step()
+        sim.reconcile()
     assert {version for _, version in fake.starts} == {"3.8"}
     assert len(fake.live()) == 2
-    fake.made_of = {"image": OLD}
-    world.brokers(3)
-    world.until(lambda: len(fake.live()) == 3)
+    fake.broker_traits = {"image": OLD}
+    sim.apply_cluster(3)
+    sim.reconcile_until(lambda: len(fake.live()) == 3)

@@ -22,7 +22,7 @@ from ottla.protocol.decoding import compile_decoder
 from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 from ottla.protocol.types import ZERO_UUID, FieldType, Message, Struct, fields_of
-from ottla.protocol.wire import MOST_ELEMENTS, Malformed, write_varint
+from ottla.protocol.wire import ELEMENTS_MAX, Malformed, write_varint
 
 BYTES_PER_BYTE = 64
 SLACK_BYTES = 8192
@@ -155,11 +155,11 @@ def smallest(kind: FieldType, version: int) -> Any:
 
 
 def test_large_frames_of_too_many_elements_are_refused_before_anything_is_decoded() -> None:
-    count = MOST_ELEMENTS + 1
+    count = ELEMENTS_MAX + 1
     names = write_varint(count + 1) + b"\x01\x00" * count + bytes(4)
     tags = bytes(4) + write_varint(count) + b"\x7f\x00" * count
     for frame, field in ((names, "topics"), (tags, "<tagged fields>")):
-        complaint = rf"MetadataRequest v9: {field}: more than {MOST_ELEMENTS} elements in one message"
+        complaint = rf"MetadataRequest v9: {field}: more than {ELEMENTS_MAX} elements in one message"
         peak = peak_of(lambda: refuse(MetadataRequest, 9, frame, complaint))  # noqa: B023
         assert peak < 1_000_000  # a decoder was compiled
 
@@ -170,13 +170,13 @@ def refuse(cls: type[Message], version: int, frame: bytes, complaint: str) -> No
 
 
 def test_a_large_frame_of_few_elements_is_decoded() -> None:
-    partition = ProduceRequest.PartitionProduceData(records=bytes(MOST_ELEMENTS + 1))
+    partition = ProduceRequest.PartitionProduceData(records=bytes(ELEMENTS_MAX + 1))
     request = ProduceRequest(topic_data=[ProduceRequest.TopicProduceData(partition_data=[partition])])
     for version in (0, 8, 9, 11):
         frame = encode(request, version)
         assert decode(ProduceRequest, version, frame) == request
         refuse(
-            ProduceRequest, version, frame[: MOST_ELEMENTS + 10], "records: length 2097153 runs past the end"
+            ProduceRequest, version, frame[: ELEMENTS_MAX + 10], "records: length 2097153 runs past the end"
         )
 
 
@@ -196,6 +196,6 @@ def test_elements_are_counted_over_all_levels() -> None:
 def test_a_decoder_that_counts_decodes_the_same() -> None:
     for cls, version in CASES:
         frame = encode(build(cls, version, RandomChoices(5)), version)
-        counting = compile_decoder(cls, version, MOST_ELEMENTS)(frame, 0, len(frame))
+        counting = compile_decoder(cls, version, ELEMENTS_MAX)(frame, 0, len(frame))
         assert plain(counting[0]) == plain(decode(cls, version, frame))
         assert counting[1] == len(frame)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.ports import OS_RANDOM
 from ottla.protocol import codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
@@ -138,7 +139,7 @@ class Both:
     """A follower's session and its leader's, joined by the codec."""
 
     def __init__(self) -> None:
-        self.leader = FetchSessionCache(4)
+        self.leader = FetchSessionCache(OS_RANDOM, 4)
         self.session = FetchSessionHandler(1)
         self.followed: dict[Key, tuple[UUID, int]] = {}
         self.changed: set[Key] = set()

@@ -20,7 +20,7 @@ from ottla.security.mechanisms import PlainServer, plain_token
 from ottla.security.principals import ANONYMOUS, USER, Principal
 from ottla.server.network import authenticator
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
-from ottla.server.network.connection import Part
+from ottla.server.network.channel import Part
 
 
 class FakeConnection:

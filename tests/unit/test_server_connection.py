@@ -12,8 +12,8 @@ import pytest
 from connection_harness import Harness, framed
 
 from ottla.ports.files import OS_FILES, OsFiles
+from ottla.server.network.channel import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.server.network.listener import Endpoint
-from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.storage.segment_files import FileSlice, SegmentFile
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.ports import OsClock
+from ottla.ports.network import OsNetwork
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
-from ottla.server.network.connection import Connection
-from ottla.server.network.connection_limits import ConnectionLimits
-from ottla.server.network.idle_watch import IdleWatch
+from ottla.server.network.channel import Connection
+from ottla.server.network.connection_limits import ConnectionLimits, IdleWatch
 from ottla.server.network.listener import Endpoint, SocketServer
 
 BOTH = {
@@ -44,13 +44,20 @@ class Served:
             body = bytes(frame)
             connection.respond((len(body).to_bytes(4, "big") + body,))
 
+        network = OsNetwork()
         self.config = settings
         self.server = SocketServer(
             loop=asyncio.get_running_loop(),
+            network=network,
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
-            limits=ConnectionLimits(settings, rates, clock=OsClock().monotonic_ms),
+            limits=ConnectionLimits(
+                settings,
+                rates or ConnectionQuotas(Windows()),
+                OsClock().monotonic_ms,
+                network.resolve,
+            ),
         )
         self.ports = {
             x.name: self.server.bind(Endpoint(x.name, "127.0.0.1", 0)).port for x in settings.listeners

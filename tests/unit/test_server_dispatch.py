@@ -20,7 +20,7 @@ from ottla.protocol.types import Message
 from ottla.security.principals import ANONYMOUS
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
 from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
-from ottla.server.network.connection import Part
+from ottla.server.network.channel import Part
 from ottla.storage.segment_files import FileSlice
 
 

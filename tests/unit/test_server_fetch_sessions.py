@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.ports import OS_RANDOM
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
 from ottla.server.dispatch.fetch_sessions import (
@@ -56,7 +57,7 @@ class Broker:
     """Answers every fetch with high watermark 5, and records what it read."""
 
     def __init__(self, slots: int = 10, partitions_max: int = 100_000) -> None:
-        self.cache = FetchSessionCache(slots, partitions_max=partitions_max)
+        self.cache = FetchSessionCache(OS_RANDOM, slots, partitions_max=partitions_max)
         self.names: dict[UUID, str] = dict(NAMES)
         self.now_ms = 1_000_000
         self.records: dict[tuple[str, int], int] = {}

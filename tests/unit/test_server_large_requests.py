@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
+from ottla.ports import Clock, OsClock
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
@@ -35,25 +36,27 @@ from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandle
 ITEMS = 30_000
 
 
-class Ticks:
+class Ticks(OsClock):
     """A clock that advances by a step at each call."""
 
     def __init__(self, step_s: float) -> None:
+        super().__init__()
         self.now_s = 0.0
         self._step_s = step_s
+        self.monotonic_s = self._tick
 
-    def __call__(self) -> float:
+    def _tick(self) -> float:
         self.now_s += self._step_s
         return self.now_s
 
 
 async def answered(
-    route: Route, message: Message, version: int, clock: Callable[[], float] | None = None
+    route: Route, message: Message, version: int, clock: Clock | None = None
 ) -> tuple[FakeConnection, int]:
     """The connection after the response, and the number of loop iterations for other work."""
     loop = asyncio.get_running_loop()
     dispatcher = Dispatcher(loop)
-    dispatcher.large = LargeRequests(loop, None if clock is None else SlicedWork(loop, clock))
+    dispatcher.large = LargeRequests(loop, clock or OsClock())
     dispatcher.register([route])
     connection = FakeConnection()
     dispatcher.on_frame(connection, frame_of(message, version))
@@ -193,7 +196,7 @@ def test_a_malformed_large_request_closes_the_connection() -> None:
     async def send() -> FakeConnection:
         loop = asyncio.get_running_loop()
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         dispatcher.register([route])
         connection = FakeConnection()
         dispatcher.on_frame(connection, frame_of(list_offsets(("t", list(range(ITEMS)))), 7)[:-1])
@@ -327,7 +330,7 @@ def test_a_closed_connection_ends_the_work() -> None:
     async def leave() -> None:
         loop = asyncio.get_running_loop()
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         connection = FakeConnection()
 
         def handle(request: Request) -> None:
@@ -355,7 +358,7 @@ def work(steps: int, done: list[str], name: str) -> Generator[None, None, str]:
 
 def test_short_requests_overtake_long_ones() -> None:
     async def scenario() -> list[str]:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         done: list[str] = []
 
         async def one(steps: int, name: str) -> None:
@@ -370,7 +373,7 @@ def test_short_requests_overtake_long_ones() -> None:
 
 def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
     async def scenario() -> list[str]:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         order: list[str] = []
         inside: list[str] = []
 
@@ -408,7 +411,7 @@ def test_members_that_wait_in_a_join_do_not_block_other_requests() -> None:
             return m.JoinGroupResponse(protocol_name="range")
 
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         dispatcher.register([Route(m.JoinGroupRequest, join_group, no_error)])
         protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(20_000))
         frame = frame_of(m.JoinGroupRequest(group_id="g", protocols=[protocol]), 6)
@@ -423,7 +426,7 @@ def test_members_that_wait_in_a_join_do_not_block_other_requests() -> None:
 
 def test_work_for_a_closed_connection_stops() -> None:
     async def scenario() -> None:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         gone = False
         async with sliced.task(1, "a", lambda: gone) as task:
             running = asyncio.ensure_future(task.run(work(1_000_000, [], "a")))
@@ -439,7 +442,7 @@ def test_full_collections_wait_for_the_end_of_the_work() -> None:
     before = gc.get_threshold()
 
     async def scenario() -> None:
-        sliced = SlicedWork(asyncio.get_running_loop())
+        sliced = SlicedWork(asyncio.get_running_loop(), OsClock().monotonic_s)
         async with sliced.task(1, "a", lambda: False):
             assert gc.get_threshold()[2] > 1_000_000
         assert gc.get_threshold() == before

@@ -15,7 +15,7 @@ from connection_harness import Harness, framed
 
 from ottla.ports.files import OsFiles
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
-from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
+from ottla.server.network.channel import SENDFILE_TURN_BYTES
 from ottla.storage.nonblocking_reads import PageCacheMiss, blocking_allowed
 from ottla.storage.segment_files import FileSlice, SegmentFile
 

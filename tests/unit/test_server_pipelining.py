@@ -12,8 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.server.network.connection import Connection, PendingResponse
-from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX
+from ottla.server.network.channel import PENDING_RESPONSES_MAX, Connection, PendingResponse
 
 EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
 PRODUCE, FETCH = 0, 1

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ottla.ports import OS_RANDOM
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.types import ZERO_UUID
-from ottla.server.dispatch.fetch_sessions import FetchSession, WantedPartition
+from ottla.server.dispatch.fetch_sessions import FetchSession, FetchSessionCache, WantedPartition
 from ottla.server.dispatch.purgatory import TICK_MS, PartitionKey, Purgatory
 
 
@@ -103,7 +104,7 @@ class FakeFetch:
 
 def make() -> tuple[ManualLoop, Purgatory]:
     loop = ManualLoop()
-    return loop, Purgatory(loop)  # type: ignore[arg-type]
+    return loop, Purgatory(loop, FetchSessionCache(OS_RANDOM))  # type: ignore[arg-type]
 
 
 KEY = ("t", 0)
@@ -343,7 +344,7 @@ def test_leadership_hooks_are_called_at_once() -> None:
 def test_a_deadline_on_a_real_loop_is_kept() -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
-        purgatory = Purgatory(loop)
+        purgatory = Purgatory(loop, FetchSessionCache(OS_RANDOM))
         settled: asyncio.Future[ErrorCode] = loop.create_future()
         began = loop.time()
         purgatory.await_replication(KEY, 1, 50, settled.set_result)

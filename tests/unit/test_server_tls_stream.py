@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.network.tls_connection import RECORD_BYTES, TlsStream
+from ottla.server.network.tls_transport import RECORD_BYTES, receive
 from tests.certificates import Authority
 
-Pair = tuple[TlsStream, ssl.SSLSocket]
+Pair = tuple[ssl.SSLSocket, ssl.SSLSocket]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         client = shaken.result(60)
     server.setblocking(False)
     with server, client:
-        yield TlsStream(server), client
+        yield server, client
 
 
 def test_all_received_records_are_read_in_one_call(pair: Pair) -> None:
@@ -39,10 +39,10 @@ def test_all_received_records_are_read_in_one_call(pair: Pair) -> None:
     data = os.urandom(4 * RECORD_BYTES + 100)
     client.sendall(data)
     space = memoryview(bytearray(1 << 20))
-    assert stream.recv_into(space) == len(data)
+    assert receive(stream, space) == len(data)
     assert space[: len(data)] == data
     with pytest.raises(BlockingIOError):
-        stream.recv_into(space)
+        receive(stream, space)
 
 
 def test_complete_records_are_returned_without_waiting(pair: Pair) -> None:
@@ -50,7 +50,7 @@ def test_complete_records_are_returned_without_waiting(pair: Pair) -> None:
     data = os.urandom(2 * RECORD_BYTES)
     client.sendall(data)
     space = memoryview(bytearray(1 << 20))
-    assert stream.recv_into(space) == len(data)
+    assert receive(stream, space) == len(data)
 
 
 def test_a_read_is_limited_to_the_buffer(pair: Pair) -> None:
@@ -58,10 +58,10 @@ def test_a_read_is_limited_to_the_buffer(pair: Pair) -> None:
     data = os.urandom(3 * RECORD_BYTES)
     client.sendall(data)
     space = memoryview(bytearray(RECORD_BYTES + 10))
-    assert stream.recv_into(space) == len(space)
+    assert receive(stream, space) == len(space)
     assert space == data[: len(space)]
     rest = memoryview(bytearray(1 << 20))
-    assert stream.recv_into(rest) == RECORD_BYTES - 10
+    assert receive(stream, rest) == RECORD_BYTES - 10
 
 
 def test_the_end_follows_all_data(pair: Pair) -> None:
@@ -69,5 +69,5 @@ def test_the_end_follows_all_data(pair: Pair) -> None:
     client.sendall(bytes(RECORD_BYTES))
     client.shutdown(socket.SHUT_RDWR)
     space = memoryview(bytearray(1 << 20))
-    assert stream.recv_into(space) == RECORD_BYTES
-    assert stream.recv_into(space) == 0
+    assert receive(stream, space) == RECORD_BYTES
+    assert receive(stream, space) == 0

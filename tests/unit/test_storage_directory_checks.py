@@ -16,9 +16,9 @@ from storage_logs import NOW_MS, append, batch
 from ottla.cli.main import main
 from ottla.ports.files import OS_FILES
 from ottla.protocol.records import ControlType, build_control_batch
-from ottla.storage.directories import write_topic_id
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import write_topic_id
 from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.log_manager import LogManager
 from ottla.storage.segment_checks import Finding

@@ -13,10 +13,10 @@ from storage_logs import NOW_MS, append, batch, values
 from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import read_offsets
-from ottla.storage.directories import LogDirProblem, read_properties
 from ottla.storage.future_log import FutureLog
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import LogDirProblem, read_properties
 from ottla.storage.log_manager import LogManager
 
 

@@ -11,7 +11,8 @@ from storage_logs import NOW_MS, append, values
 
 from ottla.ports.files import OS_FILES
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
-from ottla.storage.directories import (
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import (
     LogDirProblem,
     decode_topic_id,
     encode_topic_id,
@@ -19,7 +20,6 @@ from ottla.storage.directories import (
     read_properties,
     read_topic_id,
 )
-from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
 
 

@@ -20,8 +20,8 @@ from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_segment import scan_headers
-from ottla.storage.producer_snapshots import CorruptSnapshot, decode, encode
 from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
+from ottla.storage.producer_state_manager import CorruptSnapshot, decode_snapshot, encode_snapshot
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -39,7 +39,7 @@ def snapshots(directory: Path) -> list[int]:
 
 def state(log: Log) -> bytes:
     """All that a snapshot says of the producers, in their order of ids."""
-    return encode(dict(sorted(log.producers.all().items())))
+    return encode_snapshot(dict(sorted(log.producers.all().items())))
 
 
 def filled(directory: Path) -> Log:
@@ -62,7 +62,7 @@ class TestSnapshotFormat:
         return entry
 
     def test_the_bytes_are_kafkas(self) -> None:
-        data = encode({1000: self.entry()})
+        data = encode_snapshot({1000: self.entry()})
         assert data[:2] == b"\0\1"
         assert struct.unpack(">I", data[2:6])[0] == crc32c(data[6:])
         assert data[6:10] == b"\0\0\0\1"
@@ -71,7 +71,7 @@ class TestSnapshotFormat:
     def test_they_come_back(self) -> None:
         idle = ProducerStateEntry()
         idle.epoch = 1
-        found = decode(encode({1000: self.entry(), 1001: idle}))
+        found = decode_snapshot(encode_snapshot({1000: self.entry(), 1001: idle}))
         assert list(found[1000].batches) == [BatchMetadata(4, 9, 61, 5, 999)]
         assert (found[1000].transaction_start, found[1000].coordinator_epoch) == (50, 2)
         assert (found[1001].epoch, found[1001].transaction_start, list(found[1001].batches)) == (1, None, [])
@@ -79,10 +79,10 @@ class TestSnapshotFormat:
     def test_sequences_wrap(self) -> None:
         entry = ProducerStateEntry()
         entry.batches.append(BatchMetadata(2**31 - 2, 1, 10, 3, 5))
-        assert decode(encode({1: entry}))[1].batches[0].first_sequence == 2**31 - 2
+        assert decode_snapshot(encode_snapshot({1: entry}))[1].batches[0].first_sequence == 2**31 - 2
 
     def test_any_damage_is_noticed(self) -> None:
-        good = encode({1000: self.entry()})
+        good = encode_snapshot({1000: self.entry()})
         for damaged in [
             good[:-1],
             good + b"\0",
@@ -91,7 +91,7 @@ class TestSnapshotFormat:
             *(_flipped(good, at) for at in range(len(good))),
         ]:
             with pytest.raises(CorruptSnapshot):
-                decode(damaged)
+                decode_snapshot(damaged)
 
 
 def _flipped(data: bytes, at: int) -> bytes:

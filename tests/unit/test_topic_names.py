@@ -22,8 +22,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from ottla.protocol.topics import is_legal_topic_name, topic_name_problem
 from ottla.storage.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE, read_offsets
-from ottla.storage.directories import parse_future_directory, parse_partition_directory
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import parse_future_directory, parse_partition_directory
 from ottla.storage.log_manager import LogManager
 
 ILLEGAL = ("", ".", "..", "../x", "../../../x", "/x", "a/b", "a b", "a\nb", "a\n", "a\0b", "ä", "x" * 250)

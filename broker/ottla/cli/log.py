@@ -27,10 +27,10 @@ from ottla.cli.output import as_json, show, table
 from ottla.ports.files import OS_FILES
 from ottla.protocol.records import Record
 from ottla.storage.checkpoints import MalformedCheckpoint
-from ottla.storage.directories import LogDirProblem
 from ottla.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex
+from ottla.storage.log_dir import LogDirProblem
 from ottla.storage.log_dir_checks import check_log_dirs, is_open
-from ottla.storage.producer_snapshots import CorruptSnapshot
+from ottla.storage.producer_state_manager import CorruptSnapshot
 from ottla.storage.segment_checks import Findings, SegmentContents, read_batches, viewed
 from ottla.storage.segment_files import (
     INDEX_SUFFIX,

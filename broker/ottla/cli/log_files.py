@@ -27,17 +27,17 @@ from ottla.storage.checkpoints import (
     read_offsets,
 )
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
-from ottla.storage.directories import (
+from ottla.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
+from ottla.storage.leader_epochs import CHECKPOINT_FILE as EPOCHS_FILE
+from ottla.storage.leader_epochs import read_epochs
+from ottla.storage.log_dir import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
     read_properties,
     read_topic_id,
 )
-from ottla.storage.indexes import OffsetIndex, TimeIndex
-from ottla.storage.leader_epochs import CHECKPOINT_FILE as EPOCHS_FILE
-from ottla.storage.leader_epochs import read_epochs
-from ottla.storage.producer_snapshots import decode as decode_snapshot
+from ottla.storage.producer_state_manager import decode_snapshot
 from ottla.storage.segment_checks import index_entries, read_batches, viewed
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -49,7 +49,6 @@ from ottla.storage.segment_files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.transaction_index import TransactionIndex
 
 Row = dict[str, Any]
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)

@@ -22,7 +22,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, Struct
 from ottla.server.dispatch.dispatcher import AsyncHandler, Request, Route, SyncHandler
-from ottla.server.network.connection import Connection, Part, PendingResponse
+from ottla.server.network.channel import Connection, Part, PendingResponse
 
 CONTROL_CLIENT_ID: Final = "ottla.testing"
 Effect = Literal["error", "delay", "drop", "drop_answer"]

@@ -17,6 +17,9 @@ class Network(Protocol):
         """A nonblocking socket, bound to an address (None: all addresses; port 0: a free one), that does not
         listen yet. Raises OSError."""
 
+    def resolve(self, host: str) -> set[str]:
+        """The addresses of a host. Blocking. Raises OSError."""
+
 
 class OsNetwork:
     """The network of this machine."""
@@ -40,3 +43,6 @@ class OsNetwork:
             sock.close()
             raise
         return sock
+
+    def resolve(self, host: str) -> set[str]:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}

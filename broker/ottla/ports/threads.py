@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 
 
 class RunParallel(Protocol):
-    """Calls `work` for each item, in at most `threads` threads; returns the results in any order. Raises the
-    first error, after the calls that run at that time."""
+    """Calls `work` for each item, in at most `threads` threads; returns their results in order. Raises the
+    first error, when no call runs any more."""
 
     def __call__(
         self, work: Callable[[Item], Result], items: Iterable[Item], threads: int, /
@@ -21,20 +21,20 @@ class RunParallel(Protocol):
 
 def run_in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: int, /) -> list[Result]:
     """The RunParallel of the operating system's threads."""
-    rest = iter(list(items))
-    results: list[Result] = []
+    rest = enumerate(list(items))
+    results: dict[int, Result] = {}
 
     def run_some() -> None:
         # One Future for each of thousands of items would fragment the memory.
-        for item in rest:
-            results.append(work(item))  # noqa: PERF401 (other threads append, too)
+        for number, item in rest:
+            results[number] = work(item)
 
     with ThreadPoolExecutor(threads) as pool:
         for running in [pool.submit(run_some) for _ in range(threads)]:
             running.result()
-    return results
+    return [results[number] for number in range(len(results))]
 
 
 def run_inline(work: Callable[[Item], Result], items: Iterable[Item], threads: int, /) -> list[Result]:
-    """A RunParallel without threads, for one that runs in a fixed order."""
+    """The RunParallel without threads: its calls have a fixed order."""
     return [work(item) for item in items]

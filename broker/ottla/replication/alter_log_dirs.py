@@ -22,8 +22,8 @@ from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
-from ottla.storage.directories import is_too_long_to_move
 from ottla.storage.future_log import FutureLog
+from ottla.storage.log_dir import is_too_long_to_move
 from ottla.storage.log_manager import LogManager
 from ottla.storage.segment_files import LogRead
 

@@ -27,10 +27,9 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.indexes import CorruptIndex
+from ottla.storage.indexes import AbortedTransaction, CorruptIndex
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.log_segment import LogSegment
-from ottla.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 

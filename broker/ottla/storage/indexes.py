@@ -1,20 +1,22 @@
-"""The offset index and the time index of a segment, in Kafka's file formats.
+"""The indexes of a segment, in Kafka's file formats.
 
 * `.index`: (offset relative to the segment's base offset: int32, file position: int32), 8 bytes;
-* `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33).
+* `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33);
+* `.txnindex`: aborted transactions (`TransactionIndex`).
 
 Owned by `log_segment`. An offset index entry gives the last offset and the position of a batch. A time index
 entry says that all records with a later timestamp come after its offset. Invariants: offsets (and timestamps)
 strictly ascend; an index is never ahead of its log once both are flushed.
 
-Entries are kept in memory (arrays of integers, searched by bisect) and written to the file at once when the
-segment is rolled, flushed or closed. An index that is lost in a crash is rebuilt from the log. Entries that
-exist at startup are read on first use.
+Entries of the first two are kept in memory (arrays of integers, searched by bisect) and written to the file
+at once when the segment is rolled, flushed or closed. An index that is lost in a crash is rebuilt from the
+log. Entries that exist at startup are read on first use.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import sys
@@ -22,7 +24,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from ottla.ports.files import Files, opened, sync_path, write_all, write_file
 from ottla.storage.nonblocking_reads import read_index_file
@@ -31,6 +33,9 @@ from ottla.storage.segment_files import LogFile
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
 # Shared columns of indexes without entries in memory; never appended to.
+
+_TXN_VERSION = 0
+_TXN_ENTRY = struct.Struct(">hqqqq")
 
 
 class CorruptIndex(Exception):
@@ -272,6 +277,120 @@ class TimeIndex(_Index):
         """Drop entries at or beyond `offset`."""
         self._load()
         self._keep(bisect_left(self._second, offset - self.base_offset))
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The abort marker's offset."""
+    last_stable_offset: int
+    """The log's last stable offset after the marker was appended."""
+
+
+class TransactionIndex(LogFile):
+    """`.txnindex`: the aborted transactions that consumers skip (KIP-98).
+
+    Written by `producer_state_manager` when an abort marker is appended, read by `Log` for read_committed
+    fetches. An entry has 34 bytes, big-endian: version int16 (0), then producer id, first offset, last offset
+    (the marker's) and the last stable offset after the marker was written, int64 each.
+
+    Invariants: entries ascend by last offset; a transaction is in the index of the segment that holds its
+    marker. The file does not exist until a transaction is aborted. Entries are written at once: unlike the
+    other indexes, this one cannot be rebuilt from its own segment alone. They stay in memory after their
+    first use.
+    """
+
+    __slots__ = ("_base_offset", "_data", "_size")
+
+    def __init__(self, files: Files, path: str | Path, base_offset: int) -> None:
+        super().__init__(files, path)
+        self._base_offset = base_offset
+        try:
+            self._size = files.stat(self.path_str).size
+        except FileNotFoundError:
+            self._size = 0
+        self._data: bytearray | None = None
+
+    def __len__(self) -> int:
+        return self._size // _TXN_ENTRY.size
+
+    def check(self) -> None:
+        """Raise CorruptIndex if the file must be rebuilt."""
+        if self._size % _TXN_ENTRY.size:
+            raise CorruptIndex(f"{self.path}: {self._size} bytes are not whole entries of {_TXN_ENTRY.size}")
+        last = self._base_offset - 1
+        for version, _, _, last_offset, _ in _TXN_ENTRY.iter_unpack(self._load()):
+            if version != _TXN_VERSION or last_offset <= last:
+                raise CorruptIndex(f"{self.path}: version {version}, offset {last_offset} after {last}")
+            last = last_offset
+
+    def entries(self) -> list[AbortedTransaction]:
+        return [AbortedTransaction(*fields) for _, *fields in _TXN_ENTRY.iter_unpack(self._load())]
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Raises OSError."""
+        data = self._load()
+        assert not data or self._last_offset(len(self) - 1) < aborted.last_offset
+        entry = _TXN_ENTRY.pack(_TXN_VERSION, *aborted)
+        with opened(self.files, self.path_str, os.O_WRONLY | os.O_CREAT) as fd:
+            if self.files.pwrite(fd, entry, self._size) != len(entry):
+                self.files.ftruncate(fd, self._size)
+                raise OSError(errno.ENOSPC, f"{self.path}: the file takes no more bytes")
+        data += entry
+        self._size += len(entry)
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """The aborted transactions that overlap [fetch_offset, upper_bound), and whether later segments have
+        no more of them."""
+        if not self._size:
+            return [], False
+        data = self._load()
+        found = []
+        for at in range(bisect_left(range(len(self)), fetch_offset, key=self._last_offset), len(self)):
+            _, *fields = _TXN_ENTRY.unpack_from(data, at * _TXN_ENTRY.size)
+            aborted = AbortedTransaction(*fields)
+            if aborted.first_offset < upper_bound:
+                found.append(aborted)
+            if aborted.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove transactions that were aborted at or after `offset`."""
+        if self._size:
+            self._load()
+            self._cut(bisect_left(range(len(self)), offset, key=self._last_offset) * _TXN_ENTRY.size)
+
+    def reset(self) -> None:
+        """Remove all entries, also invalid ones."""
+        if self._size:
+            self._cut(0)
+
+    def sync(self) -> None:
+        if self._size:
+            sync_path(self.files, self.path_str)
+
+    def load(self) -> None:
+        """Read the entries into memory."""
+        self._load()
+
+    def _load(self) -> bytearray:
+        if self._data is None:
+            self._data = bytearray(read_index_file(self.files, self.path_str)) if self._size else bytearray()
+        return self._data
+
+    def _last_offset(self, at: int) -> int:
+        assert self._data is not None
+        return int.from_bytes(self._data[at * _TXN_ENTRY.size + 18 : at * _TXN_ENTRY.size + 26], "big")
+
+    def _cut(self, size: int) -> None:
+        if self._data is None:
+            self._data = bytearray()
+        del self._data[size:]
+        if size < self._size:
+            self.files.truncate(self.path_str, size)
+        self._size = size
 
 
 def _big_endian(kind: str, data: bytes) -> array[int]:

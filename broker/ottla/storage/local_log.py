@@ -24,9 +24,8 @@ from ottla.ports.files import sync_if_exists, sync_path
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import INT32_MAX
 from ottla.storage.deferred_tasks import DeferredTasks
-from ottla.storage.directories import deleted_directory, read_topic_id, write_topic_id
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir import LogDir, deleted_directory, read_topic_id, write_topic_id
 from ottla.storage.log_loader import new_segment
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.log_segments import LogSegments

@@ -54,6 +54,7 @@ from ottla.protocol.records import (
 from ottla.storage import log_validator
 from ottla.storage.deferred_tasks import DeferredTasks
 from ottla.storage.index_recovery import verify_max_timestamp
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.local_log import LocalLog
 from ottla.storage.log_config import INT64_MAX, LogConfig
@@ -65,7 +66,6 @@ from ottla.storage.producer_state import ActiveProducers
 from ottla.storage.producer_state_manager import ProducerStateManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy, LogFacts, deletable_within, log_facts
 from ottla.storage.segment_files import LogRead
-from ottla.storage.transaction_index import AbortedTransaction
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 _NEEDS_VALIDATOR = LOG_APPEND_TIME_FLAG | CODEC_MASK

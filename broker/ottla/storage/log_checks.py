@@ -19,10 +19,10 @@ from ottla.ports.files import Files, read_file
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import BatchHeader, ControlType, decode_batch, parse_control_record
 from ottla.storage.checkpoints import MalformedCheckpoint
-from ottla.storage.directories import PARTITION_METADATA_FILE, LogDirProblem, read_topic_id
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.leader_epochs import CHECKPOINT_FILE, read_epochs
-from ottla.storage.producer_snapshots import CorruptSnapshot
-from ottla.storage.producer_snapshots import decode as decode_snapshot
+from ottla.storage.log_dir import PARTITION_METADATA_FILE, LogDirProblem, read_topic_id
+from ottla.storage.producer_state_manager import CorruptSnapshot, decode_snapshot
 from ottla.storage.segment_checks import Batch, Findings, SegmentContents, read_batches, viewed
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -35,7 +35,6 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.transaction_index import AbortedTransaction
 
 _BESIDE_LOGS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")

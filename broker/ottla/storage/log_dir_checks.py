@@ -22,7 +22,8 @@ from ottla.storage.checkpoints import (
     read_offsets,
 )
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
-from ottla.storage.directories import (
+from ottla.storage.log_checks import CheckedLog, check_form, check_log
+from ottla.storage.log_dir import (
     CLEAN_SHUTDOWN_FILE,
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -35,7 +36,6 @@ from ottla.storage.directories import (
     read_properties,
     read_topic_id,
 )
-from ottla.storage.log_checks import CheckedLog, check_form, check_log
 from ottla.storage.segment_checks import Finding, Findings
 from ottla.storage.segment_files import LOG_SUFFIX
 

@@ -27,8 +27,11 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from ottla.storage.directories import (
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import (
     DELETE_SUFFIX,
+    LogDir,
     LogDirProblem,
     check_directory_ids,
     future_directory,
@@ -37,9 +40,6 @@ from ottla.storage.directories import (
     partition_directory,
     remove_clean_shutdown_file,
 )
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import LogDir
 from ottla.storage.log_maintenance import LogMaintenance
 from ottla.storage.log_registry import LogRegistry
 

@@ -21,10 +21,9 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from ottla.storage.directories import LogDirProblem
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dir import LogDir
+from ottla.storage.log_dir import LogDir, LogDirProblem
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from ottla.storage.nonblocking_reads import pread
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -40,7 +40,6 @@ from ottla.storage.segment_files import (
     SegmentFile,
     segment_name,
 )
-from ottla.storage.transaction_index import TransactionIndex
 
 _SCAN_WINDOW_BYTES = 8 * 1024
 _BATCH_LENGTH_MIN = 14

@@ -17,9 +17,9 @@ from functools import partial
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_batch
 from ottla.storage.index_recovery import rebuild_indexes, scan_start_for_timestamp, verify_max_timestamp
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import FileSlice
-from ottla.storage.transaction_index import AbortedTransaction
 
 TimestampAndOffset = tuple[int, int, int]
 """(offset, timestamp in ms, leader epoch)."""

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ottla.protocol.records import NO_TIMESTAMP
-from ottla.storage.directories import parse_partition_directory
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dir import parse_partition_directory
 from ottla.storage.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)

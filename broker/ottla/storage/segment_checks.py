@@ -24,8 +24,7 @@ from ottla.protocol.records import (
     BatchHeader,
     verify_crc,
 )
-from ottla.storage.indexes import OffsetIndex, TimeIndex
-from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
+from ottla.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
 

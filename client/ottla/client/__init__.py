@@ -1,8 +1,8 @@
 """The client of Ottla and of Apache Kafka: `from ottla.client import Producer, Consumer, AdminClient`.
 
-`RequestClient` sends single requests of the protocol. asyncio first; `ottla.client.blocking` has the same
-four for code without an event loop. Names are loaded when they are asked for, because brokers import modules
-of this package that need none of them.
+`RequestClient` sends single requests of the protocol. The classes are for asyncio; `ottla.client.blocking`
+has the same four for code without an event loop. Names are imported on first use, because brokers import
+modules of this package that do not need them.
 """
 
 from __future__ import annotations

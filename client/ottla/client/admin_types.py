@@ -1,6 +1,6 @@
 """Arguments and results of the admin client: plain values without protocol classes; `Results` of many items.
 
-Principals are text, as everywhere (`User:alice`). A number that the broker does not tell is -1.
+Principals are text (`User:alice`). A number that the broker does not return is -1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ D = TypeVar("D")
 K = TypeVar("K")
 V = TypeVar("V")
 Partitions: TypeAlias = Iterable[tuple[str, int]]
-"""As users give them: plain tuples or TopicPartition, which is one."""
+"""Plain tuples, or TopicPartition, which is a tuple."""
 ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
 
 # --- the cluster and its features ---
@@ -29,81 +29,93 @@ ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
+    """The cluster: its id, controller and brokers."""
+
     cluster_id: str | None
     controller_id: int
-    """-1 while there is none."""
+    """-1 if there is none."""
     brokers: tuple[Node, ...]
     authorized_operations: frozenset[Operation] | None = None
-    """What the caller may do to the cluster; None where it was not asked for (KIP-430)."""
+    """The operations that the caller is authorized for; None if they were not requested (KIP-430)."""
 
 
 class FeatureLevels(NamedTuple):
+    """A range of feature levels."""
+
     least: int
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFeatures:
-    """KIP-584."""
+    """The finalized and supported features (KIP-584)."""
 
     finalized: dict[str, FeatureLevels]
     finalized_epoch: int | None
     supported: dict[str, FeatureLevels]
-    """By the broker that answered."""
+    """The features supported by the broker that responded."""
 
 
 class ApiVersions(NamedTuple):
-    """One API that a broker serves."""
+    """The versions of one API that a broker supports."""
 
     key: int
     name: str
-    """As Kafka writes it, as Produce; empty where this client does not know the key."""
+    """For example Produce; empty if the client does not know the key."""
     least: int
     most: int
     used: int | None
-    """By this client; None where it has no version in common."""
+    """The version that this client uses; None without a common version."""
 
 
 class UpgradeType(IntEnum):
+    """The kind of a feature update."""
+
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
     UNSAFE_DOWNGRADE = 3
 
 
 class FeatureUpdate(NamedTuple):
+    """A new level of a feature."""
+
     level: int
     """0 removes the feature."""
     upgrade_type: UpgradeType = UpgradeType.UPGRADE
 
 
-# --- topics and where they are ---
+# --- topics and replicas ---
 
 
 @dataclass(frozen=True)
 class NewTopic:
-    """-1 leaves a number to the brokers' defaults (KIP-464)."""
+    """A topic to create; -1 stands for the default of the broker (KIP-464)."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     config: Mapping[str, str] = field(default_factory=dict)
     assignment: Mapping[int, Sequence[int]] | None = None
-    """The brokers of each partition, preferred leader first; both numbers are left out then."""
+    """The replicas of each partition, preferred leader first; both numbers must be left out then."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
+    """A new number of partitions of a topic."""
+
     count: int
-    """Of the topic, the old ones included."""
+    """The total number of partitions."""
     assignments: Sequence[Sequence[int]] | None = None
-    """The brokers of each new one, preferred leader first."""
+    """The replicas of each new partition, preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
+    """A partition: its leader and replicas."""
+
     partition: int
     leader: int
-    """-1 while there is none."""
+    """-1 if there is none."""
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -116,6 +128,8 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
+    """A topic as it is listed."""
+
     name: str
     topic_id: UUID
     internal: bool
@@ -123,6 +137,8 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
+    """A topic and its partitions."""
+
     name: str
     topic_id: UUID
     internal: bool
@@ -132,28 +148,36 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
+    """A reassignment in progress."""
+
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
 
 class ElectionType(IntEnum):
+    """The kind of a leader election."""
+
     PREFERRED = 0
     UNCLEAN = 1
-    """Any replica, where none is in sync: records may be lost."""
+    """Any live replica if none is in sync: records may be lost."""
 
 
 # --- configuration ---
 
 
 class ConfigType(IntEnum):
+    """The kind of a config resource."""
+
     TOPIC = 2
     BROKER = 4
-    """By its id; all of them for an empty name."""
+    """By broker id; an empty name stands for all brokers."""
     BROKER_LOGGER = 8
 
 
 class ConfigResource(NamedTuple):
+    """A topic, a broker or a broker logger."""
+
     type: ConfigType
     name: str
 
@@ -162,6 +186,8 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigOperation(IntEnum):
+    """The operation of a config change."""
+
     SET = 0
     DELETE = 1
     APPEND = 2
@@ -169,7 +195,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """KIP-339. APPEND and SUBTRACT are for lists."""
+    """A change of one config (KIP-339). APPEND and SUBTRACT are for lists."""
 
     name: str
     value: str | None
@@ -177,6 +203,8 @@ class ConfigChange(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
+    """A value of a config from one source."""
+
     name: str
     value: str | None
     source: int
@@ -184,14 +212,16 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
+    """The value of a config and its source."""
+
     value: str | None
     source: int
     """1 topic, 2 and 3 dynamic broker, 4 static broker, 5 default, 6 dynamic logger (KIP-226)."""
     read_only: bool = False
     sensitive: bool = False
-    """Its value is not told."""
+    """The broker does not return the value."""
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """Where asked for: all that would be in force one after the other, the value's own first."""
+    """If requested: the values from all sources in the order of precedence."""
     type: int = 0
     """1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password; 0 unknown."""
     documentation: str | None = None
@@ -199,37 +229,44 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
+    """A created topic."""
+
     topic_id: UUID
     partitions: int
     replication_factor: int
     config: dict[str, ConfigEntry] | None
-    """None where the caller may not see it (KIP-525)."""
+    """None if the caller is not authorized to see it (KIP-525)."""
 
 
 # --- logs ---
 
 
 class OffsetSpec(IntEnum):
-    """Which offset; any other number is a time in ms, and stands for the first record of then or later."""
+    """Which offset to list; any other number is a timestamp in ms, for the first record with this timestamp
+    or a later one."""
 
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3
-    """Of the record with the largest timestamp (KIP-734)."""
+    """The offset of the record with the largest timestamp (KIP-734)."""
     EARLIEST_LOCAL = -4
-    """Of what is not in remote storage alone (KIP-405)."""
+    """The first offset that is not in remote storage only (KIP-405)."""
     LATEST_TIERED = -5
-    """Of what is in remote storage (KIP-1005)."""
+    """The last offset in remote storage (KIP-1005)."""
 
 
 class ListedOffset(NamedTuple):
+    """An offset in a log."""
+
     offset: int
-    """-1 where there is no such record."""
+    """-1 if there is no such record."""
     timestamp_ms: int
     leader_epoch: int
 
 
 class TopicPartitionReplica(NamedTuple):
+    """The replica of a partition on a broker."""
+
     topic: str
     partition: int
     broker: int
@@ -240,26 +277,30 @@ class TopicPartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
+    """A replica in a log directory."""
+
     size: int
     """Bytes."""
     offset_lag: int
-    """Records behind the high watermark; of a future replica, behind the current one."""
+    """The lag behind the high watermark in records; of a future replica, behind the current one."""
     is_future: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
+    """A log directory of a broker."""
+
     path: str
     error: ClientError | None
     total_bytes: int
     usable_bytes: int
-    """-1 where the broker does not say (KIP-827)."""
+    """-1 if the broker does not return it (KIP-827)."""
     replicas: dict[TopicPartition, ReplicaInfo]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDirs:
-    """None and -1 where there is none: of a replica that is not here, or not on its way elsewhere."""
+    """The log directories of a replica; None and -1 if there is no replica, or none that is being moved."""
 
     current: str | None = None
     current_lag: int = -1
@@ -272,24 +313,28 @@ class ReplicaLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
+    """A group as it is listed."""
+
     group_id: str
     protocol_type: str
-    """`consumer`, `connect`…; empty for a group that was made by a commit alone."""
+    """`consumer`, `connect`…; empty for a group that was created by a commit."""
     state: str
     type: str
     """`classic`, or `consumer` (KIP-848)."""
 
     @property
     def simple(self) -> bool:
-        """Whether it is known by its committed offsets alone: nobody has ever joined."""
+        """Whether the group has committed offsets only, and never had members."""
         return not self.protocol_type
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
+    """A member of a group."""
+
     member_id: str
     group_instance_id: str | None
-    """Of a static member (KIP-345)."""
+    """Set for a static member (KIP-345)."""
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
@@ -297,19 +342,21 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
+    """A group and its members."""
+
     group_id: str
     state: str
     """As in Kafka: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
     members: tuple[GroupMember, ...]
     coordinator: Node
     protocol: str = ""
-    """The assignor that the members have agreed on."""
+    """The assignor that the coordinator has chosen."""
     protocol_type: str = ""
     authorized_operations: frozenset[Operation] | None = None
 
 
 class MemberToRemove(NamedTuple):
-    """A member of a group, by either name."""
+    """A member to remove, by group.instance.id or member id."""
 
     group_instance_id: str | None = None
     member_id: str = ""
@@ -323,7 +370,7 @@ class MemberToRemove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition remembers of a producer (KIP-664)."""
+    """The state of a producer in a partition (KIP-664)."""
 
     producer_id: int
     producer_epoch: int
@@ -336,6 +383,8 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
+    """A transactional id as it is listed."""
+
     transactional_id: str
     producer_id: int
     state: str
@@ -343,6 +392,8 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
+    """A transactional id and its transaction."""
+
     coordinator: Node
     state: str
     producer_id: int
@@ -354,6 +405,8 @@ class TransactionDescription:
 
 
 class ProducerIdAndEpoch(NamedTuple):
+    """A producer id and its epoch."""
+
     producer_id: int
     epoch: int
 
@@ -361,11 +414,11 @@ class ProducerIdAndEpoch(NamedTuple):
 # --- users: quotas, credentials, tokens ---
 
 ANY: Final = object()
-"""In a filter of quotas: whatever name, and the default."""
+"""In a filter of quotas: any name, and the default."""
 
 
 class QuotaEntity(Mapping[str, str | None]):
-    """Who a quota is for: names by type (`user`, `client-id`, `ip`); None is the default of a type."""
+    """The entity of a quota: names by type (`user`, `client-id`, `ip`); None is the default of a type."""
 
     __slots__ = ("_parts",)
 
@@ -389,7 +442,7 @@ class QuotaEntity(Mapping[str, str | None]):
 
 
 class ScramUpsertion(NamedTuple):
-    """A credential to make or replace; the password leaves this process salted alone."""
+    """A SCRAM credential to create or replace; the password is sent only salted and hashed."""
 
     user: str
     mechanism: str
@@ -399,13 +452,16 @@ class ScramUpsertion(NamedTuple):
 
 
 class ScramDeletion(NamedTuple):
+    """A SCRAM credential to delete."""
+
     user: str
     mechanism: str
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationToken:
-    """KIP-48. `token_id` and, in Base64, `hmac` are the name and the password of a SCRAM login with it."""
+    """A delegation token (KIP-48). `token_id` and, in Base64, `hmac` are the name and the password of a SCRAM
+    login."""
 
     token_id: str
     owner: str
@@ -421,15 +477,15 @@ class DelegationToken:
 
 
 class Results(Mapping[K, V], Generic[K, V]):
-    """A mapping of the items that went well to their results; `errors` has the others.
+    """A mapping of the items that succeeded to their results; `errors` has the others.
 
-    `results[item]` raises the item's error where it failed, and KeyError where nobody asked for it.
+    `results[item]` raises the error of a failed item, and KeyError for an item that was not requested.
     """
 
     __slots__ = ("_succeeded", "errors")
 
     def __init__(self, outcomes: Mapping[K, V | ClientError]) -> None:
-        """`outcomes`: each item's result, or its error."""
+        """`outcomes`: the result or the error of each item."""
         self._succeeded: dict[K, V] = {}
         self.errors: dict[K, ClientError] = {}
         for key, outcome in outcomes.items():
@@ -439,13 +495,13 @@ class Results(Mapping[K, V], Generic[K, V]):
                 self._succeeded[key] = outcome
 
     def raise_first(self) -> Self:
-        """Raise the first item's error, if any failed: for callers to whom a part is not enough."""
+        """Raise the error of the first failed item, if there is one."""
         for error in self.errors.values():
             raise error
         return self
 
     def outcomes(self) -> dict[K, V | ClientError]:
-        """Each item's result, or its error."""
+        """The result or the error of each item."""
         return {**self._succeeded, **self.errors}
 
     def __getitem__(self, key: K) -> V:
@@ -458,7 +514,7 @@ class Results(Mapping[K, V], Generic[K, V]):
     @overload
     def get(self, key: K, default: V | D) -> V | D: ...
     def get(self, key: K, default: object = None) -> object:
-        """The item's result; `default` where it failed, or was not asked for."""
+        """The result of an item; `default` if it failed or was not requested."""
         return self._succeeded.get(key, default)
 
     def __contains__(self, key: object) -> bool:

@@ -1,7 +1,7 @@
-"""Avro keys and values, in the framing of Confluent's schema registry.
+"""Avro serializers and deserializers, in the wire format of Confluent's schema registry.
 
-Given to producers and consumers as any serializer (`ottla.client.serialization`); needs the extra `avro`
-(fastavro, imported when one is made). What is under a schema's id never changes, so each is asked for once.
+Used as any serializer (`ottla.client.serialization`); needs the extra `avro` (fastavro, imported on first
+use). The schema of an id never changes, so that each is looked up once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ottla.client.serialization import SchemaNeeded
 
 _MAGIC: Final = 0
 _FRAME: Final = struct.Struct(">bI")
-"""A zero byte and the schema's id."""
+"""A zero byte and the schema id."""
 
 
 class Registry(Protocol):
-    """What is asked of a registry; `ottla.client.registry.RegistryClient` is one. All of it blocks."""
+    """The methods of a schema registry client that are used, all blocking;
+    `ottla.client.registry.RegistryClient` has them."""
 
     def schema(self, schema_id: int) -> Schema: ...
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int: ...
@@ -32,7 +33,7 @@ class Registry(Protocol):
 
 
 SubjectName: TypeAlias = Callable[[str, bool, str], str]
-"""(topic, whether it is the key, the record's full name) -> the subject that the schema is kept under."""
+"""(topic, whether it is the key, full name of the record) -> the subject of the schema."""
 
 
 def topic_name(topic: str, is_key: bool, record: str) -> str:
@@ -48,7 +49,7 @@ def topic_record_name(topic: str, is_key: bool, record: str) -> str:
 
 
 class AvroSerializer:
-    """Values as fastavro takes them."""
+    """Serializes values as fastavro takes them."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class AvroSerializer:
         use_latest: bool = False,
         subject_name: SubjectName = topic_name,
     ) -> None:
-        """`registry`: a client, or URLs of one. The schema's id is had by registering it, without
-        `auto_register` by looking it up; with `use_latest`, values are written by the newest schema of the
-        subject instead. Raises ConfigError for what is no schema."""
+        """`registry`: a client, or URLs. The schema is registered, or without `auto_register` looked up; with
+        `use_latest`, values are written with the latest schema of the subject instead. Raises ConfigError for
+        an invalid schema."""
         self._registry = _client(registry)
         text = schema if isinstance(schema, str) else json.dumps(schema)
         self._schema = Schema(text)
@@ -74,7 +75,7 @@ class AvroSerializer:
         self._record = str(self._own.get("name", "")) if isinstance(self._own, dict) else ""
         self._write = _fastavro().schemaless_writer
         self._ready: dict[str, tuple[bytes, Any]] = {}
-        """By subject: the frame's head, and the schema to write by."""
+        """By subject: the header of the frame, and the schema to write with."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         if value is None:
@@ -88,7 +89,7 @@ class AvroSerializer:
         out.write(head)
         try:
             self._write(out, schema, value)
-        except Exception as e:  # fastavro lets out whatever a value of a wrong shape causes
+        except Exception as e:  # fastavro raises any exception for an invalid value
             detail = f"{type(e).__name__}: {e}"
             raise SerializationError(f"{subject}: {value!r:.100} does not fit the schema: {detail}") from e
         return out.getvalue()
@@ -107,10 +108,11 @@ class AvroSerializer:
 
 
 class AvroDeserializer:
-    """Values as fastavro gives them; read by the schema they were written with, or resolved to `schema`."""
+    """Deserializes values as fastavro returns them, by the schema they were written with, or resolved to
+    `schema`."""
 
     def __init__(self, registry: Registry | str, schema: str | Mapping[str, Any] | None = None) -> None:
-        """Raises ConfigError for what is no schema."""
+        """Raises ConfigError for an invalid schema."""
         self._registry = _client(registry)
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
         self._reader = None if text is None else parsed_schema(Schema(text), {})
@@ -130,7 +132,7 @@ class AvroDeserializer:
         body.seek(_FRAME.size)
         try:
             return self._read(body, writer, self._reader)
-        except Exception as e:  # whatever broken bytes, or schemas that do not resolve, cause
+        except Exception as e:  # any exception, for invalid bytes or schemas that do not resolve
             raise SerializationError(f"{topic}: not Avro of schema {schema_id}: {e!r}") from e
 
     def _look_up(self, schema_id: int) -> None:
@@ -150,13 +152,13 @@ def _client(registry: Registry | str) -> Registry:
 
 
 def parsed_schema(schema: Schema, referenced: Mapping[str, Schema]) -> Any:
-    """As fastavro wants it; what is referred to comes first. Raises ConfigError."""
+    """A schema parsed by fastavro, after its references. Raises ConfigError."""
     named: dict[str, Any] = {}
     try:
         for each in referenced.values():
             _fastavro().parse_schema(json.loads(each.text), named)
         return _fastavro().parse_schema(json.loads(schema.text), named)
-    except Exception as e:  # its own errors have no common class
+    except Exception as e:  # its errors have no common class
         raise ConfigError(f"schema: {e!r}; allowed: Avro as JSON: {schema.text:.200}") from e
 
 

@@ -1,4 +1,4 @@
-"""The clients for code without an event loop: the same names, over one loop in a thread of its own.
+"""The clients for code without an event loop. Each runs an asynchronous client in a thread of its own.
 
 with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
     print(producer.send("orders", b"one").result())

@@ -1,7 +1,7 @@
-"""The consumer for code without an event loop: the same names. See `ottla.client.blocking`.
+"""The consumer for code without an event loop; see `ottla.client.blocking`.
 
-Heartbeats and fetches go on in the loop's thread meanwhile; rebalance listeners are called in the thread that
-polls, where they may call the consumer. Invariant: one thread uses it at a time.
+Heartbeats and fetches continue in the thread of the event loop. The thread that polls calls the callbacks of
+a rebalance, which may call the consumer. Invariant: one thread uses a consumer at a time.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from ottla.client import consumer as asynchronous
 from ottla.client.consumer import RebalanceCallback
-from ottla.client.consumer_runtime import Records
-from ottla.client.core.assigned import OffsetAndMetadata
-from ottla.client.core.positions import OffsetAndTimestamp
-from ottla.client.core.types import ConsumerRecord, GroupMetadata, TopicPartition
+from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import IllegalStateError
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import EventLoopThread, blocking, in_loop
 from ottla.client.metrics import Metric
-from ottla.client.offset_committer import Offsets, OnCommit
 from ottla.wire.connection import resolve
 
 T = TypeVar("T")
 _Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 _ITERATION_S: Final = 0.5
-"""How long an iteration waits at a time, so that Ctrl-C is heard."""
+"""The timeout of each poll of an iteration. It is short so that Ctrl-C ends the iteration."""
 
 
 class Consumer:
-    """The consumer for code without an event loop: made, it is started; for one thread at a time."""
+    """The calls of `ottla.client.Consumer`, each of which blocks until it is done. Not thread-safe.
+
+    `on_done` of `commit_nowait` is called in the consumer's own thread, other callbacks in the thread of the
+    caller.
+    """
 
     def __init__(
         self, settings: Mapping[str, object] | asynchronous.Consumer | None = None, /, **keywords: object
     ) -> None:
-        """As the asynchronous one, and started; or one that is given, and not started yet. Raises
-        ConfigError."""
+        """Starts a consumer with these settings, or the given asynchronous one. Raises ConfigError."""
         if isinstance(settings, asynchronous.Consumer):
-            self._consumer = settings
+            self._client = settings
         else:
-            self._consumer = asynchronous.Consumer(settings, **keywords)
-        self.config = self._consumer.config
-        self._thread = LoopThread(f"consumer {self.config.client_id}")
+            self._client = asynchronous.Consumer(settings, **keywords)
+        self.config = self._client.config
+        self._thread = EventLoopThread(f"consumer {self.config.client_id}")
         self._calls: _Calls | None = None
-        """For the thread that waits in `_run`; None ends its waiting. One queue for each call, as listeners
-        may call the consumer in their turn, and as what a call that was interrupted left is nobody's."""
+        """Functions that the thread in `_run` has to call; None ends its wait. Each call of `_run` has a
+        queue of its own: callbacks may call the consumer, and an interrupted call leaves entries behind."""
         self._stopped = False
-        self._run(self._consumer.start())
+        self._run(self._client.start())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the loop do it, and meanwhile call listeners here. RuntimeError in the loop's thread."""
-        if self._thread.here or self._thread.loop.is_closed():
+        """Run a coroutine in the event loop, and call the functions of `_calls` until it is done. Raises
+        RuntimeError in the thread of the event loop."""
+        if self._thread.is_current or self._thread.loop.is_closed():
             work.close()
-            self._thread.check_elsewhere()
+            self._thread.check_not_current()
             raise IllegalStateError("the consumer is closed")
         calls: _Calls = SimpleQueue()
         outer, self._calls = self._calls, calls
@@ -72,46 +72,39 @@ class Consumer:
             self._calls = outer
         return future.result()
 
-    def _soon(self, function: Callable[[], T]) -> T:
-        """The result of a function that has to be called in the loop's thread."""
-
-        async def call() -> T:
-            return function()
-
-        return self._run(call())
-
-    def _here(self, told: RebalanceCallback | None) -> RebalanceCallback | None:
-        """A listener that is called by the thread that waits in `_run`."""
-        if told is None:
+    def _in_polling_thread(self, callback: RebalanceCallback | None) -> RebalanceCallback | None:
+        """A callback for the asynchronous consumer that has the user's one called by the thread in `_run`."""
+        if callback is None:
             return None
 
-        async def tell(partitions: list[TopicPartition]) -> None:
+        async def call_and_wait(partitions: list[TopicPartition]) -> None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def call() -> None:
                 problem = None
                 try:
-                    told(partitions)
+                    callback(partitions)
                 except Exception as error:
                     problem = error
                 self._thread.call_soon(lambda: resolve(done, problem))
 
-            assert self._calls is not None, "somebody polls"
+            assert self._calls is not None, "a thread polls"
             self._calls.put(call)
             await done
 
-        return tell
+        return call_and_wait
 
     # --- life ---
 
     def stop(self, *, commit: bool = True, timeout_s: float = 30.0) -> None:
-        """Commit what was read (with enable.auto.commit), leave the group, close."""
+        """Commit the consumed offsets (with enable.auto.commit), leave the group, and close. A second call
+        does nothing. `commit` and `timeout_s` as in `ottla.client.Consumer.stop`."""
         if self._stopped:
             return
-        self._thread.check_elsewhere()
+        self._thread.check_not_current()
         self._stopped = True
         try:
-            self._run(self._consumer.stop(commit=commit, timeout_s=timeout_s))
+            self._run(self._client.stop(commit=commit, timeout_s=timeout_s))
         finally:
             self._thread.stop()
 
@@ -125,7 +118,7 @@ class Consumer:
     ) -> None:
         self.stop(commit=kind is None)
 
-    # --- what to read ---
+    # --- subscription and assignment ---
 
     def subscribe(
         self,
@@ -136,49 +129,41 @@ class Consumer:
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Take part in the group for these topics, or for those of a pattern; listeners are called by the
-        thread that polls."""
+        """Subscribe to topics, or to all topics whose whole names match the pattern, as a member of the
+        group. The thread that polls calls the callbacks, as in `ottla.client.Consumer.subscribe`."""
 
-        def subscribe() -> None:
-            self._consumer.subscribe(
-                topics,
-                pattern=pattern,
-                on_assigned=self._here(on_assigned),
-                on_revoked=self._here(on_revoked),
-                on_lost=self._here(on_lost),
+        on_assigned, on_revoked, on_lost = map(self._in_polling_thread, (on_assigned, on_revoked, on_lost))
+
+        async def subscribe() -> None:
+            self._client.subscribe(
+                topics, pattern=pattern, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
             )
 
-        self._soon(subscribe)
+        self._run(subscribe())
 
-    def unsubscribe(self) -> None:
-        """Leave the group, and give up what was assigned."""
-        self._run(self._consumer.unsubscribe())
-
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read these partitions, instead of what was read before."""
-        self._soon(lambda: self._consumer.assign(partitions))
+    unsubscribe = blocking(asynchronous.Consumer.unsubscribe)
+    assign = in_loop(asynchronous.Consumer.assign)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is read now."""
-        return self._consumer.assignment()
+        """The assigned partitions."""
+        return self._client.assignment()
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to; of a pattern, those found so far."""
-        return self._consumer.subscription()
+        """The subscribed topics; of a pattern, the matching topics found so far."""
+        return self._client.subscription()
 
-    # --- reading ---
+    # --- records ---
 
-    def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> Records:
-        """What has come, at most max.poll.records; waits so long for the first. Calls listeners, too."""
-        return self._run(self._consumer.poll(timeout_s, max_records))
+    poll = blocking(asynchronous.Consumer.poll)
 
     def getone(self) -> ConsumerRecord:
-        """The next record, however long it takes."""
+        """The next record; waits for it."""
         return next(iter(self))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """All records, until the consumer is closed. What was not reached yet is not committed."""
-        prefetched = self._consumer._prefetched
+        """All records, until the consumer is closed. Commits cover only records that iteration has
+        returned."""
+        prefetched = self._client._prefetched
         while True:
             for rest in prefetched.each():
                 yield from rest
@@ -186,86 +171,36 @@ class Consumer:
                 return
             prefetched.add(self.poll(_ITERATION_S))
 
-    # --- where it stands ---
+    # --- commits ---
 
-    def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
-        """Read on from this offset."""
-        self._soon(lambda: self._consumer.seek(partition, offset))
+    commit = blocking(asynchronous.Consumer.commit)
+    commit_nowait = in_loop(asynchronous.Consumer.commit_nowait)
+    committed = blocking(asynchronous.Consumer.committed)
+    group_metadata = in_loop(asynchronous.Consumer.group_metadata)
 
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Read on from the earliest record; without partitions, in all that are assigned."""
-        self._soon(lambda: self._consumer.seek_to_beginning(*partitions))
+    # --- offsets of logs ---
 
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Read on from what is written next; without partitions, in all that are assigned."""
-        self._soon(lambda: self._consumer.seek_to_end(*partitions))
+    offsets_for_times = blocking(asynchronous.Consumer.offsets_for_times)
+    beginning_offsets = blocking(asynchronous.Consumer.beginning_offsets)
+    end_offsets = blocking(asynchronous.Consumer.end_offsets)
+    partitions_for = blocking(asynchronous.Consumer.partitions_for)
 
-    def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
-        """Read on from the first record of that time or later; without partitions, in all."""
-        self._soon(lambda: self._consumer.seek_to_time(timestamp_ms, *partitions))
+    # --- positions ---
 
-    def pause(self, *partitions: tuple[str, int]) -> None:
-        """Give out nothing of these until `resume`."""
-        self._soon(lambda: self._consumer.pause(*partitions))
+    seek = in_loop(asynchronous.Consumer.seek)
+    seek_to_beginning = in_loop(asynchronous.Consumer.seek_to_beginning)
+    seek_to_end = in_loop(asynchronous.Consumer.seek_to_end)
+    seek_to_time = in_loop(asynchronous.Consumer.seek_to_time)
+    pause = in_loop(asynchronous.Consumer.pause)
+    resume = in_loop(asynchronous.Consumer.resume)
+    paused = in_loop(asynchronous.Consumer.paused)
+    position = blocking(asynchronous.Consumer.position)
+    lag = in_loop(asynchronous.Consumer.lag)
 
-    def resume(self, *partitions: tuple[str, int]) -> None:
-        """Give out records of these again."""
-        self._soon(lambda: self._consumer.resume(*partitions))
+    # --- metrics ---
 
-    def paused(self) -> frozenset[TopicPartition]:
-        """What `pause` has stopped."""
-        return self._soon(self._consumer.paused)
-
-    def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that is given out. Looks it up, where it is not known yet."""
-        return self._run(self._consumer.position(partition))
-
-    def lag(self, partition: tuple[str, int]) -> int | None:
-        """How many records follow the position, as far as the last fetch told; None before one."""
-        return self._soon(lambda: self._consumer.lag(partition))
-
-    def metrics(self) -> dict[str, float]:
-        """Figures of the whole consumer by Kafka's names."""
-        return self._soon(self._consumer.metrics)
+    metrics = in_loop(asynchronous.Consumer.metrics)
 
     def measurements(self) -> list[Metric]:
-        """Also from other threads than the one that polls."""
-        return self._consumer.measurements()
-
-    # --- commits, and offsets of logs ---
-
-    def commit(self, offsets: Offsets | None = None) -> None:
-        """Store how far was read, or what is given. Raises KafkaError."""
-        self._run(self._consumer.commit(offsets))
-
-    def commit_nowait(self, offsets: Offsets | None = None, on_done: OnCommit | None = None) -> None:
-        """`on_done` is called in the loop's thread."""
-        self._soon(lambda: self._consumer.commit_nowait(offsets, on_done))
-
-    def committed(
-        self, partitions: Iterable[tuple[str, int]]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has stored; None where it has nothing."""
-        return self._run(self._consumer.committed(partitions))
-
-    def group_metadata(self) -> GroupMetadata:
-        """What `Producer.send_offsets_to_transaction` asks for."""
-        return self._soon(self._consumer.group_metadata)
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each time or later; None where there is none."""
-        return self._run(self._consumer.offsets_for_times(timestamps_ms))
-
-    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """The earliest offset of each."""
-        return self._run(self._consumer.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """The offset of what will be written next; with read_committed, of the first open transaction."""
-        return self._run(self._consumer.end_offsets(partitions))
-
-    def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions."""
-        return self._run(self._consumer.partitions_for(topic))
+        """All metrics, those of each topic, partition and broker included; may be called by any thread."""
+        return self._client.measurements()

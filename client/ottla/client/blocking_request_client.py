@@ -1,13 +1,12 @@
-"""The low-level API for code without an event loop: the same names, from any thread.
+"""The low-level client for code without an event loop; see `ottla.client.blocking`.
 
-See `ottla.client.blocking`. Invariant: requests of one thread to one broker are sent in the order of the
-calls.
+Invariant: requests of one thread to one broker are sent in the order of the calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,30 +14,31 @@ from typing import Any, Self, TypeVar
 from ottla.client import request_client as asynchronous
 from ottla.client.core.types import Node
 from ottla.client.errors import IllegalStateError
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import EventLoopThread, blocking
 from ottla.client.metrics import Metric
 from ottla.client.request_client import ANY_BROKER
-from ottla.protocol.types import Message, Versions
+from ottla.protocol.types import Message
 
 T = TypeVar("T")
 
 
 class RequestClient:
-    """May be shared by threads."""
+    """The calls of `ottla.client.RequestClient`, each of which blocks until it is done. Thread-safe."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
-        """As the asynchronous one. Raises ConfigError."""
+        """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
         self._client = asynchronous.RequestClient(settings, **keywords)
         self.config = self._client.config
-        self._thread: LoopThread | None = None
+        self._thread: EventLoopThread | None = None
 
     # --- life ---
 
     def start(self) -> None:
-        """As the asynchronous one. Raises ClientError."""
+        """Connect to one of bootstrap.servers and read the cluster's brokers, within default.api.timeout.ms.
+        Raises ClientError."""
         if self._thread is not None:
             raise IllegalStateError("the request client is started already")
-        self._thread = thread = LoopThread(f"ottla-requests-{self.config.client_id}")
+        self._thread = thread = EventLoopThread(f"ottla-requests-{self.config.client_id}")
         try:
             thread.run(self._client.start())
         except BaseException:
@@ -50,7 +50,7 @@ class RequestClient:
         """Close all connections; requests in flight fail with NetworkError. A second call does nothing."""
         thread = self._thread
         if thread is not None:
-            thread.check_elsewhere()
+            thread.check_not_current()
             self._thread = None
             try:
                 thread.run(self._client.stop())
@@ -66,13 +66,15 @@ class RequestClient:
     ) -> None:
         self.stop()
 
-    def _running(self) -> LoopThread:
+    def _running(self) -> EventLoopThread:
         if self._thread is None:
             raise IllegalStateError("the request client is not started")
         return self._thread
 
-    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return self._running().run(work())
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None:
+            work.close()
+        return self._running().run(work)
 
     # --- requests ---
 
@@ -84,30 +86,16 @@ class RequestClient:
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> Future[Any]:
-        """Send a request without waiting; the future resolves to the response, or raises what `request` does.
-        Any number may be in flight; `concurrent.futures.as_completed` gives them as responses arrive. Raises
-        IllegalStateError."""
+        """Send a request without waiting; the future resolves to the response, or raises what `request`
+        raises. Any number of requests may be in flight; `concurrent.futures.as_completed` returns the futures
+        as responses arrive. Raises IllegalStateError."""
         thread = self._running()
         return asyncio.run_coroutine_threadsafe(
             self._client.request(message, broker_id, version=version, timeout_ms=timeout_ms), thread.loop
         )
 
-    def request(
-        self,
-        message: Message,
-        broker_id: int = ANY_BROKER,
-        *,
-        version: int | None = None,
-        timeout_ms: int | None = None,
-    ) -> Any:
-        """As the asynchronous one."""
-        return self._run(
-            lambda: self._client.request(message, broker_id, version=version, timeout_ms=timeout_ms)
-        )
-
-    def versions(self, broker_id: int = ANY_BROKER) -> dict[type[Message], Versions]:
-        """As the asynchronous one."""
-        return self._run(lambda: self._client.versions(broker_id))
+    request = blocking(asynchronous.RequestClient.request)
+    versions = blocking(asynchronous.RequestClient.versions)
 
     # --- the cluster ---
 
@@ -126,24 +114,16 @@ class RequestClient:
         """The cluster's id."""
         return self._client.cluster_id
 
-    def refresh_metadata(self) -> None:
-        """As the asynchronous one."""
-        self._run(self._client.refresh_metadata)
+    refresh_metadata = blocking(asynchronous.RequestClient.refresh_metadata)
+    leader = blocking(asynchronous.RequestClient.leader)
+    coordinator = blocking(asynchronous.RequestClient.coordinator)
 
-    def leader(self, topic_partition: tuple[str, int]) -> int:
-        """As the asynchronous one."""
-        return self._run(lambda: self._client.leader(topic_partition))
-
-    def coordinator(self, key: str, *, transactional: bool = False) -> int:
-        """As the asynchronous one."""
-        return self._run(lambda: self._client.coordinator(key, transactional=transactional))
-
-    # --- figures ---
+    # --- metrics ---
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the whole client by Kafka's names."""
+        """Metrics of the whole client by Kafka's names."""
         return self._client.metrics()
 
     def measurements(self) -> list[Metric]:
-        """All figures, also those of each broker; none while the client is not started."""
+        """All metrics, those of each broker included; none while the client is not started."""
         return self._client.measurements()

@@ -93,7 +93,7 @@ class Consumer:
         if self._member.active and self.config.leave_group_on_close:
             await self._leave_group("the consumer is being closed")
             await runtime.wait_until(
-                lambda: not self._member.leaving and not runtime.ephemeral.vanishing, _LEAVE_TIMEOUT_S
+                lambda: not self._member.leaving and not runtime.ephemeral.deleting, _LEAVE_TIMEOUT_S
             )
 
     async def __aenter__(self) -> Self:
@@ -156,7 +156,7 @@ class Consumer:
         self._assigned.assign(())
         self._member.leave(reason)
         if self.config.group_ephemeral:
-            self._runtime.ephemeral.vanish()
+            self._runtime.ephemeral.delete()
         self._runtime.wake()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Records between the fetcher and the user: deserialization, and records that iteration has not reached.
+"""Records between the fetcher and the user: deserialization, and records that iteration has not returned.
 
 Called by `Consumer`. Invariant of `PrefetchedRecords`: it holds a record from the poll that returned it until
 the user takes the next record, so that a commit never covers records that the user has not taken.
@@ -30,7 +30,8 @@ class PrefetchedRecords:
         self._parts.extend((tp, part, iter(part)) for tp, part in records.items())
 
     def each(self) -> Iterator[Iterator[ConsumerRecord]]:
-        """Iterators over partition after partition; they may be left, and gone on with, at any record."""
+        """Iterators over the records of one partition after another; iteration may stop and continue at any
+        record."""
         while self._parts:
             yield self._parts[0][2]
             if self._parts and not length_hint(self._parts[0][2]):
@@ -43,7 +44,7 @@ class PrefetchedRecords:
         return None
 
     def take(self) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """All of it."""
+        """Remove and return all records."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         for tp, _, rest in self._parts:
             records = list(rest)
@@ -55,21 +56,21 @@ class PrefetchedRecords:
     def before(
         self, consumed: Mapping[TopicPartition, OffsetAndMetadata], *, finished: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions `consumed`, less what was not reached; `finished` says whether the record that was
-        reached last is done with."""
+        """The offsets `consumed`, without the records that were not returned; `finished`: whether the last
+        returned record counts as processed."""
         result = dict(consumed)
         for number, (tp, records, rest) in reversed(list(enumerate(self._parts))):
             left = length_hint(rest)
-            reached = len(records) - left
-            if number == 0 and reached and not finished:
-                reached -= 1
-            if reached < len(records) and tp in result:
-                first = records[reached]
-                result[tp] = OffsetAndMetadata(first.offset, "", first.leader_epoch if reached else -1)
+            returned = len(records) - left
+            if number == 0 and returned and not finished:
+                returned -= 1
+            if returned < len(records) and tp in result:
+                first = records[returned]
+                result[tp] = OffsetAndMetadata(first.offset, "", first.leader_epoch if returned else -1)
         return result
 
     def drop(self, tp: TopicPartition) -> None:
-        """The user goes on elsewhere in this partition."""
+        """Remove the records of a partition, after a seek."""
         self._keep(lambda other: other != tp)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
@@ -81,12 +82,13 @@ class PrefetchedRecords:
     def _keep(self, which: Callable[[TopicPartition], bool]) -> None:
         for tp, _, rest in self._parts:
             if not which(tp):
-                deque(rest, maxlen=0)  # somebody may be iterating over it
+                deque(rest, maxlen=0)  # an iteration may be in progress
         self._parts = deque(part for part in self._parts if which(part[0]))
 
 
 def deserializing(config: ConsumerConfig) -> Deserialize | None:
-    """What makes values of bytes, as key.deserializer and value.deserializer say; None if they stay bytes."""
+    """The function that deserializes records by key.deserializer and value.deserializer; None if both are
+    unset."""
     of_key = serialization.deserializing(config.key_deserializer)
     of_value = serialization.deserializing(config.value_deserializer)
     if of_key is None and of_value is None:

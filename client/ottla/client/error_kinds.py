@@ -1,10 +1,10 @@
-"""What kinds of errors the client raises, above those of each code (`ottla.client.errors_by_code`).
+"""The base classes of the client's errors, above those of each code (`ottla.client.errors_by_code`).
 
-Called by `ottla.client.errors`, from which everybody imports. Which code is of which kind is what Kafka 3.9's
-Java client says; see `ottla.client.errors_source`.
+Imported by all through `ottla.client.errors`; a module of its own because the generated module imports it.
+The class of each code is that of Kafka 3.9's Java client; see `ottla.client.errors_source`.
 
-Invariants: whatever the client raises of its own is a `ClientError`, and says in `retriable` whether the same
-call may succeed later; an error with a code is also a `ottla.protocol.errors.KafkaError`. All can be pickled.
+Invariants: every error that the client raises is a `ClientError`, and `retriable` says whether the same call
+may succeed later; an error with a code is also a `ottla.protocol.errors.KafkaError`. All can be pickled.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class ClientError(Exception):
-    """Anything the client raises of its own."""
+    """The base of all errors that the client raises."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call may succeed later, with nothing changed by the caller."""
+    """Whether the same call may succeed later without a change by the caller."""
 
     @property
     def name(self) -> str:
-        """For logs and metrics: Kafka's name of the code, or the class's."""
+        """For logs and metrics: Kafka's name of the error code, or the name of the class."""
         return type(self).__name__
 
 
 class BrokerError(ClientError, KafkaError):
-    """An error of Kafka's table; made through its subclass. `code` and `retriable` are the class's."""
+    """An error code of Kafka; use its subclasses. `code` and `retriable` are those of the class."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, message: str | None = None) -> None:
-        """`message`: what the broker or the client has to say of it; else the table's sentence."""
+        """`message`: the message of the broker or the client; by default that of the code."""
         KafkaError.__init__(self, type(self).code, message)
         self.args = (message,)
 
@@ -48,12 +48,12 @@ class RetriableError(ClientError):
 
 
 class InvalidMetadataError(RetriableError):
-    """What the client knew of the cluster is out of date: it may succeed after fresh metadata."""
+    """The metadata of the client was stale: the call may succeed with fresh metadata."""
 
 
 class AuthenticationError(ClientError):
-    """The broker does not believe who we say we are."""
+    """Authentication failed."""
 
 
 class AuthorizationError(ClientError):
-    """The broker knows who we are, and does not allow it."""
+    """The authenticated principal is not authorized."""

@@ -1,9 +1,9 @@
-"""Every error that the client raises of its own. Called by all of the client, its core too: no I/O here.
+"""The errors that the client raises. Used by all modules of the client; no I/O here.
 
-An error of a broker's answer is an instance of its code's class (`NotLeaderOrFollowerError`), made by
-`for_code`; all of a kind are caught by their kind (`RetriableError`, `AuthorizationError`). What no code
-stands for has a class here, as it has in Kafka's Java client. `retriable` says whether the same call may
-succeed later; the producer and the consumer have retried by then for as long as they were told to.
+An error code in a response is an instance of the class of its code (`NotLeaderOrFollowerError`), created by
+`for_code`; all errors of a kind are caught by their base class (`RetriableError`, `AuthorizationError`).
+Errors without a code have classes here, as in Kafka's Java client. `retriable` says whether the same call may
+succeed later; the producer and the consumer have already retried for as long as configured.
 
     try:
         await producer.send_and_wait("orders", b"one")
@@ -23,13 +23,13 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 def class_of(code: int) -> type[BrokerError]:
-    """Of a code that is not NONE; UnknownServerError for one from after 3.9."""
+    """The class of a code other than NONE; UnknownServerError for one that Kafka 3.9 does not have."""
     assert code != ErrorCode.NONE, "no error"
     return BY_CODE.get(code, UnknownServerError)
 
 
 def for_code(code: int, message: str | None = None) -> BrokerError:
-    """The error that a code in an answer stands for; `message`: the answer's, or where it happened."""
+    """The error of a code in a response. `message`: that of the response, or the context."""
     if code not in BY_CODE:
         message = (
             f"error code {code}, which Kafka 3.9 does not have{'' if message is None else f': {message}'}"
@@ -38,24 +38,25 @@ def for_code(code: int, message: str | None = None) -> BrokerError:
 
 
 def typed(error: KafkaError) -> BrokerError:
-    """The same error as an instance of its code's class: for what comes from below the client."""
+    """The same error as an instance of the class of its code: for errors of the wire layer."""
     return error if isinstance(error, BrokerError) else for_code(error.code, error.message)
 
 
 class ConfigError(ClientError, ValueError):
-    """A setting is not acceptable; the message has its key, the value and what is allowed."""
+    """An invalid setting; the message has its key, the value and what is allowed."""
 
 
 class IllegalStateError(ClientError, RuntimeError):
-    """The call makes no sense now: not started, closed, no assignment, another kind of subscription."""
+    """The call is not allowed in this state: not started, closed, no assignment, another kind of
+    subscription."""
 
 
 class SerializationError(ClientError):
-    """A key or value could not be made into bytes."""
+    """A key or value could not be serialized."""
 
 
 class DeserializationError(SerializationError):
-    """A record's bytes could not be read. The consumer stands at it: seek to `offset + 1` to leave it out."""
+    """A record could not be deserialized. The position stays at it: seek to `offset + 1` to skip it."""
 
     def __init__(self, topic: str, partition: int, offset: int, message: str) -> None:
         super().__init__(topic, partition, offset, message)
@@ -73,30 +74,31 @@ class DeliveryTimeoutError(RequestTimedOutError):
 
 
 class BufferExhaustedError(RequestTimedOutError):
-    """buffer.memory stayed full for max.block.ms: records are made faster than brokers take them."""
+    """buffer.memory was in use for max.block.ms: records are produced faster than brokers accept them."""
 
 
 class TransactionAbortedError(ClientError):
-    """The record was not sent, or does not count, since its transaction was aborted."""
+    """The record was not sent, or is aborted, because its transaction was aborted."""
 
 
 class CommitFailedError(ClientError):
-    """The group gave the partitions to somebody else before the commit: their records will be read again."""
+    """The group assigned the partitions to other members before the commit: their records will be read
+    again."""
 
 
 class RetriableCommitFailedError(RetriableError):
-    """An asynchronous commit failed for now; a later one covers it."""
+    """An asynchronous commit failed temporarily; a later commit covers it."""
 
 
 class NoOffsetForPartitionError(ClientError):
-    """No offset is committed for the partitions, and auto.offset.reset is none."""
+    """The partitions have no committed offset, and auto.offset.reset is none."""
 
 
 class LogTruncationError(ClientError):
-    """The log was cut back below the position (an unclean election), and auto.offset.reset is none."""
+    """The log was truncated below the position (unclean leader election), and auto.offset.reset is none."""
 
     def __init__(self, topic: str, partition: int, offset: int, end_offset: int) -> None:
-        """`end_offset`: where the log of the position's leader epoch ends; -1 where nobody knows."""
+        """`end_offset`: the end of the leader epoch of the position; -1 if it is unknown."""
         super().__init__(topic, partition, offset, end_offset)
         self.topic = topic
         self.partition = partition
@@ -105,6 +107,6 @@ class LogTruncationError(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}-{self.partition}: the position was {self.offset}, the log of its epoch ends at "
+            f"{self.topic}-{self.partition}: the position was {self.offset}, its leader epoch ends at "
             f"{self.end_offset}"
         )

@@ -1,8 +1,8 @@
-"""What looks at, or changes, records on their way: Kafka's ProducerInterceptor and ConsumerInterceptor.
+"""Interceptors of records: Kafka's ProducerInterceptor and ConsumerInterceptor.
 
-Made by users, given to a producer or a consumer as `interceptor.classes`; called by `ottla.client.producer`
-and `consumer` through the two `…Interceptors` here. As in Kafka, an exception of an interceptor is logged and
-never raised: the record goes on to the next one as it was before.
+Written by users, set as `interceptor.classes` or `interceptors`; called by `producer` and `consumer` through
+the two `…Interceptors` classes here. As in Kafka, an exception of an interceptor is logged and not raised:
+the record is passed unchanged to the next interceptor.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ R = TypeVar("R")
 
 
 class ProducerInterceptor(Protocol[R]):
-    """Runs in the caller's turn: it has to be quick. `R` is what a producer takes as a record."""
+    """Runs in the thread of the caller and must be quick. `R` is the record type of the producer."""
 
     def on_send(self, record: R) -> R:
-        """Before serialization and partitioning: the record to send in its place."""
+        """Called before serialization and partitioning; returns the record to send."""
         ...
 
     def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
-        """A record was acknowledged (`metadata`, a RecordMetadata), or has failed: `metadata` then has its
-        topic, and its partition if the record names one, else -1."""
+        """A record was acknowledged (`metadata` is a RecordMetadata) or has failed: `metadata` then has its
+        topic, and its partition if the record has one, else -1."""
         ...
 
     def close(self) -> None: ...
 
 
 class ConsumerInterceptor(Protocol[R]):
-    """`R` is what a consumer gives out: records by partition."""
+    """`R` is the type of the results of `poll`: records by partition."""
 
     def on_consume(self, records: R) -> R:
-        """Just before they are given out: the records to give out in their place."""
+        """Called before `poll` returns; returns the records to return."""
         ...
 
     def on_commit(self, offsets: Mapping[Any, Any]) -> None:
-        """Offsets, by partition, were committed."""
+        """Offsets were committed, by partition."""
         ...
 
     def close(self) -> None: ...
 
 
 class ProducerInterceptors(Generic[R]):
-    """Calls each, in order. False where there is none, so that a producer can leave them out altogether."""
+    """Calls interceptors in order. False if there are none, so that the producer skips it."""
 
     def __init__(self, interceptors: Iterable[ProducerInterceptor[R]] = ()) -> None:
         self._all = tuple(interceptors)
@@ -78,7 +78,7 @@ class ProducerInterceptors(Generic[R]):
 
 
 class ConsumerInterceptors(Generic[R]):
-    """As ProducerInterceptors."""
+    """Calls interceptors in order. False if there are none."""
 
     def __init__(self, interceptors: Iterable[ConsumerInterceptor[R]] = ()) -> None:
         self._all = tuple(interceptors)
@@ -106,7 +106,7 @@ class ConsumerInterceptors(Generic[R]):
 
 
 def made_of(config: ProducerConfig | ConsumerConfig) -> list[Any]:
-    """The interceptors of a configuration. Raises ConfigError, after those that were made are closed."""
+    """The interceptors of a configuration. On ConfigError, those created before are closed."""
     interceptors: list[Any] = []
     try:
         interceptors.extend(

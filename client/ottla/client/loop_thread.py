@@ -1,4 +1,8 @@
-"""An event loop in a thread of its own, for the clients that block (`ottla.client.blocking`)."""
+"""An event loop in a thread of its own, for the blocking clients (`ottla.client.blocking`).
+
+`blocking` and `in_loop` make a method of a blocking client from a method of the asynchronous client, with the
+same signature and docstring. Type checkers see the signature through the ParamSpec.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class LoopThread:
-    """Use: `run` from other threads; `stop` at the end. It does not keep the interpreter from ending."""
+class EventLoopThread:
+    """A daemon thread that runs an event loop. Use: `run` from other threads; `stop` at the end."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -27,11 +33,11 @@ class LoopThread:
             self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run to the end and return what it returns. Raises TimeoutError, after which it is cancelled, and
-        RuntimeError as `check_elsewhere` does."""
-        if self.here:
+        """Run a coroutine to its end and return its result. Raises TimeoutError, after which the coroutine is
+        cancelled, and RuntimeError in this thread."""
+        if self.is_current:
             work.close()
-            self.check_elsewhere()
+            self.check_not_current()
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
@@ -40,20 +46,59 @@ class LoopThread:
             raise
 
     @property
-    def here(self) -> bool:
-        """Whether the caller is this thread."""
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
-    def check_elsewhere(self) -> None:
-        """Raises RuntimeError in this thread, where callbacks, interceptors and serializers are called."""
-        if self.here:
-            raise RuntimeError("a call that blocks, from the client's own thread: it would wait for itself")
+    def check_not_current(self) -> None:
+        """Raises RuntimeError in this thread, which calls callbacks, interceptors and serializers."""
+        if self.is_current:
+            raise RuntimeError("a blocking call in the client's own thread would wait for itself")
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Have a function called in the loop's thread."""
+        """Schedule a function in the event loop."""
         self.loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
+        """Stop the event loop and join the thread. A second call does nothing."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+
+
+class _BlockingClient(Protocol):
+    """A blocking client: an asynchronous client, and the way to run a coroutine in its event loop."""
+
+    @property
+    def _client(self) -> Any: ...
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The method of a blocking client that runs this coroutine method of its asynchronous client."""
+    name = method.__name__
+
+    @wraps(method)
+    def run(self: _BlockingClient, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self._client, name)(*arguments, **keywords)
+        return self._run(work)
+
+    return run
+
+
+def in_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The method of a blocking client that calls this method of its asynchronous client in the event loop."""
+    name = method.__name__
+
+    @wraps(method)
+    def run(self: _BlockingClient, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        async def call() -> T:
+            result: T = getattr(self._client, name)(*arguments, **keywords)
+            return result
+
+        return self._run(call())
+
+    return run

@@ -1,7 +1,7 @@
-"""All figures of a producer or a consumer, put together from what its parts have counted.
+"""The metrics of a producer or a consumer, collected from the statistics of its parts.
 
-Called by `Producer` and `Consumer`, also from other threads than the event loop's. Names and groups are those
-of Kafka's Java client; what it tells of its buffer pool, its selector and its threads is left out.
+Called by `Producer` and `Consumer`, also from other threads than that of the event loop. Names and groups are
+those of Kafka's Java client, without those of its buffer pool, its selector and its threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.consumer_stats import FetchStats, PollStats
-from ottla.client.core.stats import Figures, RequestStats, happened, timed
+from ottla.client.core.stats import MetricValues, RequestStats, happened, timed
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, of_group, of_requests
 from ottla.client.network import Network
@@ -20,6 +20,7 @@ from ottla.protocol import messages as m
 
 
 def of_producer(runtime: ProducerRuntime, now: float) -> Iterator[Metric]:
+    """All metrics of a producer."""
     accumulator, sender, network = runtime.accumulator, runtime.sender, runtime.network
     yield from of_requests("producer", network.connections, network.stats, now)
     refreshed_at = runtime.cluster.refreshed_at
@@ -49,6 +50,7 @@ def of_consumer(
     *,
     in_group: bool,
 ) -> Iterator[Metric]:
+    """All metrics of a consumer; `in_group`: with those of its group membership."""
     yield from of_requests("consumer", network.connections, network.stats, now)
     yield from of_group("consumer-metrics", polls.figures(now))
     stats = network.stats
@@ -86,7 +88,7 @@ def of_consumer(
         yield from of_group("consumer-coordinator-metrics", figures)
 
 
-def _of_member(stats: RequestStats, now: float) -> Figures:
+def _of_member(stats: RequestStats, now: float) -> MetricValues:
     join, sync = stats.of(m.JoinGroupRequest.api_key), stats.of(m.SyncGroupRequest.api_key)
     beat, commit = stats.of(m.HeartbeatRequest.api_key), stats.of(m.OffsetCommitRequest.api_key)
     return {

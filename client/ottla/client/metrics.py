@@ -1,12 +1,12 @@
-"""A client's figures, for whoever wants to see them: at any time, or as they change, or in Prometheus.
+"""Metrics of a client: on demand, by reporters, or in Prometheus.
 
     producer.metrics()["record-send-rate"]              # the whole client's, by Kafka's names
     producer.measurements()                             # also by topic, partition and broker
-    Producer(metric_reporters=[MyReporter()], …)        # told every metrics.sample.window.ms, and at the end
-    prometheus_client.REGISTRY.register(PrometheusCollector(producer, consumer))
+    Producer(metric_reporters=[MyReporter()], …)        # called every metrics.sample.window.ms, and at the
+    end prometheus_client.REGISTRY.register(PrometheusCollector(producer, consumer))
 
-Names, groups, tags and units are those of Kafka's Java client. Reporters are called in the client's event
-loop: they have to be quick; what one raises is logged.
+Names, groups, tags and units are those of Kafka's Java client. Reporters are called in the event loop of the
+client and must be quick; their exceptions are logged.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.core.stats import Figures, RequestStats
+from ottla.client.core.stats import MetricValues, RequestStats
 
 log = logging.getLogger("ottla.client")
 
 
 class Metric(NamedTuple):
-    """A figure, as it is now."""
+    """A metric and its current value."""
 
     group: str
-    """As producer-metrics, or consumer-fetch-manager-metrics."""
+    """For example producer-metrics or consumer-fetch-manager-metrics."""
     name: str
     tags: Mapping[str, str]
-    """None of the whole client; topic, partition, node-id."""
+    """Empty for the whole client; topic, partition, node-id."""
     value: float
-    """Not a number where nothing was measured yet."""
+    """NaN if nothing was measured yet."""
 
 
 class MetricsReporter(Protocol):
-    """What `metric.reporters` takes; called in the client's event loop."""
+    """An object for `metric.reporters`; called in the event loop of the client."""
 
     def report(self, client_id: str, metrics: list[Metric]) -> None:
-        """All figures, as they are now."""
+        """All metrics with their current values."""
         ...
 
     def close(self) -> None:
-        """The client stops; `report` was called a last time."""
+        """The client is closed; `report` was called a last time."""
         ...
 
 
 class Measured(Protocol):
-    """A producer, a consumer."""
+    """A producer, a consumer, or another client with metrics."""
 
     @property
     def config(self) -> Any: ...
@@ -55,31 +55,32 @@ class Measured(Protocol):
     def measurements(self) -> list[Metric]: ...
 
 
-def of_group(group: str, figures: Figures, **tags: str) -> Iterator[Metric]:
-    """`tags` with underscores for hyphens."""
+def of_group(group: str, figures: MetricValues, **tags: str) -> Iterator[Metric]:
+    """Metrics of one group. `tags` have underscores instead of hyphens."""
     named = {name.replace("_", "-"): text for name, text in tags.items()}
     return (Metric(group, name, named, value) for name, value in figures.items())
 
 
 def of_requests(kind: str, connections: int, stats: RequestStats, now: float) -> Iterator[Metric]:
-    """What every client has; `kind` is producer, consumer or admin-client."""
+    """The metrics that all clients have; `kind` is producer, consumer or admin-client."""
     yield from of_group(f"{kind}-metrics", {"connection-count": connections, **stats.figures(now)})
     for node, figures in stats.by_node(now).items():
         yield from of_group(f"{kind}-node-metrics", figures, node_id=node)
 
 
-def of_client(metrics: Iterable[Metric]) -> Figures:
-    """What is about the whole client, by name."""
+def of_client(metrics: Iterable[Metric]) -> MetricValues:
+    """The metrics of the whole client, by name."""
     return {metric.name: metric.value for metric in metrics if not metric.tags}
 
 
 class Reporting:
-    """Calls a client's reporters now and then. Use: `start` in the event loop, `stop` as the client ends."""
+    """Calls the reporters of a client periodically. Use: `start` in the event loop, `stop` when the client is
+    closed."""
 
     def __init__(
         self, client_id: str, reporters: Iterable[Any], interval_s: float, measure: Callable[[], list[Metric]]
     ) -> None:
-        # Names of Java classes, in a Java client's file, are nothing to us.
+        # Names of Java classes from the file of a Java client are ignored.
         self._reporters = [reporter for reporter in reporters if not isinstance(reporter, str)]
         self._client_id = client_id
         self._interval_s = interval_s
@@ -88,9 +89,9 @@ class Reporting:
 
     def start(self) -> None:
         if self._reporters:
-            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._rung)
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
-    def _rung(self) -> None:
+    def _on_timer(self) -> None:
         self._report()
         self.start()
 
@@ -121,21 +122,22 @@ class Reporting:
 
 
 class PrometheusCollector:
-    """For prometheus_client's registry: every scrape reads the clients' figures as they are then.
+    """A collector for prometheus_client's registry: every scrape reads the current metrics of the clients.
 
-    A metric is named as Micrometer names it: kafka_producer_record_send_rate, kafka_consumer_fetch_manager_
-    records_lag_max; its labels are client_id and the metric's tags. Totals are counters.
+    Names are those of Micrometer: kafka_producer_record_send_rate,
+    kafka_consumer_fetch_manager_records_lag_max. The labels are client_id and the tags of the metric. Totals
+    are counters.
     """
 
     def __init__(self, *clients: Measured) -> None:
         self._clients = clients
 
     def describe(self) -> list[Any]:
-        """Nothing: what there is, is not known before it was measured."""
+        """Empty: the metrics are unknown before they are measured."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Metric families; needs prometheus_client, which nothing else here does."""
+        """The metric families. Needs prometheus_client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[tuple[str, tuple[str, ...]], Any] = {}
@@ -148,8 +150,10 @@ class PrometheusCollector:
                 key = name, tuple(labels)
                 if key not in families:
                     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                    told = f"{metric.name} of {metric.group}, as in Kafka's clients"
-                    families[key] = kind(name, told, labels=[label.replace("-", "_") for label in labels])
+                    description = f"{metric.name} of {metric.group}, as in Kafka's clients"
+                    families[key] = kind(
+                        name, description, labels=[label.replace("-", "_") for label in labels]
+                    )
                 families[key].add_metric(list(labels.values()), metric.value)
         yield from families.values()
 

@@ -39,22 +39,22 @@ _IDLE_CHECK_S_MAX: Final = 30.0
 
 
 class RequestNotSent(ConnectionLost):
-    """No broker has received the request."""
+    """The request was not sent to any broker."""
 
 
 class Network:
-    """Use: `send`, and `close` at the end."""
+    """The connections of a client. Use: `send`, and `close` at the end."""
 
     def __init__(
         self, cluster: Cluster, config: ClientConfig, *, uniform: Uniform, changed: Callable[[], None]
     ) -> None:
-        """`changed` is called when a connection was made or lost. Raises ConfigError."""
+        """`changed` is called when a connection was opened or lost. Raises ConfigError."""
         self._cluster = cluster
         self._config = config
         self._uniform = uniform
         self._changed = changed
         self._security = config.security()
-        self._starts_over = config.metadata_recovery_strategy == "rebootstrap"
+        self._rebootstraps = config.metadata_recovery_strategy == "rebootstrap"
         self._buffers = Buffers(config.send_buffer_bytes, config.receive_buffer_bytes)
         self._loop = asyncio.get_running_loop()
         self._node_connections: dict[tuple[int, str], NodeConnection] = {}
@@ -72,7 +72,7 @@ class Network:
     # --- sending ---
 
     def ready(self, node_id: int, channel: str = "") -> bool:
-        """Whether a request to this node would go out at once; if not, a connection is made meanwhile."""
+        """Whether a request to this node would be sent at once; if not, a connection is opened."""
         conn = self._node_connection(node_id, channel)
         if conn is None:
             return False
@@ -82,19 +82,21 @@ class Network:
         return False
 
     def ready_time(self, node_id: int, now: float, channel: str = "") -> float:
-        """When it is worth while to ask `ready` again, without news; infinite while a connection is made."""
+        """When to call `ready` again if nothing changes before; infinite while a connection is being
+        opened."""
         conn = self._node_connection(node_id, channel)
         if conn is None or conn.opening is not None:
             return math.inf
         return max(conn.throttled_until if conn.open else conn.not_before, now)
 
-    def refused(self, node_id: int, channel: str = "") -> KafkaError | None:
-        """Why a broker does not let us in; nothing that time would mend."""
+    def authentication_error(self, node_id: int, channel: str = "") -> KafkaError | None:
+        """The authentication error of the last attempt to connect; retrying does not help."""
         conn = self._node_connections.get((node_id, channel))
-        return None if conn is None else conn.refused
+        return None if conn is None else conn.authentication_error
 
     def version_of(self, node_id: int, api_key: int, channel: str = "") -> int | None:
-        """The version that a node would be asked in; None while that is not known. Raises UnsupportedApi."""
+        """The version in which a request would be sent to a node; None if it is unknown. Raises
+        UnsupportedApi."""
         conn = self._node_connections.get((node_id, channel))
         if conn is None or conn.connection is None or not conn.open:
             return None
@@ -102,29 +104,33 @@ class Network:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return sum(conn.open for conn in list(self._node_connections.values()))
 
     def send(self, unsent: UnsentRequest, on_response: OnResponse) -> None:
-        """Send a request, once there is a connection; `on_response` gets what comes of it."""
+        """Send a request, once there is a connection; `on_response` gets the response or the exception."""
         now = self._loop.time()
-        conn = self._choose(now) if unsent.node_id == ANY_NODE else self._of(unsent)
+        conn = self._choose(now) if unsent.node_id == ANY_NODE else self._connection_for(unsent)
         if conn is None:
-            where = "any broker" if unsent.node_id == ANY_NODE else f"broker {unsent.node_id}"
-            self._later(on_response, RequestNotSent(f"no address of {where} that may be tried now"))
+            target = "any broker" if unsent.node_id == ANY_NODE else f"broker {unsent.node_id}"
+            self._call_later(
+                on_response,
+                RequestNotSent(f"no connection to {target}: all addresses are in reconnect backoff"),
+            )
         elif conn.open:
             self._send(conn, unsent, on_response, unsent.timeout_s)
         elif self._connect(conn):
             conn.waiting.append((unsent, on_response, now + unsent.timeout_s))
         else:
-            self._later(
-                on_response, conn.refused or RequestNotSent(f"{name_of(conn.node)} cannot be reached")
+            self._call_later(
+                on_response,
+                conn.authentication_error or RequestNotSent(f"{name_of(conn.node)} cannot be reached"),
             )
 
-    def _of(self, unsent: UnsentRequest) -> NodeConnection | None:
+    def _connection_for(self, unsent: UnsentRequest) -> NodeConnection | None:
         return self._node_connection(unsent.node_id, unsent.channel)
 
-    def _later(self, on_response: OnResponse, problem: Exception) -> None:
+    def _call_later(self, on_response: OnResponse, problem: Exception) -> None:
         self._loop.call_soon(on_response, problem)
 
     def _send(
@@ -137,7 +143,7 @@ class Network:
         try:
             version = _version(connection, unsent)
         except (UnsupportedApi, UnsupportedVersionError) as problem:
-            self._later(on_response, problem)
+            self._call_later(on_response, problem)
             return
         try:
             self.stats.sent(conn.node.id, conn.used_at)
@@ -150,15 +156,15 @@ class Network:
                 message,
                 version,
                 timeout_s,
-                partial(self._arrived, conn, connection, message.api_key, conn.used_at, on_response),
+                partial(self._on_received, conn, connection, message.api_key, conn.used_at, on_response),
                 keeps=unsent.keeps,
             )
         except Exception as problem:
             if unsent.expects_response:
                 conn.in_flight -= 1
-            self._later(on_response, problem)
+            self._call_later(on_response, problem)
 
-    def _arrived(
+    def _on_received(
         self,
         conn: NodeConnection,
         connection: BrokerConnection,
@@ -169,9 +175,10 @@ class Network:
     ) -> None:
         conn.in_flight -= 1
         if isinstance(response, TimeoutError | ConnectionLost):
-            # Kafka's clients give a connection up whose broker is silent: another one may be there by now.
+            # As Kafka's clients: a connection that times out is closed, since the broker may have been
+            # replaced.
             if isinstance(response, TimeoutError):
-                response = TimeoutError(f"{name_of(conn.node)} did not answer in time")
+                response = TimeoutError(f"{name_of(conn.node)} did not respond in time")
             if conn.connection is connection:
                 self._lost(conn, connection)
         else:
@@ -183,7 +190,7 @@ class Network:
         on_response(response)
 
     def _lost(self, conn: NodeConnection, connection: BrokerConnection) -> None:
-        log.info("lost the connection to %s", name_of(conn.node))
+        log.info("connection to %s lost", name_of(conn.node))
         self.stats.closed.record(1, self._loop.time())
         conn.connection = None
         connection.abort()
@@ -191,10 +198,10 @@ class Network:
         self._cluster.invalidate()
         self._loop.call_soon(self._changed)
 
-    # --- choosing ---
+    # --- choosing a node ---
 
     def _node_connection(self, node_id: int, channel: str) -> NodeConnection | None:
-        """That of a node which is known; an address that has changed makes a new one."""
+        """The connection to a known node; a changed address replaces it."""
         node = self._cluster.nodes.get(node_id)
         if node is None:
             return self._node_connections.get((node_id, channel)) if node_id <= BOOTSTRAP_ID else None
@@ -212,7 +219,8 @@ class Network:
         return conn
 
     def _choose(self, now: float) -> NodeConnection | None:
-        """The least busy broker: connected and idle before connected before one that may be tried."""
+        """The least loaded node: idle connections, then other open ones, then nodes that may be connected
+        to."""
         known = list(self._cluster.nodes.values())
         conns = [self._at(node) for node in known or self._bootstrap.nodes]
         if not conns:
@@ -232,30 +240,30 @@ class Network:
                 best = rank, conn
         if best is not None:
             return best[1]
-        if known and self._starts_over:
-            log.info("no known broker can be reached: starting over from bootstrap.servers")
+        if known and self._rebootstraps:
+            log.info("no known broker can be reached: rebootstrapping from bootstrap.servers")
             self._cluster.nodes = {}
             return self._choose(now)
         return None
 
     def any_time(self, now: float) -> float:
-        """When a request for any node has somebody to go to."""
+        """When a request to any node can be sent."""
         known = list(self._cluster.nodes.values())
         conns = [self._at(node) for node in known or self._bootstrap.nodes]
-        if known and self._starts_over and not any(conn.may_be_asked(now) for conn in conns):
+        if known and self._rebootstraps and not any(conn.may_send(now) for conn in conns):
             return now
         return min((conn.not_before for conn in conns), default=now)
 
     # --- connecting ---
 
     def _connect(self, conn: NodeConnection) -> bool:
-        """Whether a connection is being made."""
+        """Start to open a connection unless that is in progress; False if it is not allowed now."""
         if conn.opening is not None:
             return True
         if self._closed or self._loop.time() < conn.not_before:
             return False
         if conn.connection is not None:
-            # It was closed while nothing was on its way.
+            # It was closed while no request was in flight.
             self._lost(conn, conn.connection)
             return False
         conn.opening = self._loop.create_task(self._open(conn))
@@ -280,13 +288,13 @@ class Network:
                 security=self._security,
                 dial=partial(connect_socket, buffers=self._buffers, first=conn.setup_failures),
             )
-        except Exception as error:  # of the network, of TLS, of a login, of a key store that has gone
+        except Exception as error:  # of the network, TLS, authentication, or the key store
             problem = error
         finally:
             conn.opening = None
         if problem is None:
             conn.failures = conn.setup_failures = 0
-            conn.refused = None
+            conn.authentication_error = None
             conn.used_at = self._loop.time()
             self.stats.opened.record(1, conn.used_at)
             self._watch_idle()
@@ -298,19 +306,20 @@ class Network:
                 else:
                     on_response(TimeoutError(f"no connection to {name_of(node)} in time"))
         else:
-            self._not_opened(conn, problem)
+            self._on_open_failed(conn, problem)
         self._changed()
 
-    def _not_opened(self, conn: NodeConnection, problem: Exception) -> None:
+    def _on_open_failed(self, conn: NodeConnection, problem: Exception) -> None:
         log.warning("cannot connect to %s: %s", name_of(conn.node), problem or type(problem).__name__)
         conn.setup_failures += isinstance(problem, TimeoutError)
         conn.not_before = self._loop.time() + self._reconnect_backoff_s(conn)
-        conn.refused = problem if isinstance(problem, KafkaError) else None
+        conn.authentication_error = problem if isinstance(problem, KafkaError) else None
         self._cluster.invalidate()
         waiting, conn.waiting = conn.waiting, []
         for _, on_response, _ in waiting:
             on_response(
-                conn.refused or RequestNotSent(f"{name_of(conn.node)}: {problem or type(problem).__name__}")
+                conn.authentication_error
+                or RequestNotSent(f"{name_of(conn.node)}: {problem or type(problem).__name__}")
             )
 
     def _reconnect_backoff_s(self, conn: NodeConnection) -> float:
@@ -324,7 +333,7 @@ class Network:
     # --- closing ---
 
     def _watch_idle(self) -> None:
-        """Close connections that nobody used for connections.max.idle.ms."""
+        """Start the timer that closes connections idle for connections.max.idle.ms."""
         max_idle_ms = self._config.connections_max_idle_ms
         if self._idle_timer is None and max_idle_ms >= 0:
             pause_s = min(max_idle_ms / 1000, _IDLE_CHECK_S_MAX)
@@ -348,7 +357,7 @@ class Network:
             conn.connection.close()
         waiting, conn.waiting = conn.waiting, []
         for _, on_response, _ in waiting:
-            self._later(on_response, problem)
+            self._call_later(on_response, problem)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         for conn in self._node_connections.values():
@@ -356,18 +365,18 @@ class Network:
                 yield conn.opening
 
     async def close(self) -> None:
-        """Close all connections; what is on its way ends with ConnectionLost."""
+        """Close all connections; requests in flight fail with ConnectionLost."""
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         opening = list(self._tasks())
         for conn in self._node_connections.values():
-            self._drop(conn, ConnectionLost("closed by us"))
+            self._drop(conn, ConnectionLost("the client was closed"))
         await asyncio.gather(*opening, return_exceptions=True)
 
 
 def _version(connection: BrokerConnection, unsent: UnsentRequest) -> int:
-    """In which a request goes out. Raises UnsupportedApi, UnsupportedVersionError."""
+    """The version to send a request in. Raises UnsupportedApi, UnsupportedVersionError."""
     message = unsent.message
     if unsent.version is not None:
         connection.check_version(message.api_key, unsent.version)

@@ -1,4 +1,4 @@
-"""Connections to nodes: sockets, the state of one node's connection, the bootstrap servers.
+"""Connections to nodes: sockets, the state of the connection to one node, the bootstrap servers.
 
 `network` keeps a `NodeConnection` for each broker and channel. `connect_socket` implements client.dns.lookup,
 send.buffer.bytes and receive.buffer.bytes (KIP-235, KIP-302); `routing` uses it, too.
@@ -18,16 +18,16 @@ from ottla.wire.connection import BrokerConnection
 
 
 class Buffers(NamedTuple):
-    """Bytes; -1 leaves them to the operating system."""
+    """Sizes of socket buffers in bytes; -1 for the default of the operating system."""
 
     send_bytes: int = -1
     receive_bytes: int = -1
 
 
 async def connect_socket(host: str, port: int, buffers: Buffers, *, first: int = 0) -> socket.socket:
-    """Connect to one of the host's addresses: all are tried, beginning with number `first`, so that one which
-    does not answer in time is not the first again. As in Kafka, of the two kinds of addresses only that which
-    is named first counts. Raises OSError."""
+    """Connect to one of the addresses of a host. All are tried, beginning with number `first`, so that an
+    address that timed out is not tried first again. As in Kafka, only addresses of the family that is listed
+    first are used. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if not found:
@@ -39,7 +39,7 @@ async def connect_socket(host: str, port: int, buffers: Buffers, *, first: int =
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            # Before it is connected: the window is agreed upon with the connection.
+            # Before connecting, because the TCP window scale is negotiated with the connection.
             if buffers.send_bytes >= 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
             if buffers.receive_bytes >= 0:
@@ -58,8 +58,8 @@ async def connect_socket(host: str, port: int, buffers: Buffers, *, first: int =
 
 
 async def canonical_names(host: str, port: int) -> list[str]:
-    """The full names that the host's addresses have, for bootstrap servers behind one alias; what has no name
-    stays an address. Raises OSError."""
+    """The canonical names of the addresses of a host, for bootstrap servers behind an alias; an address
+    without a name stays an address. Raises OSError."""
     loop = asyncio.get_running_loop()
     names: dict[str, None] = {}
     for row in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -71,20 +71,20 @@ async def canonical_names(host: str, port: int) -> list[str]:
 OnResponse: TypeAlias = Callable[[Any], None]
 
 BOOTSTRAP_ID: Final = -2
-"""Of the first bootstrap server; further ones count down."""
+"""The node id of the first bootstrap server; the others have lower ids."""
 
 
 class NodeConnection:
     """The connection to one broker on one channel, or the state of the attempts to open it."""
 
     __slots__ = (
+        "authentication_error",
         "connection",
         "failures",
         "in_flight",
         "node",
         "not_before",
         "opening",
-        "refused",
         "setup_failures",
         "throttled_until",
         "used_at",
@@ -96,26 +96,26 @@ class NodeConnection:
         self.connection: BrokerConnection | None = None
         self.opening: asyncio.Task[None] | None = None
         self.waiting: list[tuple[UnsentRequest, OnResponse, float]] = []
-        """Requests that came while the connection is made, with their deadlines."""
+        """Requests that wait until the connection is open, with their deadlines."""
         self.in_flight = 0
         self.failures = 0
         self.setup_failures = 0
         self.not_before = -math.inf
         self.throttled_until = -math.inf
         self.used_at = -math.inf
-        self.refused: KafkaError | None = None
-        """Why the broker did not let us in, the last time."""
+        self.authentication_error: KafkaError | None = None
+        """The authentication error of the last attempt."""
 
     @property
     def open(self) -> bool:
         return self.connection is not None and not self.connection.closed
 
-    def may_be_asked(self, now: float) -> bool:
+    def may_send(self, now: float) -> bool:
         return self.open or self.opening is not None or now >= self.not_before
 
 
 class Bootstrap:
-    """The servers that a client begins with. `canonical`: they stand for all the hosts behind their names."""
+    """The bootstrap servers. With `canonical`, each is replaced by the canonical names of its addresses."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], *, canonical: bool) -> None:
         self._canonical = canonical
@@ -123,8 +123,8 @@ class Bootstrap:
         self.nodes = [Node(BOOTSTRAP_ID - number, host, port) for number, (host, port) in enumerate(servers)]
 
     async def named(self, node: Node) -> Node:
-        """The server by its own name, the first of those behind the one that was given; the others become
-        bootstrap servers, too (KIP-235). Raises OSError."""
+        """The server under its canonical name, that of its first address; the names of other addresses are
+        added as bootstrap servers (KIP-235). Raises OSError."""
         if not self._canonical:
             return node
         if node.id not in self._named:
@@ -139,5 +139,6 @@ class Bootstrap:
 
 
 def name_of(node: Node) -> str:
+    """A node as text for messages."""
     where = f"{node.host}:{node.port}"
     return f"bootstrap server {where}" if node.id <= BOOTSTRAP_ID else f"broker {node.id} at {where}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.client.core.accumulator import Accumulator, Outcome
+from ottla.client.core.accumulator import Accumulator, BatchResult
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sender import Sender
@@ -21,9 +21,9 @@ WAITS: Final = ("flush", "metadata-wait", "txn-init", "txn-send-offsets", "txn-c
 
 
 class ProducerRuntime:
-    """The cores of a producer and the network loop that polls them, from `start` to `stop`."""
+    """The request managers of a producer and the network loop that polls them, from `start` to `stop`."""
 
-    def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
+    def __init__(self, config: ProducerConfig, on_batch_done: Callable[[BatchResult], None]) -> None:
         self.loop = asyncio.get_running_loop()
         uniform = environment.get().random.uniform
         self.cluster = Cluster(
@@ -37,9 +37,9 @@ class ProducerRuntime:
         self.network_loop = NetworkLoop(
             self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000
         )
-        self.accumulator = Accumulator(config, self.cluster, uniform, settle)
+        self.accumulator = Accumulator(config, self.cluster, uniform, on_batch_done)
         self.append, self.clock = self.accumulator.append, self.loop.time
-        """Asked for with each record."""
+        """Attributes that are read for each record."""
         self.wall_ms = environment.get().wall_ms
         self.transactions: Transactions | None = None
         if config.enable_idempotence:
@@ -47,7 +47,7 @@ class ProducerRuntime:
                 config, self.cluster, uniform=uniform, incomplete=lambda: not self.accumulator.empty
             )
             if config.transactional_id is not None:
-                self.accumulator.added = self.transactions.add
+                self.accumulator.on_partition_added = self.transactions.add
         self.sender = Sender(
             config,
             self.cluster,
@@ -65,7 +65,7 @@ class ProducerRuntime:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Count what callers spend in these calls."""
+        """Add the time of a call to `waited_s`."""
         began = self.loop.time()
         try:
             yield

@@ -1,8 +1,8 @@
-"""Before a record is appended: interceptors and serializers, and senders that wait for buffer memory.
+"""What happens before a record is appended: interceptors, serializers, and the wait for buffer memory.
 
 Called by `Producer`. Interceptors see each record once. A sender that finds buffer.memory, or the topic's
-share of it, in use waits: behind the other senders of the topic, and behind those of other topics only when
-no memory is free at all.
+share of it, in use waits behind the other senders of the topic; it waits behind senders of other topics only
+if no memory is free at all.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from ottla.client.core.accumulator import APPENDED, NO_ROOM, TOPIC_FULL
+from ottla.client.core.accumulator import APPENDED, BUFFER_FULL, TOPIC_FULL
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.types import ProducerRecord
-from ottla.client.deliveries import Intercepted, telling
+from ottla.client.deliveries import InterceptedDelivery, report_send_error
 from ottla.client.errors import BufferExhaustedError, ClientError, SerializationError
 from ottla.client.interceptors import ProducerInterceptors, made_of
 from ottla.client.serialization import SchemaNeeded, serializing
@@ -34,21 +34,24 @@ class RecordPreparer:
         self._value_serializer = serializing(config.value_serializer)
         self.interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(made_of(config))
         self.plain = not (self._key_serializer or self._value_serializer or self.interceptors)
-        """Whether records are sent as they are: bytes, without interceptors."""
+        """Whether records are appended unchanged: without serializers and interceptors."""
 
-    async def prepare(self, sink: Any, record: ProducerRecord) -> tuple[Any, ProducerRecord]:
-        """Through interceptors, once whatever comes, and serializers; schemas are looked up meanwhile. Gives
-        what `add` takes; the sink tells interceptors, too. Raises SerializationError, ClientError."""
+    async def prepare(self, delivery: Any, record: ProducerRecord) -> tuple[Any, ProducerRecord]:
+        """Apply the interceptors, once, and the serializers; missing schemas are looked up. Returns the
+        arguments of `add`; the returned delivery reports to the interceptors, too. Raises SerializationError,
+        ClientError."""
         if self.interceptors:
             record = self.interceptors.on_send(record)
-            sink = Intercepted(self.interceptors, record, sink)
-        with telling(sink):
+            delivery = InterceptedDelivery(self.interceptors, record, delivery)
+        with report_send_error(delivery):
             for _ in range(_SCHEMAS_TRIED_MAX):
                 try:
-                    return sink, self.serialize(record)
+                    return delivery, self.serialize(record)
                 except SchemaNeeded as needed:
                     await asyncio.to_thread(needed.look_up)
-            raise SerializationError(f"{record.topic}: its schemas are missing, again and again")
+            raise SerializationError(
+                f"{record.topic}: its schemas are still missing after {_SCHEMAS_TRIED_MAX} look-ups"
+            )
 
     def serialize(self, record: ProducerRecord) -> ProducerRecord:
         """Raises SerializationError, SchemaNeeded."""
@@ -66,7 +69,7 @@ class RecordPreparer:
 
 
 class _Queue:
-    """Senders that wait for memory in turn; the first holds the lock."""
+    """Senders that wait for memory in turn; the first one holds the lock."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -89,34 +92,35 @@ class BufferWaiters:
         self._config = config
         self._max_block_s = config.max_block_ms / 1000
         self.queues: dict[str | None, _Queue] = {}
-        """By topic; under None the first sender of each topic when all of buffer.memory is in use. A later
-        sender waits behind those of its topic, and behind these."""
+        """By topic. The key None has the first sender of each topic while buffer.memory is exhausted. A new
+        sender waits behind those of its topic and behind these."""
 
-    def turn(self, topic: str) -> int:
-        """NO_ROOM for whoever has to wait behind others, else APPENDED."""
-        return NO_ROOM if topic in self.queues or None in self.queues else APPENDED
+    def check_queue(self, topic: str) -> int:
+        """BUFFER_FULL for a sender that has to wait behind others, else APPENDED."""
+        return BUFFER_FULL if topic in self.queues or None in self.queues else APPENDED
 
     async def wait(self, result: int, topic: str, add: Callable[[], int], until: float | None) -> None:
-        """Append as soon as there is room, in the order in which senders came."""
+        """Append as soon as there is memory, in the order in which senders came. Raises
+        BufferExhaustedError."""
         until = asyncio.get_running_loop().time() + self._max_block_s if until is None else until
         if topic in self.queues:
-            result = NO_ROOM  # it may be otherwise when this one's turn comes
+            result = BUFFER_FULL  # it may be otherwise when this one's check_queue comes
         try:
             async with asyncio.timeout_at(until), self._queue(topic) as queue:
-                while result >= NO_ROOM:
-                    if result == NO_ROOM:
+                while result >= BUFFER_FULL:
+                    if result == BUFFER_FULL:
                         result = await self._wait_for_memory(add)
                     elif not self._config.block_on_topic_full:
                         raise self.exhausted(topic, result)
                     else:
                         await queue.memory_freed()
-                        result = NO_ROOM if None in self.queues else add()
+                        result = BUFFER_FULL if None in self.queues else add()
         except TimeoutError:
             raise self.exhausted(topic, result, waited=True) from None
 
     async def _wait_for_memory(self, add: Callable[[], int]) -> int:
         async with self._queue(None) as queue:
-            while (result := add()) == NO_ROOM:
+            while (result := add()) == BUFFER_FULL:
                 await queue.memory_freed()
         return result
 
@@ -134,10 +138,10 @@ class BufferWaiters:
                 del self.queues[topic]
 
     def exhausted(self, topic: str, result: int, *, waited: bool = False) -> BufferExhaustedError:
-        """The error of a sender that the accumulator answers with NO_ROOM or TOPIC_FULL."""
+        """The error of a sender for which the accumulator returned BUFFER_FULL or TOPIC_FULL."""
         what = f"buffer.memory={self._config.buffer_memory}: all of it is in use"
         if result == TOPIC_FULL:
-            what = f"{topic} holds its share of buffer.memory (buffer.memory.per.topic)"
+            what = f"{topic} uses its share of buffer.memory (buffer.memory.per.topic)"
         return BufferExhaustedError(what + (f" for max.block.ms, {self._max_block_s:g} s" if waited else ""))
 
     def notify(self) -> None:

@@ -1,14 +1,14 @@
-"""A blocking client of a schema registry: what users of schemas ask, with a cache, retries and plain errors.
+"""A blocking client of a schema registry, with a cache and retries.
 
-Called by the serializers, and by the pipeline's jobs, on the driver and on executors: a client can be pickled
-(its caches stay behind). It speaks Confluent's REST API to any registry that has it.
+Called by the serializers, and by the jobs of the pipeline on the driver and on executors: a client can be
+pickled, without its caches. It uses Confluent's REST API.
 
-`urllib.request` carries the requests: a job asks once for each schema, so there is no connection worth
-keeping, and confluent-kafka's own client would bring four more packages to every executor.
+Requests use `urllib.request`: a job sends one request for each schema, so that persistent connections do not
+pay off, and confluent-kafka's client would need four more packages on every executor.
 
-What is under an id never changes, so it is kept for good; which version is a subject's latest does, so that
-is asked for each time. An id that is not there is remembered for MISSING_S: a stream of foreign bytes costs
-no request a record.
+The schema of an id never changes and is cached without limit. The latest version of a subject can change and
+is not cached. A missing id is cached for MISSING_S, so that a stream of foreign bytes does not cause a
+request for each record.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ OPTIONS: Final = (
     "ssl.key.password",
     "timeout",
 )
-"""Named and meant as by confluent-kafka's client; `timeout` is in seconds."""
+"""The names and meanings are those of confluent-kafka's client; `timeout` is in seconds."""
 
 
 class RegistryError(ClientError):
-    """What a registry was asked for was not had; the message says what, of whom, and why."""
+    """A request to a schema registry failed."""
 
 
 class RegistryUnreachable(RegistryError, RetriableError):
-    """No URL gave an answer, or only that it cannot now; tried to the end of the retries."""
+    """No registry responded, or only with retriable errors, within the retries."""
 
 
 class RegistryRefused(RegistryError):
-    """The registry answered with an error: `status` is HTTP's, `code` the registry's own (or the status)."""
+    """The registry responded with an error: `status` is the HTTP status, `code` that of the registry (or the
+    status)."""
 
     def __init__(self, message: str, status: int, code: int) -> None:
         super().__init__(message)
@@ -78,7 +79,7 @@ class NotRegistered(RegistryRefused):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """That a schema uses another one, which is registered as `version` of `subject`, by `name`."""
+    """A reference of a schema by `name` to another one, registered as `version` of `subject`."""
 
     name: str
     subject: str
@@ -87,7 +88,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as it is kept: `type` is AVRO, JSON or PROTOBUF."""
+    """A registered schema: `type` is AVRO, JSON or PROTOBUF."""
 
     text: str
     type: str = "AVRO"
@@ -96,7 +97,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A schema under a subject."""
+    """A version of a subject."""
 
     subject: str
     version: int
@@ -105,16 +106,19 @@ class Version:
 
 
 class Answer(NamedTuple):
+    """An HTTP response."""
+
     status: int
     body: bytes
 
 
 Transport = Callable[[urllib.request.Request, float, ssl.SSLContext | None], Answer]
-"""Sends one request. Raises OSError or http.client.HTTPException when there was no answer."""
+"""Sends one request. Raises OSError or http.client.HTTPException if there was no response."""
 
 
 class RegistryClient:
-    """`urls`: one or several, apart by commas, tried in turn. Raises ValueError for a wrong URL or option."""
+    """`urls`: one or several, separated by commas, tried in turn. Raises ValueError for an invalid URL or
+    option."""
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class RegistryClient:
         self._missing: dict[int, tuple[float, NotRegistered]] = {}
         self._versions: dict[tuple[str, int], Version] = {}
         if any(url.startswith("https:") for url in self._urls):
-            self._tls_context()  # so that a wrong file is told here
+            self._tls_context()  # so that an invalid file raises here
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -154,7 +158,7 @@ class RegistryClient:
     # -- Schemas --
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema under an id. Raises NotRegistered; RegistryUnreachable when no registry answers."""
+        """The schema of an id. Raises NotRegistered; RegistryUnreachable if no registry responds."""
         known = self._by_id.get(schema_id)
         if known is not None:
             return known
@@ -174,13 +178,13 @@ class RegistryClient:
         """One version of a subject. Raises NotRegistered."""
         known = self._versions.get((subject, version))
         if known is None:
-            # A reference may name a version that is deleted softly: what refers to it can still be read.
+            # A reference may name a soft-deleted version, which can still be read.
             known = self._version(subject, str(version), "?deleted=true")
             self._versions[subject, version] = known
         return known
 
     def latest(self, subject: str) -> Version:
-        """The newest version of a subject that is not deleted. Raises NotRegistered."""
+        """The latest version of a subject that is not deleted. Raises NotRegistered."""
         return self._version(subject, "latest")
 
     def versions(self, subject: str) -> list[int]:
@@ -191,11 +195,12 @@ class RegistryClient:
         return [str(subject) for subject in self._ask("GET", "/subjects")]
 
     def lookup(self, subject: str, schema: Schema) -> Version:
-        """Where a subject has this schema. Raises NotRegistered."""
+        """The version of a subject that has this schema. Raises NotRegistered."""
         return _version_of(self._ask("POST", f"/subjects/{_quoted(subject)}", _body_of(schema)), schema)
 
     def referenced(self, schema: Schema) -> dict[str, Schema]:
-        """All that a schema refers to, and what those refer to, by name; what is referred to comes first."""
+        """All schemas that a schema refers to, directly or not, by name; a referenced schema precedes those
+        that refer to it."""
         return {name: version.schema for name, version in self.references_of(schema).items()}
 
     def references_of(self, schema: Schema) -> dict[str, Version]:
@@ -225,13 +230,14 @@ class RegistryClient:
     # -- Writes --
 
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
-        """The schema's id, new or not. Raises RegistryRefused: 409 if not compatible, 422 if no schema."""
+        """The id of the schema, which is registered if it is new. Raises RegistryRefused: 409 if it is not
+        compatible, 422 if it is invalid."""
         query = "?normalize=true" if normalize else ""
         body = self._ask("POST", f"/subjects/{_quoted(subject)}/versions{query}", _body_of(schema))
         return int(body["id"])
 
     def compatible(self, subject: str, schema: Schema, version: int | None = None) -> list[str]:
-        """Why a schema may not follow the versions of a subject (or one of them); empty when it may."""
+        """Why a schema is not compatible with the versions of a subject (or one of them); empty if it is."""
         which = "" if version is None else f"/{version}"
         path = f"/compatibility/subjects/{_quoted(subject)}/versions{which}?verbose=true"
         body = self._ask("POST", path, _body_of(schema))
@@ -240,11 +246,11 @@ class RegistryClient:
         return [str(message) for message in body.get("messages") or ["not compatible"]]
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Of one subject, or of all that have none of their own."""
+        """Set the compatibility level of a subject, or the global one."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
         self._ask("PUT", path, {"compatibility": level})
 
-    # -- The way there --
+    # -- Requests --
 
     def _version(self, subject: str, version: str, query: str = "") -> Version:
         return _version_of(self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}{query}"))
@@ -268,13 +274,13 @@ class RegistryClient:
                 else:
                     if answer.status < 300:
                         return _parsed(answer, f"{method} {base}{path}")
-                    code, message = _told(answer)
+                    code, message = _error_of(answer)
                     if answer.status not in RETRIABLE:
                         kind = NotRegistered if answer.status == 404 else RegistryRefused
                         raise kind(f"{method} {base}{path}: {message} ({code})", answer.status, code)
                     last = f"{base}: {answer.status}, {message} ({code})"
-                self._first += 1  # the next one; and it is asked first from now on
-        raise RegistryUnreachable(f"{method} {path}: no answer after {self._retries + 1} tries; {last}")
+                self._first += 1  # continue with the next URL, also in later requests
+        raise RegistryUnreachable(f"{method} {path}: no response after {self._retries + 1} attempts; {last}")
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -296,7 +302,7 @@ class RegistryClient:
 
 
 def send(request: urllib.request.Request, timeout_s: float, tls: ssl.SSLContext | None) -> Answer:
-    """One request by urllib; an error status is an answer like another."""
+    """Send one request by urllib; an error status is returned like any other."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=tls)] if tls else []
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as response:
@@ -307,7 +313,7 @@ def send(request: urllib.request.Request, timeout_s: float, tls: ssl.SSLContext 
 
 
 def _bases(urls: Sequence[str]) -> tuple[list[str], str | None]:
-    """URLs without a slash at their end and without credentials; and the first credentials among them."""
+    """URLs without trailing slash and credentials, and the first credentials among them."""
     bases, credentials = [], None
     for given in urls:
         url = given.strip().rstrip("/")
@@ -360,12 +366,12 @@ def _parsed(answer: Answer, asked: str) -> Any:
         return json.loads(answer.body)
     except ValueError:
         raise RegistryRefused(
-            f"{asked}: the answer is not JSON; is this a schema registry?", answer.status, answer.status
+            f"{asked}: the response is not JSON; is this a schema registry?", answer.status, answer.status
         ) from None
 
 
-def _told(answer: Answer) -> tuple[int, str]:
-    """An error's code and message; the HTTP status and the body's beginning where there are none."""
+def _error_of(answer: Answer) -> tuple[int, str]:
+    """The code and message of an error; the HTTP status and the start of the body if it has none."""
     try:
         body = json.loads(answer.body)
         return int(body["error_code"]), str(body["message"])

@@ -1,15 +1,15 @@
-"""Requests of Kafka's protocol, one by one: the low-level API, for tools that the other clients do not cover.
+"""The low-level client: sends single requests of the protocol, for tools that the other clients do not cover.
 
     async with RequestClient(bootstrap_servers="127.0.0.1:9092") as client:
         leader = await client.leader(("orders", 0))
         response = await client.request(messages.DescribeLogDirsRequest(topics=None), leader)
 
 Messages are the classes of `ottla.protocol.messages`; docs/protocol-messages.md lists their fields. Brokers
-are addressed by id: the client learns addresses from the cluster's metadata, which it keeps fresh, makes one
-connection to each broker when it is needed, and chooses the highest version that both sides know. Requests
-are pipelined. Invariants: requests to one broker are sent in the order of the calls; each request is sent
-once, and has one outcome; the client reads no error codes of responses, except in `leader`, `coordinator` and
-`versions`. Not safe for use from several threads or event loops: see `ottla.client.blocking`.
+are addressed by id. The client takes their addresses from the metadata, which it keeps fresh, opens one
+connection to each broker on demand, and uses the highest version that both sides support. Requests are
+pipelined. Invariants: requests to one broker are sent in the order of the calls; each request is sent once
+and has one result; the client ignores error codes of responses, except in `leader`, `coordinator` and
+`versions`. It must be used from one thread and event loop only: see `ottla.client.blocking`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ottla.protocol.types import Message, Versions
 from ottla.wire.connection import UnsupportedApi, resolve
 
 ANY_BROKER: Final = ANY_NODE
-"""In place of a broker's id: the broker with the fewest requests in flight, one that can be reached."""
+"""In place of a broker id: the broker with the fewest requests in flight among those that can be reached."""
 _COORDINATOR_VERSION_MAX: Final = 3
-"""The last version of FindCoordinator that asks for one key."""
+"""The last version of FindCoordinator for a single key."""
 _MISSES_MAX: Final = 2
-"""How many answers may lack a topic or partition: brokers hear of a new one a moment later."""
+"""How many responses may lack a topic or partition: brokers learn of a new one with a delay."""
 
 
 class RequestClient:
@@ -81,7 +81,7 @@ class RequestClient:
         network_loop.start([])
         self._reporting.start()
         try:
-            await self._metadata_until(lambda: bool(cluster.nodes), "no broker has sent metadata")
+            await self._metadata_until(lambda: bool(cluster.nodes), "no broker returned metadata")
         except BaseException:
             await self.stop()
             raise
@@ -124,24 +124,32 @@ class RequestClient:
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> asyncio.Future[Any]:
-        """Send a request without waiting; the future resolves to the response. Any number may be in flight;
-        a broker answers in the order in which it was asked.
+        """Send a request without waiting; the future resolves to the response. Any number of requests may be
+        in flight; a broker responds in the order of the requests.
 
-        `version`: this one and no other, instead of the highest that both sides know. `timeout_ms`: for the
+        `version`: the version to use, instead of the highest that both sides support. `timeout_ms`: for the
         connection and the response together, request.timeout.ms if None. Produce with acks=0 has no response:
         its future resolves to None when it is sent.
 
         The future raises UnsupportedVersionError, RequestTimedOutError, NetworkError (the connection failed;
-        the broker may have done what was asked), AuthenticationError, BrokerNotAvailableError for an id that
-        is not in the metadata, and ProtocolError for a message whose fields the version cannot carry. Error
-        codes in a response raise nothing. Raises TypeError for what is not a request, IllegalStateError."""
+        the broker may have processed the request), AuthenticationError, BrokerNotAvailableError for an id
+        that is not in the metadata, and ProtocolError for a message whose fields the version does not have.
+        Error codes in a response raise nothing. Raises TypeError for an object that is no request,
+        IllegalStateError.
+        """
         if frames.REQUESTS.get(getattr(message, "api_key", -1)) is not type(message):
             raise TypeError(f"{type(message).__name__} is not a request: see ottla.protocol.messages")
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
-        answers = not (isinstance(message, m.ProduceRequest) and message.acks == 0)
+        expects_response = not (isinstance(message, m.ProduceRequest) and message.acks == 0)
         return self._send(
             UnsentRequest(
-                broker_id, message, None, timeout_s, keeps=True, expects_response=answers, version=version
+                broker_id,
+                message,
+                None,
+                timeout_s,
+                keeps=True,
+                expects_response=expects_response,
+                version=version,
             )
         )
 
@@ -156,7 +164,7 @@ class RequestClient:
             missing = f"broker {broker_id} is not in the cluster, whose brokers are {known}"
             resolve(future, errors.BrokerNotAvailableError(missing))
             return future
-        where = type(unsent.message).__name__
+        name = type(unsent.message).__name__
         others = len(cluster.nodes) - 1 if broker_id == ANY_BROKER else 0
 
         def on_response(outcome: Any) -> None:
@@ -165,7 +173,7 @@ class RequestClient:
                 others -= 1
                 network.send(unsent, on_response)
             else:
-                resolve(future, _error(outcome, where) if isinstance(outcome, Exception) else outcome)
+                resolve(future, _error(outcome, name) if isinstance(outcome, Exception) else outcome)
 
         network.send(unsent, on_response)
         return future
@@ -178,18 +186,18 @@ class RequestClient:
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send a request and return the response. Looks for new metadata first when the broker's id is not
-        known. Raises what `send` and its future do."""
+        """Send a request and return the response. Refreshes the metadata first if the broker id is unknown.
+        Raises as `send` and its future do."""
         cluster, _, _ = self._running()
         if broker_id != ANY_BROKER and broker_id not in cluster.nodes:
             await self.refresh_metadata()
         return await self.send(message, broker_id, version=version, timeout_ms=timeout_ms)
 
     async def versions(self, broker_id: int = ANY_BROKER) -> dict[type[Message], Versions]:
-        """The request classes that a broker serves, with the versions that this client knows as well. Raises
-        as `request`."""
+        """The request classes that a broker supports, with the versions that the client supports, too. Raises
+        as `request` does."""
         response: m.ApiVersionsResponse = await self.request(m.ApiVersionsRequest(), broker_id, version=0)
-        _refuse(response.error_code, "ApiVersions")
+        _raise_for_code(response.error_code, "ApiVersions")
         found = {}
         for row in response.api_keys:
             ours = frames.REQUESTS.get(row.api_key)
@@ -210,32 +218,32 @@ class RequestClient:
 
     @property
     def controller(self) -> int:
-        """The controller's id in the last metadata; -1 while there is none."""
+        """The controller id in the last metadata; -1 if there is no controller."""
         return self._running()[0].controller_id
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id."""
+        """The cluster id."""
         return self._running()[0].cluster_id
 
     async def refresh_metadata(self) -> None:
-        """Read the cluster's metadata anew: after NOT_LEADER_OR_FOLLOWER, NOT_CONTROLLER and such. Raises
+        """Refresh the metadata, for example after NOT_LEADER_OR_FOLLOWER or NOT_CONTROLLER. Raises
         RequestTimedOutError after default.api.timeout.ms."""
         cluster, _, _ = self._running()
         before = cluster.refreshed_at
         cluster.invalidate()
-        await self._metadata_until(lambda: cluster.refreshed_at > before, "no broker has sent metadata")
+        await self._metadata_until(lambda: cluster.refreshed_at > before, "no broker returned metadata")
 
     async def leader(self, topic_partition: tuple[str, int]) -> int:
-        """The id of the broker that leads a partition, as of the last metadata; waits for one while there is
-        none. Raises UnknownTopicOrPartitionError, TopicAuthorizationFailedError, RequestTimedOutError after
+        """The id of the broker that leads a partition, as of the last metadata; waits for a leader. Raises
+        UnknownTopicOrPartitionError, TopicAuthorizationFailedError, RequestTimedOutError after
         default.api.timeout.ms."""
         cluster, _, _ = self._running()
         tp = TopicPartition(*topic_partition)
         cluster.add(tp.topic, asyncio.get_running_loop().time())
         misses = 0
 
-        def led() -> bool:
+        def has_leader() -> bool:
             nonlocal misses
             if cluster.leader(tp) is not None:
                 return True
@@ -243,7 +251,7 @@ class RequestClient:
             known = cluster.topics.get(tp.topic)
             if known is not None and not known.partitions and error is not ErrorCode.NONE:
                 if not error.retriable:
-                    _refuse(error, str(tp))
+                    _raise_for_code(error, str(tp))
                 misses += error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif known is not None and tp.partition not in known.partitions:
                 misses += 1
@@ -252,26 +260,26 @@ class RequestClient:
             cluster.invalidate(tp)
             return False
 
-        await self._metadata_until(led, f"{tp} has no leader")
+        await self._metadata_until(has_leader, f"{tp} has no leader")
         found = cluster.leader(tp)
         assert found is not None
         return found.node_id
 
     async def coordinator(self, key: str, *, transactional: bool = False) -> int:
-        """The id of the broker that coordinates a group, or a transactional id; waits for one while there is
-        none. Raises ClientError, RequestTimedOutError after default.api.timeout.ms."""
+        """The id of the broker that coordinates a group or a transactional id; waits for a coordinator.
+        Raises ClientError, RequestTimedOutError after default.api.timeout.ms."""
         cluster, _, _ = self._running()
         key_type = TRANSACTION if transactional else GROUP
         request = m.FindCoordinatorRequest(key=key, key_type=key_type)
-        asked = UnsentRequest(ANY_NODE, request, None, self._timeout_s, _COORDINATOR_VERSION_MAX, keeps=True)
+        unsent = UnsentRequest(ANY_NODE, request, None, self._timeout_s, _COORDINATOR_VERSION_MAX, keeps=True)
         last: errors.ClientError | None = None
         try:
             async with asyncio.timeout(self._api_timeout_s):
                 attempt = 0
                 while True:
                     try:
-                        response = await self._send(asked)
-                        _refuse(response.error_code, response.error_message or key)
+                        response = await self._send(unsent)
+                        _raise_for_code(response.error_code, response.error_message or key)
                     except errors.BrokerError as problem:
                         if problem.code not in COORDINATOR:
                             raise
@@ -283,15 +291,15 @@ class RequestClient:
                     await asyncio.sleep(self.config.retry_pause_s(attempt, self._uniform))
                     attempt += 1
         except TimeoutError:
-            raise errors.RequestTimedOutError(f"no coordinator of {key!r}; at last: {last}") from last
+            raise errors.RequestTimedOutError(f"no coordinator of {key!r}; last error: {last}") from last
 
     async def _metadata_until(self, condition: Callable[[], bool], otherwise: str) -> None:
         cluster, _, network_loop = self._running()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._api_timeout_s
         while not condition():
-            if cluster.refusal is not None:
-                raise errors.typed(cluster.refusal)
+            if cluster.authentication_error is not None:
+                raise errors.typed(cluster.authentication_error)
             try:
                 await network_loop.metadata(max(deadline - loop.time(), 0))
             except TimeoutError:
@@ -300,14 +308,14 @@ class RequestClient:
                 ) from None
             self._running()
 
-    # --- figures ---
+    # --- metrics ---
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the whole client by Kafka's names."""
+        """Metrics of the whole client by Kafka's names."""
         return of_client(self.measurements())
 
     def measurements(self) -> list[Metric]:
-        """All figures, also those of each broker; none while the client is not started."""
+        """All metrics, those of each broker included; none while the client is not started."""
         if self._parts is None:
             return []
         _, network, _ = self._parts
@@ -322,6 +330,6 @@ def _error(problem: Exception, where: str) -> Exception:
     return problem
 
 
-def _refuse(code: int, where: str) -> None:
+def _raise_for_code(code: int, where: str) -> None:
     if code:
         raise errors.for_code(code, where)

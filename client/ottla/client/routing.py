@@ -1,8 +1,8 @@
-"""The brokers of a cluster: connections to them, and the way to any or to a certain one.
+"""The brokers of a cluster, for the admin client: one connection to each, opened on demand.
 
-Called by the admin client. One connection a broker, opened when it is needed.
-Invariants: what the brokers answer is handed on, errors of items included; a broker that throttles us gets no
-request until the time is over (KIP-219). Not safe for use from several event loops.
+Called by the admin client. Invariants: responses are returned unchanged, errors of items included; a broker
+that throttles the client gets no request until the throttle time is over (KIP-219). It must be used from one
+event loop only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedA
 
 
 class ClusterUnreachable(errors.RetriableError):
-    """None of the known brokers answered."""
+    """None of the known brokers responded."""
 
 
 class Brokers:
@@ -41,7 +41,7 @@ class Brokers:
         buffers: Buffers,
         window: Window,
     ) -> None:
-        """`timeout_s`: of one request; `window`: over which figures are taken."""
+        """`timeout_s`: of one request; `window`: of the metrics."""
         self._security = security
         self._dial = partial(connect_socket, buffers=buffers)
         self.stats = RequestStats(window)
@@ -53,7 +53,7 @@ class Brokers:
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
         self._throttled_until: dict[tuple[str, int], float] = {}
-        self._heard_of: tuple[Node, ...] = ()
+        self._known_brokers: tuple[Node, ...] = ()
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -68,7 +68,7 @@ class Brokers:
         """The live brokers and the controller."""
         response = await self.any(m.MetadataRequest(topics=[]))
         brokers = tuple(Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers)
-        self._heard_of = brokers or self._heard_of
+        self._known_brokers = brokers or self._known_brokers
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)
 
     async def _connection(self, host: str, port: int) -> BrokerConnection:
@@ -85,10 +85,10 @@ class Brokers:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return sum(not connection.closed for connection in list(self._connections.values()))
 
-    async def _asked(
+    async def _request(
         self, host: str, port: int, request: Message, timeout_s: float, version: int | None = None
     ) -> Any:
         now = self.now
@@ -113,34 +113,35 @@ class Brokers:
         return response
 
     def _id_of(self, host: str, port: int) -> int:
-        """Of a broker, or of a bootstrap server while nobody has heard of the brokers."""
-        ids = (node.id for node in self._heard_of if (node.host, node.port) == (host, port))
+        """The id of a broker, or that of the bootstrap server if the brokers are unknown."""
+        ids = (node.id for node in self._known_brokers if (node.host, node.port) == (host, port))
         return next(ids, BOOTSTRAP_ID)
 
     async def pause(self) -> None:
-        """What lies between two attempts."""
+        """Wait between two attempts."""
         await asyncio.sleep(self._retry_pause_s)
 
     async def to(self, node: Node, request: Message) -> Any:
-        """Ask one broker. Raises OSError (ConnectionLost and TimeoutError are some), UnsupportedApi, and
-        KafkaError when it does not let us in."""
-        # What a broker was given as time for the work itself must not end here first.
-        return await self._asked(node.host, node.port, request, self.timeout_s + 5)
+        """Send a request to one broker. Raises OSError (with ConnectionLost and TimeoutError),
+        UnsupportedApi, and KafkaError if authentication fails."""
+        # Longer than the timeout in the request, so that the broker times out first.
+        return await self._request(node.host, node.port, request, self.timeout_s + 5)
 
     async def version_of(self, node: Node, api_key: int) -> int:
-        """The version in which a broker would be asked. Raises as `to`."""
+        """The version in which a request would be sent to a broker. Raises as `to` does."""
         return (await self._connection(node.host, node.port)).version_of(api_key)
 
     async def any(self, request: Message, version: int | None = None) -> Any:
-        """The first known broker that answers, in the latest version that both know, or in that one. Raises
-        ClusterUnreachable when none does, KafkaError when one does not let us in, UnsupportedVersionError
-        when those that answer do not serve this."""
+        """Send a request to the first known broker that responds, in the highest version that both sides
+        support, or in the given one. Raises ClusterUnreachable if no broker responds, KafkaError if
+        authentication fails, UnsupportedVersionError if the brokers that respond do not support the
+        request."""
         reasons = []
         unsupported: UnsupportedApi | None = None
-        others = [(node.host, node.port) for node in self._heard_of]
+        others = [(node.host, node.port) for node in self._known_brokers]
         for host, port in dict.fromkeys([*self._bootstrap, *others]):
             try:
-                return await self._asked(host, port, request, self.timeout_s, version)
+                return await self._request(host, port, request, self.timeout_s, version)
             except UnsupportedApi as problem:
                 unsupported = problem
             except (OSError, ConnectionLost) as problem:

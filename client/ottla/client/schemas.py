@@ -1,9 +1,9 @@
-"""Values of any schema that a registry has: Avro, JSON Schema and Protobuf, to Python's values and back.
+"""Serializers and deserializers for any schema of a registry: Avro, JSON Schema and Protobuf.
 
-Given to producers and consumers as any serializer (`ottla.client.serialization`), and used by `ottla consume`
-and `ottla produce`. `ottla.client.avro` has more choices for Avro alone. Needs the extra `schemas`; each
-format's package is imported with the first schema of it. Protobuf's descriptors come compiled from the
-registry (`?format=serialized`), so that no protoc is needed here.
+Used as any serializer (`ottla.client.serialization`), and by `ottla consume` and `ottla produce`.
+`ottla.client.avro` has more options for Avro. Needs the extra `schemas`; the package of each format is
+imported with its first schema. The registry returns compiled Protobuf descriptors (`?format=serialized`), so
+that protoc is not needed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ottla.client.serialization import SchemaNeeded
 
 _MAGIC: Final = 0
 _FRAME: Final = struct.Struct(">bI")
-"""A zero byte and the schema's id."""
+"""A zero byte and the schema id."""
 _IMPORTABLE: Final = ("google/protobuf/", "google/type/")
-"""Files that Protobuf schemas may import without a reference; Python has them as modules."""
+"""Files that Protobuf schemas may import without a reference; Python has modules for them."""
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes]
 
 
 def framed(data: bytes | None) -> bool:
-    """Whether bytes can be in the registry's framing."""
+    """Whether bytes may be in the wire format of a registry."""
     return data is not None and len(data) >= _FRAME.size and data[0] == _MAGIC
 
 
 class RegistryDeserializer:
-    """Values by the schema they were written with: Avro as fastavro has them, JSON as `json` has it, Protobuf
-    messages as dictionaries by the fields' names."""
+    """Deserializes values by the schema they were written with: Avro as fastavro returns it, JSON as `json`
+    returns it, Protobuf messages as dictionaries by field name."""
 
     def __init__(self, registry: RegistryClient) -> None:
         self._registry = registry
@@ -54,7 +54,7 @@ class RegistryDeserializer:
             raise SchemaNeeded(f"schema {schema_id} of {topic}", lambda: self._look_up(schema_id))
         try:
             return decode(bytes(data[_FRAME.size :]))
-        except Exception as e:  # whatever broken bytes cause in three libraries
+        except Exception as e:  # any exception of three libraries, for invalid bytes
             raise SerializationError(f"{topic}: not of schema {schema_id}: {e!r}") from e
 
     def _look_up(self, schema_id: int) -> None:
@@ -63,7 +63,8 @@ class RegistryDeserializer:
 
 
 class RegistrySerializer:
-    """Values of one schema: the newest of `subject`, the one with an id, or `schema`, which is registered."""
+    """Serializes values of one schema: the latest of `subject`, one by id, or `schema`, which is
+    registered."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class RegistrySerializer:
         *,
         message: str | None = None,
     ) -> None:
-        """`message`: the full name of a Protobuf message; the first of the file, unless given."""
+        """`message`: the full name of a Protobuf message; by default the first one of the file."""
         self._registry = registry
         self._subject = subject
         self._schema = schema
@@ -88,7 +89,7 @@ class RegistrySerializer:
             raise SchemaNeeded(f"the schema of {self._subject}", self._look_up)
         try:
             return self._head + self._encode(value)
-        except Exception as e:  # whatever a value of a wrong shape causes in three libraries
+        except Exception as e:  # any exception of three libraries, for an invalid value
             what = f"{self._subject}: {value!r:.100} does not fit the schema"
             raise SerializationError(f"{what}: {type(e).__name__}: {e}") from e
 
@@ -104,7 +105,7 @@ class RegistrySerializer:
 
 
 def _codec(registry: RegistryClient, schema_id: int, message: str | None) -> tuple[Decode, Encode]:
-    """What is behind the frame's head. Raises RegistryError, ConfigError."""
+    """The decoder and the encoder of a schema. Raises RegistryError, ConfigError."""
     found = registry.schema(schema_id)
     if message is not None and found.type != "PROTOBUF":
         raise ConfigError(f"message {message}: schema {schema_id} is of type {found.type}, not PROTOBUF")
@@ -192,7 +193,7 @@ def _protobuf(
 
 
 def _add(pool: Any, file: Any) -> None:
-    """A file, after those of Google's that it imports."""
+    """Add a file, after Google's files that it imports."""
     for name in file.dependency:
         if name.startswith(_IMPORTABLE):
             module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
@@ -207,7 +208,7 @@ def _add_known(pool: Any, descriptor: Any) -> None:
 
 
 def _message_names(messages: Iterable[Any], scope: str, above: tuple[int, ...] = ()) -> Iterator[Any]:
-    """(path of indexes, full name) of each message of a file, the nested ones too."""
+    """(path of indexes, full name) of each message of a file, including nested ones."""
     for index, each in enumerate(messages):
         name = f"{scope}.{each.name}" if scope else each.name
         yield (*above, index), name
@@ -215,8 +216,8 @@ def _message_names(messages: Iterable[Any], scope: str, above: tuple[int, ...] =
 
 
 def _read_path(data: bytes) -> tuple[tuple[int, ...], int]:
-    """Confluent's message indexes (a count and the indexes, as zigzag varints; 0 stands for the first
-    message), and where they end."""
+    """The message indexes of Confluent's format (a count and the indexes as zigzag varints; 0 stands for the
+    first message), and where they end."""
     count, at = _read_varint(data, 0)
     path = []
     for _ in range(count):

@@ -1,12 +1,12 @@
-"""Keys and values to bytes and back: bytes, text and JSON; `ottla.client.avro` has Avro.
+"""Serializers and deserializers of keys and values: bytes, text and JSON; `ottla.client.avro` has Avro.
 
-Made by users and given to producers and consumers, which call what `serializing` and `deserializing` make of
-it: a serializer, or any function of the value alone. None stands for no key and for a tombstone; those here
-pass it on.
+Created by users and given to producers and consumers, which call the result of `serializing` and
+`deserializing`: a serializer, or a function of the value alone. None stands for no key and for a tombstone,
+and is returned unchanged.
 
-A schema that is not known yet has to be asked for, and no serializer does so by itself, since it may be
-called in an event loop: it raises `SchemaNeeded`, whose `look_up` blocks. The asynchronous client has that
-done in a thread, the blocking one does it on the spot, and both call again. It happens once a schema.
+A serializer may be called in an event loop, and so does not look up a schema itself: it raises
+`SchemaNeeded`, whose `look_up` blocks. The asynchronous client runs that in a thread, `call_blocking` in
+place, and both call the serializer again. This happens once for each schema.
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ _SCHEMAS_TRIED_MAX: Final = 3
 
 
 class Serializer(Protocol[T_in]):
+    """Converts values to bytes."""
+
     def serialize(self, topic: str, value: T_in) -> bytes | None:
         """Raises SerializationError, SchemaNeeded."""
         ...
 
 
 class Deserializer(Protocol[T_out]):
+    """Converts bytes to values."""
+
     def deserialize(self, topic: str, data: bytes | None) -> T_out:
         """Raises SerializationError, SchemaNeeded."""
         ...
 
 
 class SchemaNeeded(ClientError):
-    """Not an error for users: call `look_up`, which blocks, where that harms nobody, and then try again."""
+    """Internal: call `look_up` where blocking is allowed, and then try again."""
 
     def __init__(self, what: str, look_up: Callable[[], None]) -> None:
         super().__init__(what)
@@ -50,14 +54,14 @@ Call: TypeAlias = Callable[[str, T], Any]
 
 
 def serializing(given: Serializer[Any] | Callable[[Any], bytes | None] | None) -> Call[Any] | None:
-    """What to call with topic and value; None where values are bytes as they are. Raises ConfigError."""
+    """The function of topic and value to call; None if values are bytes already. Raises ConfigError."""
     return _calling(given, "serialize")
 
 
 def deserializing(
     given: Deserializer[Any] | Callable[[bytes | None], Any] | None,
 ) -> Call[bytes | None] | None:
-    """What to call with topic and bytes; None where they are given out as they are. Raises ConfigError."""
+    """The function of topic and bytes to call; None if bytes are returned unchanged. Raises ConfigError."""
     return _calling(given, "deserialize")
 
 
@@ -72,18 +76,18 @@ def _calling(given: Any, method: str) -> Call[Any] | None:
 
 
 async def call_later(call: Call[T], topic: str, value: T, needed: SchemaNeeded) -> Any:
-    """After `call` raised `needed`: what it returns once the schema is there; looked up in a thread."""
+    """The result of `call` after the schema of `needed`, which it raised, was looked up in a thread."""
     for _ in range(_SCHEMAS_TRIED_MAX):
         await asyncio.to_thread(needed.look_up)
         try:
             return call(topic, value)
         except SchemaNeeded as again:
             needed = again
-    raise SerializationError(f"{topic}: {needed}, again and again")
+    raise SerializationError(f"{topic}: {needed}, still missing after {_SCHEMAS_TRIED_MAX} look-ups")
 
 
 def call_blocking(call: Call[T], topic: str, value: T) -> Any:
-    """What `call` returns, with whatever it needs looked up on the spot."""
+    """The result of `call`; missing schemas are looked up in place."""
     for _ in range(_SCHEMAS_TRIED_MAX):
         try:
             return call(topic, value)
@@ -93,22 +97,26 @@ def call_blocking(call: Call[T], topic: str, value: T) -> Any:
 
 
 class BytesSerializer:
-    """Bytes as they are; anything else is refused."""
+    """Returns bytes unchanged and rejects other types."""
 
     def serialize(self, topic: str, value: bytes | bytearray | memoryview | None) -> bytes | None:
         if value is None or isinstance(value, bytes):
             return value
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        raise SerializationError(f"{topic}: {type(value).__name__} where bytes should be: {value!r:.100}")
+        raise SerializationError(f"{topic}: bytes expected, not {type(value).__name__}: {value!r:.100}")
 
 
 class BytesDeserializer:
+    """Returns bytes unchanged."""
+
     def deserialize(self, topic: str, data: bytes | None) -> bytes | None:
         return data
 
 
 class TextSerializer:
+    """Text in an encoding."""
+
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = _known(encoding)
 
@@ -122,6 +130,8 @@ class TextSerializer:
 
 
 class TextDeserializer:
+    """Text in an encoding."""
+
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = _known(encoding)
 
@@ -143,7 +153,7 @@ def _known(encoding: str) -> str:
 
 
 class JsonSerializer:
-    """Compact, in UTF-8; `default` makes JSON of what json does not know, as in json.dumps."""
+    """Compact JSON in UTF-8; `default` converts other types, as in json.dumps."""
 
     def __init__(self, default: Callable[[Any], Any] | None = None) -> None:
         self._encode = json.JSONEncoder(
@@ -156,10 +166,12 @@ class JsonSerializer:
         try:
             return self._encode(value).encode()
         except (TypeError, ValueError, RecursionError) as e:
-            raise SerializationError(f"{topic}: no JSON of {value!r:.100}: {e}") from e
+            raise SerializationError(f"{topic}: cannot be encoded as JSON: {value!r:.100}: {e}") from e
 
 
 class JsonDeserializer:
+    """JSON in UTF-8."""
+
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         if data is None:
             return None

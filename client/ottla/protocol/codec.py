@@ -8,7 +8,7 @@ A decoder does not trust its input: for any bytes it returns a message or raises
 Memory is allocated only for values that are in the input, whatever a length or a count claims. Python's
 objects are larger than their bytes, though. The limit, which the tests measure: a message takes at most 64
 bytes of memory for each byte of input; the maximum is for arrays of structs with only empty arrays (56).
-Arrays of int32 take 12, and record batches, which are views, nothing. Beyond 2 MiB of input, `MOST_ELEMENTS`
+Arrays of int32 take 12, and record batches, which are views, nothing. Beyond 2 MiB of input, `ELEMENTS_MAX`
 limits memory and time.
 
 `decode_steps` and `encode_steps` do the same as generators, for a caller with other work between two steps.
@@ -29,7 +29,7 @@ from ottla.protocol.diagnosis import find_unencodable
 from ottla.protocol.encoding import compile_encoder
 from ottla.protocol.errors import MalformedMessage, TooManyElements, UnencodableMessage, UnknownVersion
 from ottla.protocol.types import Message
-from ottla.protocol.wire import MOST_ELEMENTS, Malformed, TooMany, Unencodable
+from ottla.protocol.wire import ELEMENTS_MAX, Malformed, TooMany, Unencodable
 
 M = TypeVar("M", bound=Message)
 
@@ -125,7 +125,7 @@ def decode_steps(cls: type[M], version: int, buffer: Buffer, offset: int = 0) ->
     decoder = cls._step_decoders.get(version)
     if decoder is None:
         _check_version(cls, version)
-        decoder = cls._step_decoders[version] = compile_decoder(cls, version, MOST_ELEMENTS, in_steps=True)
+        decoder = cls._step_decoders[version] = compile_decoder(cls, version, ELEMENTS_MAX, in_steps=True)
     try:
         result: tuple[M, int] = yield from decoder(buffer, offset, len(buffer))
     except _MALFORMED as problem:

@@ -6,7 +6,7 @@ are built without their `__init__`.
 
 Invariants of a generated decoder: the position only grows; an array's count is checked against the bytes
 that are left before anything is allocated; nothing outside the buffer is read; and in a decoder for large
-buffers, no more than `MOST_ELEMENTS` array elements and tagged fields are gone through in one message.
+buffers, no more than `ELEMENTS_MAX` array elements and tagged fields are gone through in one message.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ottla.protocol.source import Source
+from ottla.protocol.source import FunctionSource
 from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
 from ottla.protocol.wire import (
     FIXED,
-    LONGEST_STRING,
     SIZES,
     STEP_INTEGERS,
+    STRING_BYTES_MAX,
     Malformed,
     TooMany,
     continue_varint,
@@ -30,7 +30,7 @@ from ottla.protocol.wire import (
 )
 
 
-class _Decoder(Source):
+class _Decoder(FunctionSource):
     def __init__(
         self, message: type[Message], version: int, most_elements: int | None, *, in_steps: bool
     ) -> None:
@@ -157,7 +157,7 @@ class _Decoder(Source):
         if wire == "string":
             if self.uses_varints(item):
                 self.line(
-                    f"if {length} > {LONGEST_STRING}: raise Malformed('string longer than 32767 bytes')"
+                    f"if {length} > {STRING_BYTES_MAX}: raise Malformed('string longer than 32767 bytes')"
                 )
             self.line(f"{target} = str(buf[pos:{end}], 'utf-8')")
         elif wire == "bytes":

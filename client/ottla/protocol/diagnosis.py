@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.protocol.types import FieldType, Message, Struct, fields_of
-from ottla.protocol.wire import LONGEST_STRING
+from ottla.protocol.wire import STRING_BYTES_MAX
 
 _INTEGERS: dict[str, tuple[int, int]] = {
     "int8": (-(2**7), 2**7 - 1),
@@ -76,7 +76,9 @@ def _find_in_string(value: Any, path: str) -> str:
         size = len(value.encode())
     except UnicodeEncodeError as problem:
         return f"{path} cannot be encoded: {problem.reason}"
-    return "" if size <= LONGEST_STRING else f"{path} has {size} bytes; at most {LONGEST_STRING} can be sent"
+    return (
+        "" if size <= STRING_BYTES_MAX else f"{path} has {size} bytes; at most {STRING_BYTES_MAX} can be sent"
+    )
 
 
 def _show(value: Any) -> str:

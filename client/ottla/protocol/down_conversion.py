@@ -9,7 +9,7 @@ batch, which clients drop as any incomplete batch. So:
 * the first batch that the old format can represent is complete;
 * only headers of records and control batches are dropped; what is cut is fetched again;
 * a batch with zstd, or one that cannot be decoded, raises its error if it is the first one; else the
-converted data   ends before it, and the next fetch, which begins there, raises the error.
+  converted data ends before it, and the next fetch, which begins there, raises the error.
 
 Invariant: no more is made than that length and one group of batches.
 """

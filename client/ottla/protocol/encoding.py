@@ -11,11 +11,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ottla.protocol.source import Source
+from ottla.protocol.source import FunctionSource
 from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
 from ottla.protocol.wire import (
     FIXED,
-    LONGEST_STRING,
+    STRING_BYTES_MAX,
     VARINTS,
     refuse_absent,
     refuse_long,
@@ -24,7 +24,7 @@ from ottla.protocol.wire import (
 )
 
 
-class _Encoder(Source):
+class _Encoder(FunctionSource):
     def __init__(self, message: type[Message], version: int, *, in_steps: bool) -> None:
         super().__init__(message, version, in_steps=in_steps)
         self.namespace.update(
@@ -136,7 +136,7 @@ class _Encoder(Source):
                 self.line(f"{blob} = {encoded}")
             self.line(f"{length} = len({blob})")
         if wire == "string":
-            self.line(f"if {length} > {LONGEST_STRING}: long({self.path!r}, {length})")
+            self.line(f"if {length} > {STRING_BYTES_MAX}: long({self.path!r}, {length})")
         self.length(item, wire, length)
         self.piece(blob)
 

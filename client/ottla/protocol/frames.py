@@ -18,7 +18,7 @@ from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.codec import encode, encode_parts, encode_steps
 from ottla.protocol.errors import MalformedMessage, UnencodableMessage
 from ottla.protocol.types import NEVER, Message
-from ottla.protocol.wire import MOST_ELEMENTS, Malformed, read_varint
+from ottla.protocol.wire import ELEMENTS_MAX, Malformed, read_varint
 
 _FIRST_FIELDS = struct.Struct(">hhi")
 _WITH_CLIENT_ID = struct.Struct(">hhih")
@@ -164,7 +164,7 @@ def _skip_tagged_fields(header: str, frame: memoryview | bytes, position: int) -
         if frame[position] == 0:
             return position + 1
         count, position = read_varint(frame, position)
-        if count > MOST_ELEMENTS:
+        if count > ELEMENTS_MAX:
             raise Malformed(f"{count} of them")
         for _ in range(count):
             _, position = read_varint(frame, position)

@@ -14,7 +14,7 @@ from ottla.protocol.records import read_varint
 
 
 class Scan(NamedTuple):
-    """What a batch's records have in common. Deltas are milliseconds from the batch's base timestamp."""
+    """Facts about the records of a batch. Deltas are milliseconds from the batch's base timestamp."""
 
     in_order: bool
     """Their offsets are the batch's base offset and those after it, without a gap."""

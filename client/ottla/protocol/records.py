@@ -3,7 +3,8 @@
 It has two kinds of callers:
 
 * the broker's produce, fetch and replication paths read `BatchHeader`s in place and do not decode the rest of
-a   batch. They may also use `BATCH_HEADER`, the precompiled layout;
+a
+  batch. They may also use `BATCH_HEADER`, the precompiled layout;
 * clients, coordinators, tools and slow paths build batches of records and decode them (`build_batch`,
   `decode_batch`).
 
@@ -224,7 +225,7 @@ def decode_records(buf: Buffer) -> list[Record]:
 
 
 def _open_batch(buf: Buffer, pos: int) -> tuple[BatchHeader, bytes]:
-    """Its header, and its records, decompressed."""
+    """The header of a batch, and its records, decompressed."""
     header = parse_batch_header(buf, pos)
     end = pos + header.size
     if header.magic != MAGIC_V2 or header.size < RECORD_BATCH_OVERHEAD or end > len(buf):
@@ -454,6 +455,8 @@ def build_control_batch(
 
 
 class ControlRecord(NamedTuple):
+    """The end-of-transaction marker in a control record."""
+
     type: int
     """A ControlType, or a number that this version does not support."""
     coordinator_epoch: int

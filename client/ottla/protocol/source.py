@@ -15,7 +15,7 @@ from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
 from ottla.protocol.wire import FIXED, SIZES, STEP_ELEMENTS
 
 
-class Source:
+class FunctionSource:
     """Lines of a function under construction, each with the path of the field it handles."""
 
     def __init__(self, message: type[Message], version: int, *, in_steps: bool = False) -> None:

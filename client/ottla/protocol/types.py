@@ -232,7 +232,7 @@ class Message(Struct):
     counted_from_bytes: ClassVar[int] = 2**21
     """Elements are counted in larger inputs."""
     elements_max: ClassVar[int] = 2**21
-    """The limit of their elements (`wire.MOST_ELEMENTS`)."""
+    """The limit of their elements (`wire.ELEMENTS_MAX`)."""
     _encoders: ClassVar[dict[int, Any]]
     _decoders: ClassVar[dict[int, Any]]
     _counting_decoders: ClassVar[dict[int, Any]]

@@ -1,4 +1,4 @@
-"""Functions that generated encoders and decoders call, and the sizes of their fields.
+"""Functions that generated encoders and decoders call, and the sizes of fields.
 
 Called by the code that `decoding` and `encoding` generate, and by `frames` for headers. Everything here is
 on the hot path or close to it.
@@ -22,10 +22,10 @@ FIXED = {
     "float64": "d",
     "uuid": "16s",
 }
-LONGEST_STRING = 0x7FFF
+STRING_BYTES_MAX = 0x7FFF
 """In bytes of UTF-8. Flexible versions could carry longer ones, but Kafka refuses them there too."""
 
-MOST_ELEMENTS = 2**21
+ELEMENTS_MAX = 2**21
 """Array elements and tagged fields in one message, all levels together: more than the metadata update of a
 cluster of 200,000 partitions has. Kafka has no limit; with this one a malicious frame of 100 MiB cannot
 become gigabytes of objects."""
@@ -107,4 +107,4 @@ def refuse_null(path: str) -> None:
 
 def refuse_long(path: str, size: int) -> None:
     """For a string that Kafka would reject."""
-    raise Unencodable(f"{path} has {size} bytes; at most {LONGEST_STRING} can be sent")
+    raise Unencodable(f"{path} has {size} bytes; at most {STRING_BYTES_MAX} can be sent")

@@ -26,13 +26,18 @@ from ottla_operator.kubernetes.manifests_common import (
     Manifest,
     build,
     claim_template,
+    container_ports,
     container_security,
     digest,
     exec_probe,
+    headless_service,
     merge_template,
+    operator_peers,
     pod_security,
+    service_ports,
+    spread_over,
 )
-from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peers
+from ottla_operator.kubernetes.manifests_zookeeper import connect_string
 from ottla_operator.kubernetes.observing import Object
 from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, ZooKeeperSecurity
 from ottla_operator.platform.interfaces import BrokerLaunch
@@ -223,9 +228,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
         "imagePullPolicy": images.pull_policy,
         **({"command": _rack_command(arguments)} if racked else {"args": arguments}),
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "ports": [
-            {"name": port[:15], "containerPort": number, "protocol": "TCP"} for port, number in ports.items()
-        ],
+        "ports": container_ports(ports),
         "resources": cluster.spec.resources or dict(_DEFAULT_RESOURCES),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -259,15 +262,12 @@ def _spread(cluster: BrokerCluster) -> list[Manifest]:
     keys = ["kubernetes.io/hostname"]
     if cluster.spec.rack is not None and cluster.spec.rack.topology_key not in keys:
         keys.insert(0, cluster.spec.rack.topology_key)
-    return [
-        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
-        for key in keys
-    ]
+    return [spread_over(key, selector) for key in keys]
 
 
 def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, config_hash: str) -> Manifest:
     """`config_hash`: the hash of the revision of its template."""
-    name = naming.brokers_name(cluster.metadata.name)
+    name, storage = naming.brokers_name(cluster.metadata.name), cluster.spec.storage
     spec = {
         "replicas": replicas,
         "serviceName": name,
@@ -275,7 +275,7 @@ def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, co
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
         "template": broker_template(cluster, images, replicas),
-        "volumeClaimTemplates": [claim_template(cluster.spec.storage, DEFAULT_SIZE)],
+        "volumeClaimTemplates": [claim_template(storage.size or DEFAULT_SIZE, storage.storage_class)],
     }
     annotations = {naming.HASH_ANNOTATION: config_hash}
     return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, annotations)
@@ -324,12 +324,7 @@ def build_headless_service(cluster: BrokerCluster) -> Manifest:
     """DNS names of the brokers, also of those not ready: brokers connect to each other before they are
     ready."""
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": naming.selector_labels(cluster.metadata.name, naming.BROKER),
-        "ports": _service_ports(ports),
-    }
+    spec = headless_service(naming.selector_labels(cluster.metadata.name, naming.BROKER), ports)
     name = naming.brokers_name(cluster.metadata.name)
     return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
 
@@ -339,17 +334,10 @@ def build_bootstrap_service(cluster: BrokerCluster) -> Manifest:
     spec = {
         "type": "ClusterIP",
         "selector": naming.selector_labels(cluster.metadata.name, naming.BROKER),
-        "ports": _service_ports(client_ports(cluster)),
+        "ports": service_ports(client_ports(cluster)),
     }
     name = naming.bootstrap_name(cluster.metadata.name)
     return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
-
-
-def _service_ports(ports: Mapping[str, int]) -> list[Manifest]:
-    return [
-        {"name": port, "port": number, "targetPort": number, "protocol": "TCP"}
-        for port, number in ports.items()
-    ]
 
 
 def bootstrap_servers(cluster: BrokerCluster) -> str:

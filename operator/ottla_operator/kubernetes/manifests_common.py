@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.resources import API_VERSION, BrokerCluster, Pipeline
-from ottla_operator.resources.cluster import Storage
 from ottla_operator.resources.common import parse_quantity
 from ottla_operator.resources.pods import MAIN_CONTAINERS, PodTemplate
 
@@ -44,7 +43,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def owner(resource: BrokerCluster | Pipeline) -> Manifest:
+def _owner_reference(resource: BrokerCluster | Pipeline) -> Manifest:
     return {
         "apiVersion": API_VERSION,
         "kind": resource.kind,
@@ -56,7 +55,7 @@ def owner(resource: BrokerCluster | Pipeline) -> Manifest:
 
 
 def build(
-    cluster: BrokerCluster,
+    resource: BrokerCluster | Pipeline,
     api_version: str,
     kind: str,
     name: str,
@@ -64,13 +63,18 @@ def build(
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The manifest with `body`: named, labelled and owned by the cluster, with the digest annotation."""
+    """The manifest with `body`: named, labelled and owned by the resource, with the digest annotation."""
+    if isinstance(resource, Pipeline):
+        cluster = resource.spec.cluster_ref.name
+        labels = naming.pipeline_labels(cluster, resource.metadata.name, component)
+    else:
+        labels = naming.labels(resource.metadata.name, component)
     metadata: Manifest = {
         "name": name,
-        "namespace": cluster.metadata.namespace,
-        "labels": naming.labels(cluster.metadata.name, component),
+        "namespace": resource.metadata.namespace,
+        "labels": labels,
         "annotations": dict(annotations or {}),
-        "ownerReferences": [owner(cluster)],
+        "ownerReferences": [_owner_reference(resource)],
     }
     manifest: Manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
     metadata["annotations"][naming.APPLIED_ANNOTATION] = digest(manifest)
@@ -152,6 +156,7 @@ def _same_quantity(one: object, other: object) -> bool:
 
 
 def container_security() -> Manifest:
+    """The security context of every container: no privileges, a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -160,6 +165,7 @@ def container_security() -> Manifest:
 
 
 def pod_security() -> Manifest:
+    """The security context of every pod: the images' user, not root."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -170,19 +176,64 @@ def pod_security() -> Manifest:
     }
 
 
-def claim_template(storage: Storage, default_size: str) -> Manifest:
-    spec: Manifest = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": str(storage.size or default_size)}},
-    }
-    if storage.storage_class is not None:
-        spec["storageClassName"] = storage.storage_class
+def claim_template(
+    size: str | int, storage_class: str | None, access_mode: str = "ReadWriteOnce"
+) -> Manifest:
+    """The volumeClaimTemplate `data` of a StatefulSet; without a class, the cluster's default one."""
+    spec: Manifest = {"accessModes": [access_mode], "resources": {"requests": {"storage": str(size)}}}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data"},
         "spec": spec,
     }
+
+
+def container_ports(ports: Mapping[str, int]) -> list[Manifest]:
+    """A container's TCP ports by name; Kubernetes allows 15 characters."""
+    return [{"name": name[:15], "containerPort": number, "protocol": "TCP"} for name, number in ports.items()]
+
+
+def service_ports(ports: Mapping[str, int]) -> list[Manifest]:
+    """A Service's TCP ports by name, with the same numbers as in the pods."""
+    return [
+        {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+        for name, number in ports.items()
+    ]
+
+
+def headless_service(selector: Mapping[str, str], ports: Mapping[str, int]) -> Manifest:
+    """The spec of a Service with DNS names of the pods, also of those that are not ready."""
+    return {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": dict(selector),
+        "ports": service_ports(ports),
+    }
+
+
+def spread_over(topology_key: str, selector: Manifest) -> Manifest:
+    """The topologySpreadConstraint that balances the pods over a topology where possible."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": selector,
+    }
+
+
+def operator_peers(images: Images) -> list[Manifest]:
+    """NetworkPolicy peers for the operator's pod; empty when it does not run in a pod."""
+    if not images.operator_namespace:
+        return []
+    return [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": images.operator_namespace}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": naming.MANAGER}},
+        }
+    ]
 
 
 def exec_probe(command: list[str], *, period_s: int, failures: int, timeout_s: int = 5) -> Manifest:

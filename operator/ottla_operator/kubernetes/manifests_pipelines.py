@@ -9,17 +9,18 @@ with the driver's pod as owner, so they are deleted with it. Only the operator r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.manifests_common import (
     Images,
     Manifest,
+    build,
+    claim_template,
+    container_ports,
     container_security,
-    digest,
+    headless_service,
     merge_template,
-    owner,
     pod_security,
 )
 from ottla_operator.planning.pipeline_config import (
@@ -37,6 +38,7 @@ from ottla_operator.resources.pipeline import memory_of
 STATUS_PORT: Final = 8080
 _DRIVER_PORT: Final = 7078
 _BLOCKS_PORT: Final = 7079
+_PORTS: Final = {"status": STATUS_PORT, "driver": _DRIVER_PORT, "blocks": _BLOCKS_PORT}
 _DATA_DIR: Final = "/var/lib/ottla"
 _CONFIG_DIR: Final = "/etc/ottla"
 _SECRETS_DIR: Final = "/etc/ottla-secrets"
@@ -70,7 +72,14 @@ def build_config(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Ma
         CONFIG_FILE: json.dumps(content, indent=1, default=str) + "\n",
         _EXECUTOR_TEMPLATE: json.dumps(executor_template(pipeline, images), indent=1) + "\n",
     }
-    return _build(pipeline, "v1", "ConfigMap", naming.driver_name(pipeline.metadata.name), {"data": data})
+    return build(
+        pipeline,
+        "v1",
+        "ConfigMap",
+        naming.driver_name(pipeline.metadata.name),
+        naming.PIPELINE,
+        {"data": data},
+    )
 
 
 def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
@@ -172,11 +181,7 @@ def driver_template(pipeline: Pipeline, images: Images, launch: DriverLaunch) ->
         "imagePullPolicy": images.pull_policy,
         "command": _command(pipeline),
         "workingDir": _DATA_DIR if has_data else "/tmp",
-        "ports": [
-            {"name": "status", "containerPort": STATUS_PORT, "protocol": "TCP"},
-            {"name": "driver", "containerPort": _DRIVER_PORT, "protocol": "TCP"},
-            {"name": "blocks", "containerPort": _BLOCKS_PORT, "protocol": "TCP"},
-        ],
+        "ports": container_ports(_PORTS),
         "resources": pipeline.spec.driver.resources
         or {"requests": {"cpu": "100m", "memory": str(DRIVER_MEMORY)}},
         "securityContext": container_security(),
@@ -232,23 +237,13 @@ def build_stateful_set(pipeline: Pipeline, images: Images, launch: DriverLaunch)
         "template": driver_template(pipeline, images, launch),
     }
     if storage is not None:
-        claim: Manifest = {
-            "accessModes": [storage.access_mode],
-            "resources": {"requests": {"storage": str(storage.size)}},
-        }
-        if storage.storage_class is not None:
-            claim["storageClassName"] = storage.storage_class
-        spec["volumeClaimTemplates"] = [
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "data"},
-                "spec": claim,
-            }
-        ]
+        claim = claim_template(storage.size, storage.storage_class, storage.access_mode)
+        spec["volumeClaimTemplates"] = [claim]
         kept = "Delete" if storage.delete_claim else "Retain"
         spec["persistentVolumeClaimRetentionPolicy"] = {"whenDeleted": kept, "whenScaled": "Retain"}
-    return _build(pipeline, "apps/v1", "StatefulSet", naming.driver_name(name), {"spec": spec})
+    return build(
+        pipeline, "apps/v1", "StatefulSet", naming.driver_name(name), naming.PIPELINE, {"spec": spec}
+    )
 
 
 # ---- Service, account and role binding
@@ -257,22 +252,16 @@ def build_stateful_set(pipeline: Pipeline, images: Images, launch: DriverLaunch)
 def build_service(pipeline: Pipeline) -> Manifest:
     """The headless Service with the driver's DNS name, which executors use also before the driver is
     ready."""
-    ports = {"status": STATUS_PORT, "driver": _DRIVER_PORT, "blocks": _BLOCKS_PORT}
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": naming.pipeline_selector(pipeline.spec.cluster_ref.name, pipeline.metadata.name),
-        "ports": [
-            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
-            for name, port in ports.items()
-        ],
-    }
-    return _build(pipeline, "v1", "Service", naming.driver_name(pipeline.metadata.name), {"spec": spec})
+    selector = naming.pipeline_selector(pipeline.spec.cluster_ref.name, pipeline.metadata.name)
+    spec = headless_service(selector, _PORTS)
+    return build(
+        pipeline, "v1", "Service", naming.driver_name(pipeline.metadata.name), naming.PIPELINE, {"spec": spec}
+    )
 
 
 def build_service_account(pipeline: Pipeline) -> Manifest:
     name = naming.driver_name(pipeline.metadata.name)
-    return _build(pipeline, "v1", "ServiceAccount", name, {})
+    return build(pipeline, "v1", "ServiceAccount", name, naming.PIPELINE, {})
 
 
 def build_role_binding(pipeline: Pipeline, role: str) -> Manifest:
@@ -283,7 +272,7 @@ def build_role_binding(pipeline: Pipeline, role: str) -> Manifest:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": pipeline.metadata.namespace}],
     }
-    return _build(pipeline, f"{group}/v1", "RoleBinding", name, body)
+    return build(pipeline, f"{group}/v1", "RoleBinding", name, naming.PIPELINE, body)
 
 
 def build_all(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> list[Manifest]:
@@ -295,20 +284,3 @@ def build_all(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> list[
         build_service(pipeline),
         build_stateful_set(pipeline, images, launch),
     ]
-
-
-def _build(pipeline: Pipeline, api_version: str, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
-    """The manifest with `body`: named, labelled and owned by the pipeline, with the digest annotation."""
-    annotations: dict[str, str] = {}
-    metadata: Manifest = {
-        "name": name,
-        "namespace": pipeline.metadata.namespace,
-        "labels": naming.pipeline_labels(
-            pipeline.spec.cluster_ref.name, pipeline.metadata.name, naming.PIPELINE
-        ),
-        "annotations": annotations,
-        "ownerReferences": [owner(pipeline)],
-    }
-    manifest: Manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-    annotations[naming.APPLIED_ANNOTATION] = digest(manifest)
-    return manifest

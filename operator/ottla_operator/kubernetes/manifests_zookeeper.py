@@ -15,10 +15,14 @@ from ottla_operator.kubernetes.manifests_common import (
     Manifest,
     build,
     claim_template,
+    container_ports,
     container_security,
     digest,
     exec_probe,
+    headless_service,
+    operator_peers,
     pod_security,
+    spread_over,
 )
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, is_secured
 from ottla_operator.planning.listener_security import operator_subject
@@ -42,10 +46,12 @@ _ASK: Final = "c.sendall(b'{word}'); assert b'{answer}' in b''.join(iter(lambda:
 
 
 def managed(cluster: BrokerCluster) -> ManagedZooKeeper:
+    """The settings of the ZooKeeper that the operator runs."""
     return cluster.spec.zookeeper.managed or ManagedZooKeeper()
 
 
 def member_host(cluster: BrokerCluster, member: int) -> str:
+    """The DNS name of a server's pod."""
     name = naming.zookeeper_name(cluster.metadata.name)
     return naming.pod_host(f"{name}-{member}", name, str(cluster.metadata.namespace))
 
@@ -67,6 +73,7 @@ def server_names(cluster: BrokerCluster) -> list[str]:
 
 
 def client_ports(stage: ServerStage) -> list[int]:
+    """The plain port, the TLS port or both."""
     plain = [CLIENT_PORT] if stage < ServerStage.TLS else []
     return plain + ([SECURE_PORT] if stage > ServerStage.PLAIN else [])
 
@@ -142,15 +149,7 @@ def _ports(stage: ServerStage) -> dict[str, int]:
 def build_service(cluster: BrokerCluster, stage: ServerStage) -> Manifest:
     name = naming.zookeeper_name(cluster.metadata.name)
     ports = {**_ports(stage), "quorum": QUORUM_PORT, "election": ELECTION_PORT}
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER),
-        "ports": [
-            {"name": port, "port": number, "targetPort": number, "protocol": "TCP"}
-            for port, number in ports.items()
-        ],
-    }
+    spec = headless_service(naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER), ports)
     return build(cluster, "v1", "Service", name, naming.ZOOKEEPER, {"spec": spec})
 
 
@@ -166,7 +165,9 @@ def build_stateful_set(
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER)},
         "template": _template(cluster, images, stage, certificates_digest),
-        "volumeClaimTemplates": [claim_template(wanted.storage, DEFAULT_SIZE)],
+        "volumeClaimTemplates": [
+            claim_template(wanted.storage.size or DEFAULT_SIZE, wanted.storage.storage_class)
+        ],
     }
     return build(cluster, "apps/v1", "StatefulSet", name, naming.ZOOKEEPER, {"spec": spec})
 
@@ -187,10 +188,7 @@ def _template(
         "image": images.zookeeper,
         "imagePullPolicy": images.pull_policy,
         "args": ["zookeeper", "--config", f"/etc/zookeeper/{_config_file(stage)}", "--id-from-hostname"],
-        "ports": [
-            {"name": port, "containerPort": number, "protocol": "TCP"}
-            for port, number in _ports(stage).items()
-        ],
+        "ports": container_ports(_ports(stage)),
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -206,12 +204,7 @@ def _template(
             *([certificates.MOUNT] if has_tls else []),
         ],
     }
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": naming.selector_labels(name, naming.ZOOKEEPER)},
-    }
+    selector = {"matchLabels": naming.selector_labels(name, naming.ZOOKEEPER)}
     return {
         "metadata": {
             "labels": naming.labels(name, naming.ZOOKEEPER),
@@ -223,7 +216,7 @@ def _template(
             "enableServiceLinks": False,
             "securityContext": pod_security(),
             "terminationGracePeriodSeconds": 30,
-            "topologySpreadConstraints": [spread],
+            "topologySpreadConstraints": [spread_over("kubernetes.io/hostname", selector)],
             "containers": [container],
             "volumes": [
                 {"name": "config", "configMap": {"name": naming.zookeeper_name(name)}},
@@ -235,6 +228,7 @@ def _template(
 
 
 def four_letter_probe(word: str, answer: str, has_tls: bool) -> list[str]:
+    """The command of a probe that sends a four-letter word and expects `answer` in the response."""
     connect = (
         _CONNECT.format(port=SECURE_PORT) + _CONNECT_TLS if has_tls else _CONNECT.format(port=CLIENT_PORT)
     )
@@ -278,18 +272,6 @@ def build_network_policy(cluster: BrokerCluster, images: Images, stage: ServerSt
         naming.ZOOKEEPER,
         {"spec": spec},
     )
-
-
-def operator_peers(images: Images) -> list[Manifest]:
-    """NetworkPolicy peers for the operator's pod; empty when it does not run in a pod."""
-    if not images.operator_namespace:
-        return []
-    return [
-        {
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": images.operator_namespace}},
-            "podSelector": {"matchLabels": {"app.kubernetes.io/name": naming.MANAGER}},
-        }
-    ]
 
 
 def build_all(

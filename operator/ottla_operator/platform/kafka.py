@@ -71,13 +71,29 @@ _OBSERVE_TIMEOUT_S = 5.0
 _GROUP_TIMEOUT_S = 3.0
 
 
+NewClient = Callable[[Sequence[Address], ClientSecurity | None], AdminClient]
+"""Returns an admin client for bootstrap servers; it connects with its first request."""
+
+
+def new_admin_client(brokers: Sequence[Address], security: ClientSecurity | None) -> AdminClient:
+    return AdminClient(
+        bootstrap_servers=list(brokers),
+        client_id="ottla-operator",
+        default_api_timeout_ms=int(_TIMEOUT_S * 1000),
+        security=security,
+    )
+
+
 class KafkaAdmin:
     """The admin client for the brokers of the last observation, and one for each controller."""
 
-    def __init__(self, properties: Callable[[], Mapping[str, str]] = dict) -> None:
+    def __init__(
+        self, properties: Callable[[], Mapping[str, str]] = dict, new_client: NewClient = new_admin_client
+    ) -> None:
         """`properties`: returns the client properties for security, called in every observation. When they
         change, as with a renewed certificate, the client connects again."""
         self._properties = properties
+        self._new_client = new_client
         self._connection_properties: Mapping[str, str] = {}
         self._security: ClientSecurity | None = None
         self._brokers: tuple[Address, ...] = ()
@@ -101,16 +117,8 @@ class KafkaAdmin:
         if self._admin is None or tuple(brokers) != self._brokers:
             await self.close()
             self._brokers = tuple(brokers)
-            self._admin = self._admin_for(brokers)
+            self._admin = self._new_client(brokers, self._security)
         return self._admin
-
-    def _admin_for(self, brokers: Sequence[Address]) -> AdminClient:
-        return AdminClient(
-            bootstrap_servers=list(brokers),
-            client_id="ottla-operator",
-            default_api_timeout_ms=int(_TIMEOUT_S * 1000),
-            security=self._security,
-        )
 
     async def observe(
         self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
@@ -155,7 +163,9 @@ class KafkaAdmin:
     async def _observe_controller(self, node: Node) -> KafkaState | None:
         """The cluster as described by this broker; None when it is not the controller."""
         address = (node.host, node.port)
-        controller = self._controllers.setdefault(address, self._admin_for([address]))
+        controller = self._controllers.get(address)
+        if controller is None:
+            controller = self._controllers[address] = self._new_client([address], self._security)
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
             return None

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.client.core.types import Header, RecordMetadata
-from ottla.client.deliveries import OnDelivery, complain
+from ottla.client.deliveries import OnDelivery, log_failure
 from ottla.client.errors import ClientError, IllegalStateError
 from ottla.client.producer import Producer
 from ottla_pipeline.auditing.events import PRODUCER_HEADER
@@ -105,7 +105,7 @@ class AuditedProducer(Producer):
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         counted, stamped = self._number(topic, headers, future)
         with counted:
-            await self.hand_over(counted, topic, value, key, partition, timestamp_ms, stamped)
+            await self.append_or_wait(counted, topic, value, key, partition, timestamp_ms, stamped)
         return future
 
     def send_nowait(
@@ -120,7 +120,7 @@ class AuditedProducer(Producer):
         on_delivery: OnDelivery | None = None,
     ) -> None:
         counted, stamped = self._number(topic, headers, None)
-        then = partial(complain, topic) if on_delivery is None else on_delivery
+        then = partial(log_failure, topic) if on_delivery is None else on_delivery
 
         def delivered(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             counted.end(error is None)

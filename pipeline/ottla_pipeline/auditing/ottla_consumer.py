@@ -32,6 +32,8 @@ from ottla.client.core.settings import ConfigError
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.loop_thread import blocking as run_blocking
+from ottla.client.loop_thread import in_loop
 from ottla.client.offset_committer import OffsetCommitter, Offsets, OnCommit
 from ottla.client.producer import Producer
 from ottla_pipeline.auditing.ottla_client import reports_producer
@@ -240,8 +242,5 @@ class BlockingAuditedConsumer(blocking.Consumer):
         """The name of this consumer in audit events."""
         return self._audited.audit_name
 
-    def processed(self, offsets: Offsets | None = None) -> None:
-        self._run(self._audited.processed(offsets))
-
-    def reject(self, record: ConsumerRecord) -> None:
-        self._soon(lambda: self._audited.reject(record))
+    processed = run_blocking(AuditedConsumer.processed)
+    reject = in_loop(AuditedConsumer.reject)

@@ -48,7 +48,7 @@ from ottla.server.metrics.http_server import HttpServer
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
-from ottla.storage.directories import LogDirProblem
+from ottla.storage.log_dir import LogDirProblem
 from ottla.storage.log_loader import UnsupportedMessageFormat
 from ottla.storage.log_manager import LogManager
 

@@ -110,6 +110,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     cache.cluster_id = logs.cluster_id
     connect = _inter_broker_connect(config, configuration.security.inter_broker)
     sessions = FetchSessionCache(
+        context.ports.random,
         config.get_int("max.incremental.fetch.session.cache.slots"),
         partitions_max=config.get_int("ottla.fetch.session.max.partitions"),
     )

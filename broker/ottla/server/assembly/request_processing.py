@@ -91,6 +91,7 @@ async def start_request_processing(
     undo.push_async_callback(dispatcher.stop)
     server = SocketServer(
         loop=loop,
+        network=context.ports.network,
         on_frame=dispatcher.on_frame,
         max_request_bytes=config.get_int("socket.request.max.bytes"),
         idle_max_ms=config.get_int("connections.max.idle.ms"),
@@ -99,7 +100,9 @@ async def start_request_processing(
         backlog=config.get_int("socket.listen.backlog.size"),
         queued_max_bytes=config.get_int("queued.max.request.bytes"),
         page_cache_reader=replication.page_cache_reader,
-        limits=ConnectionLimits(config, replication.quotas.connections, clock=context.monotonic_clock),
+        limits=ConnectionLimits(
+            config, replication.quotas.connections, context.monotonic_clock, context.ports.network.resolve
+        ),
         secure=configuration.security.listeners.by_name,
     )
     undo.callback(server.close_all)
@@ -109,8 +112,10 @@ async def start_request_processing(
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
-    dispatcher.meters = RequestTimeMeters(replication.quotas.requests, context.clock)
-    dispatcher.large = LargeRequests(loop)
+    dispatcher.meters = RequestTimeMeters(
+        replication.quotas.requests, context.clock, context.ports.clock.monotonic_s
+    )
+    dispatcher.large = LargeRequests(loop, context.ports.clock)
     handlers: tuple[Handler, ...] = (
         *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),
         *_cluster_handlers(context, replication, dynamic, coordinators, topic_creator, dispatcher),

@@ -20,7 +20,6 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from ottla.protocol import codec, frames
@@ -31,7 +30,7 @@ from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters
 from ottla.server.dispatch.splits import Split, has_items
-from ottla.server.network.connection import Connection, Part, PendingResponse
+from ottla.server.network.channel import Connection, Part, PendingResponse
 
 if TYPE_CHECKING:
     from ottla.server.dispatch.sliced_work import SlicedTask
@@ -169,6 +168,7 @@ class Request:
         "_body_offset",
         "_frame",
         "_message",
+        "_monotonic_s",
         "_pending",
         "_timed_from",
         "amend",
@@ -259,7 +259,7 @@ class Request:
         assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
         if self._timed_from:
-            self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
+            self.route.counters.times_ms.append((self._monotonic_s() - self._timed_from) * 1000)
         # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
         if self._pending is None:
@@ -267,9 +267,10 @@ class Request:
         else:
             self.connection.complete(self._pending, parts)
 
-    def start_timer(self) -> None:
+    def start_timer(self, monotonic_s: Callable[[], float]) -> None:
         """Measure the time until the response."""
-        self._timed_from = perf_counter()
+        self._monotonic_s = monotonic_s
+        self._timed_from = monotonic_s()
 
     def respond_nothing(self) -> None:
         """End the request without a response (acks=0)."""
@@ -376,7 +377,7 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            request.start_timer()
+            request.start_timer(self.loop.time)
         if request.size > route.large_bytes and self.large is not None:
             self._start(self._finish(request, self.large.serve(request)))
         elif route.is_async:

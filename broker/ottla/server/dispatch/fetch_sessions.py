@@ -22,10 +22,10 @@ in `dirty` is settled; `_sessions` is in the order of last use.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from operator import attrgetter
+from random import Random
 from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -297,12 +297,14 @@ class FetchSessionCache:
 
     def __init__(
         self,
+        random: Random,
         slots: int = DEFAULT_SLOTS,
         find: Find | None = None,
         *,
         partitions_max: int = DEFAULT_PARTITIONS_MAX,
     ) -> None:
         """`find` returns this broker's replica of a partition, to report the fetches of followers late."""
+        self._random = random
         self.slots = slots
         self.partitions_max = partitions_max
         self.partitions = 0
@@ -398,9 +400,9 @@ class FetchSessionCache:
             return NO_SESSION
         if len(self._sessions) >= self.slots and not self._evict(replica_id >= 0, len(answers), now_ms):
             return NO_SESSION
-        session_id = random.randint(1, _MAX_INT)
+        session_id = self._random.randint(1, _MAX_INT)
         while session_id in self._sessions:
-            session_id = random.randint(1, _MAX_INT)
+            session_id = self._random.randint(1, _MAX_INT)
         session = FetchSession(session_id, replica_id=replica_id, by_topic_id=by_topic_id, now_ms=now_ms)
         for answer in answers:
             session.add(answer.wanted)

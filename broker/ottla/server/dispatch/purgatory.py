@@ -91,9 +91,9 @@ class ReplicationWait:
 class Purgatory:
     """Implements replication's ReplicationListener."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache) -> None:
         self._loop = loop
-        self.sessions = FetchSessionCache() if sessions is None else sessions
+        self.sessions = sessions
         self.sessions.on_orphan = self._session_removed
         self._in_sessions = self.sessions.watching
         self._produces: dict[PartitionKey, deque[ReplicationWait]] = {}

@@ -40,7 +40,7 @@ from ottla.protocol.messages import (
 from ottla.protocol.types import Message
 from ottla.security.mechanisms import SaslFailed, SaslServer
 from ottla.security.principals import Principal
-from ottla.server.network.connection import Connection, FrameHandler
+from ottla.server.network.channel import Connection, FrameHandler
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,6 @@ class Authenticator:
     """See the module."""
 
     __slots__ = (
-        "_deadline",
         "_exchange",
         "_framed",
         "_loop",
@@ -99,6 +98,7 @@ class Authenticator:
         "_rules",
         "_session_ends_s",
         "_state",
+        "_timer",
         "_wrong_mechanism",
     )
 
@@ -122,12 +122,13 @@ class Authenticator:
         self._exchange: SaslServer | None = None
         self._session_ends_s: float | None = None
         self._reauthenticated_s = -REAUTHENTICATION_MIN_S
-        self._deadline: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Closes the connection: at the end of SETUP_S or of the delay after a failure."""
 
     def start_deadline(self, connection: Connection) -> None:
         """Close the connection after SETUP_S without authentication."""
         reason = f"not authenticated within {SETUP_S:.0f} s"
-        self._deadline = self._loop.call_later(SETUP_S, connection.close, reason)
+        self._timer = self._loop.call_later(SETUP_S, connection.close, reason)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """Handle a connection's next frame. Never raises."""
@@ -268,14 +269,18 @@ class Authenticator:
         if exchange.complete:
             self._exchange = None
             self._state = State.COMPLETE
-            self._cancel_deadline()
+            self._cancel_timer()
             self._on_authenticated(connection)
         connection.respond((answer,))
 
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def close(self) -> None:
+        """The connection is closed."""
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # --- sessions -----------------------------------------------------------------------------------
 
@@ -298,7 +303,7 @@ class Authenticator:
     def _fail(self, connection: Connection, failure: _AuthenticationFailed) -> None:
         """Send the response and close the connection, after the delay for failures."""
         self._state = State.FAILED
-        self._cancel_deadline()
+        self._cancel_timer()
         log.info("%r failed to authenticate: %s", connection, failure)
         delay_s = self._rules.failure_delay_ms / 1000
 
@@ -307,7 +312,7 @@ class Authenticator:
                 connection.respond((failure.answer,))
             connection.close()
 
-        self._loop.call_later(delay_s, end)
+        self._timer = self._loop.call_later(delay_s, end)
 
 
 def _encoded(message: Message, header: frames.RequestHeader) -> bytes:

@@ -1,40 +1,42 @@
-"""Limits on the number of connections and on the rate of new ones (max.connections; KIP-402, KIP-612).
+"""Limits on the number of connections, the rate of new ones and their idle time (max.connections,
+connections.max.idle.ms; KIP-402, KIP-612).
 
 Called by ottla.server.network.listener for each connection that is opened or closed. As in Kafka, a broker or
 a listener at its limit accepts no connection until one is closed. The inter-broker listener, where it is not
 the only one, has only its own limit: for a connection of another broker the client connection that has been
 idle longest is closed. An address at its limit is refused at once, one above its rate after a delay. The
-settings are read each time: they may change while the broker runs. The only I/O is the resolution of names in
-max.connections.per.ip.overrides.
+settings are read each time: they may change while the broker runs.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from collections import Counter
 from collections.abc import Callable
+from typing import Final, Protocol
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listeners import parse_address_limits
 from ottla.quotas.connections import ConnectionQuotas
-from ottla.quotas.rates import Windows
 
 log = logging.getLogger(__name__)
+
+IDLE_BUCKET_S: Final = 1.0
 
 
 class ConnectionLimits:
     def __init__(
         self,
         config: BrokerConfig,
-        rates: ConnectionQuotas | None = None,
-        *,
+        rates: ConnectionQuotas,
         clock: Callable[[], int],
+        resolve: Callable[[str], set[str]],
     ) -> None:
-        """`clock` gives ms that never step."""
+        """`clock` is a monotonic clock in ms; `resolve` returns the addresses of a host. Raises OSError."""
         self._config = config
-        self._rates = rates or ConnectionQuotas(Windows())
+        self._rates = rates
         self._clock = clock
+        self._resolve = resolve
         alone = len(config.listeners) == 1
         self._protected = None if alone else config.inter_broker_listener
         self._overrides_text = ""
@@ -97,14 +99,67 @@ class ConnectionLimits:
             self._overrides_text = text
             self._overrides = {}
             for host, limit in parse_address_limits(text).items():
-                for address in _addresses(host):
+                for address in self._addresses(host):
                     self._overrides[address] = limit
         return self._overrides
 
+    def _addresses(self, host: str) -> set[str]:
+        try:
+            return self._resolve(host)
+        except OSError as problem:
+            log.warning("max.connections.per.ip.overrides: %s: %s", host, problem)
+            return set()
 
-def _addresses(host: str) -> set[str]:
-    try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
-    except OSError as problem:
-        log.warning("max.connections.per.ip.overrides: %s: %s", host, problem)
-        return set()
+
+class Watched(Protocol):
+    """The part of a connection that IdleWatch uses."""
+
+    idle_bucket: int
+
+    def idle_for(self, now: float) -> float: ...
+
+    def close(self, reason: str, level: int) -> None: ...
+
+
+class IdleWatch:
+    """Finds the connections that are idle for connections.max.idle.ms, without a look at all of them each
+    second. Times are seconds of the loop's clock.
+
+    A connection is in the bucket of the second in which it would reach the limit if no byte came. When that
+    second has come it is looked at, and moved to a later bucket if bytes came. So each connection is looked
+    at about once in connections.max.idle.ms.
+    """
+
+    def __init__(self, idle_max_s: float) -> None:
+        """0 or less: no limit."""
+        self._max = idle_max_s
+        self._buckets: dict[int, set[Watched]] = {}
+        self.checks = 0
+        """How often a connection was looked at (for tests)."""
+
+    def watch(self, connection: Watched, now: float) -> None:
+        if self._max > 0:
+            self._put(connection, now + self._max)
+
+    def forget(self, connection: Watched) -> None:
+        bucket = self._buckets.get(connection.idle_bucket)
+        if bucket is not None:
+            bucket.discard(connection)
+
+    def idle(self, now: float) -> list[Watched]:
+        """The connections that are idle for too long; they are not watched any more."""
+        found: list[Watched] = []
+        due = int(now / IDLE_BUCKET_S)
+        for number in sorted(number for number in self._buckets if number <= due):
+            for connection in self._buckets.pop(number):
+                self.checks += 1
+                idle_s = connection.idle_for(now)
+                if idle_s >= self._max:
+                    found.append(connection)
+                else:
+                    self._put(connection, now + self._max - idle_s)
+        return found
+
+    def _put(self, connection: Watched, at: float) -> None:
+        connection.idle_bucket = int(at / IDLE_BUCKET_S) + 1
+        self._buckets.setdefault(connection.idle_bucket, set()).add(connection)

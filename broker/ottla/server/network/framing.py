@@ -14,7 +14,7 @@ bytes must not move while the request is served. The rules:
 - With a limit on all requests (`RequestMemory`) memory is reserved for a frame once its size is known.
   `starved` is set when there is none, and the connection waits.
 
-Called by ottla.server.network.socket_connection. No I/O here.
+Called by ottla.server.network.channel. No I/O here.
 """
 
 from __future__ import annotations

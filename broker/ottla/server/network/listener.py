@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from ottla.ports.network import Network
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
-from ottla.server.network.connection import FrameHandler
-from ottla.server.network.connection_limits import ConnectionLimits
-from ottla.server.network.idle_watch import IdleWatch
+from ottla.server.network.channel import FrameHandler, KafkaChannel
+from ottla.server.network.connection_limits import ConnectionLimits, IdleWatch
+from ottla.server.network.plaintext_transport import PlaintextTransport
 from ottla.server.network.secure_listeners import SecureListener
-from ottla.server.network.socket_connection import PlaintextConnection, SocketConnection
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class SocketServer:
         self,
         *,
         loop: asyncio.AbstractEventLoop,
+        network: Network,
         on_frame: FrameHandler,
         max_request_bytes: int,
         idle_max_ms: int,
@@ -59,6 +60,7 @@ class SocketServer:
         """`queued_max_bytes` is queued.max.request.bytes, -1 for no limit; without `limits` there are none;
         `secure` has the listeners that are not PLAINTEXT, by name."""
         self._loop = loop
+        self._network = network
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
         self._idle_watch = IdleWatch(idle_max_ms / 1000)
@@ -77,38 +79,23 @@ class SocketServer:
         """Accepted connections above the rate limits: served or closed later."""
         self._slowed: set[str] = set()
         """Listeners that accept no connection while one of those waits."""
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        """When listeners that could not accept a connection try again."""
         self._serving = False
-        self.connections: set[SocketConnection] = set()
+        self.connections: set[KafkaChannel] = set()
         self.accepted: dict[str, int] = {}
         """How many connections each listener has admitted so far."""
 
     def bind(self, endpoint: Endpoint) -> Endpoint:
         """Bind the address; returns the endpoint with its real port. Raises OSError that names the
         endpoint."""
-        host = endpoint.host or None
-        sock: socket.socket | None = None
         try:
-            if host is None and socket.has_dualstack_ipv6():
-                sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                address: tuple[object, ...] = ("::", endpoint.port)
-            else:
-                found = socket.getaddrinfo(
-                    host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                )[0]
-                sock = socket.socket(found[0], socket.SOCK_STREAM)
-                address = found[4]
-            # A broker that restarts can bind its port at once.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
+            sock = self._network.bind(endpoint.host or None, endpoint.port)
         except OSError as e:
-            if sock is not None:
-                sock.close()
             raise OSError(
                 e.errno,
                 f"cannot listen on {endpoint.listener}://{endpoint.host}:{endpoint.port}: {e.strerror}",
             ) from e
-        sock.setblocking(False)
         if self._receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
         self._listening[endpoint.listener] = sock
@@ -149,7 +136,7 @@ class SocketServer:
                     raise
                 log.error("cannot accept on %s for now: %s", listener, e)
                 self._pause(listener, sock)
-                self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
+                self._retries[listener] = self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
                 return
             peer = (str(address[0]).removeprefix("::ffff:"), int(address[1]))
             client.setblocking(False)
@@ -220,12 +207,10 @@ class SocketServer:
         if longest is not None:
             longest.close("max.connections is reached, and a broker connects", level=logging.INFO)
 
-    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> SocketConnection:
-        """Serve a connected, non-blocking socket that the limits have admitted."""
-        secure = self._secure.get(listener)
-        connect = PlaintextConnection if secure is None else secure.adopt
-        connection = connect(
-            sock,
+    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> KafkaChannel:
+        """Serve a connected, nonblocking socket that the limits have admitted. Raises OSError, and ValueError
+        for a socket whose client has disconnected."""
+        channel = KafkaChannel(
             loop=self._loop,
             listener=listener,
             peer=peer,
@@ -236,17 +221,22 @@ class SocketServer:
             on_frame=self._on_frame,
             on_closed=self._closed,
         )
-        self.connections.add(connection)
+        secure = self._secure.get(listener)
+        if secure is None:
+            PlaintextTransport(sock, channel, self._loop)
+        else:
+            secure.adopt(sock, channel)
+        self.connections.add(channel)
         self.accepted[listener] = self.accepted.get(listener, 0) + 1
-        self._idle_watch.watch(connection, self._loop.time())
-        return connection
+        self._idle_watch.watch(channel, self._loop.time())
+        return channel
 
-    def _closed(self, connection: SocketConnection) -> None:
-        self.connections.discard(connection)
-        self._idle_watch.forget(connection)
+    def _closed(self, channel: KafkaChannel) -> None:
+        self.connections.discard(channel)
+        self._idle_watch.forget(channel)
         limits = self._limits
         if limits is not None:
-            limits.left(connection.peer_host, connection.listener)
+            limits.left(channel.peer_host, channel.listener)
             self._accept_again()
 
     def _accept_again(self) -> None:
@@ -279,6 +269,8 @@ class SocketServer:
             timer.cancel()
             client.close()
         self._held.clear()
+        for timer in self._retries.values():
+            timer.cancel()
 
     def close_all(self) -> None:
         for connection in list(self.connections):

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -27,21 +28,23 @@ from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.ports import Clock
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
-from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate
+from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate, parse_key_set
 from ottla.security.principals import Identity, Principal, PrincipalBuilder, principal_builder
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
-from ottla.server.network.connection import Connection, FrameHandler
-from ottla.server.network.key_sets import KeySet
-from ottla.server.network.socket_connection import PlaintextConnection, SocketConnection
-from ottla.server.network.tls_connection import TlsConnection
+from ottla.server.network.channel import Connection, KafkaChannel
+from ottla.server.network.plaintext_transport import PlaintextTransport
+from ottla.server.network.tls_transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_THREADS: Final = 2
+KEY_SET_FETCH_S: Final = 10.0
+UNKNOWN_KEY_PAUSE_S: Final = 1.0
+_KEY_SET_BYTES_MAX: Final = 1 << 20
 
 TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
 """(mechanism, id of a delegation token) -> its credential, its owner's name, its expiry as wall time in
@@ -50,6 +53,76 @@ ms."""
 
 class SecurityProblem(Exception):
     """The security settings of a listener cannot be used; the message is one line."""
+
+
+class KeySet:
+    """The key set (JWKS) that verifies OAUTHBEARER tokens, fetched by file or http and refreshed.
+
+    The first fetch is at the start of the broker, and its failure is raised. Later fetches are in a thread:
+    after sasl.oauthbearer.jwks.endpoint.refresh.ms, and for an unknown key, but no more often than the retry
+    back-off allows. A fetch that fails leaves the keys as they are.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        threads: Executor,
+        monotonic_s: Callable[[], float],
+        *,
+        refresh_s: float,
+        retry_s: float,
+        retry_max_s: float,
+    ) -> None:
+        """`monotonic_s` is called by the threads, too. Raises ValueError when the URL has no key set."""
+        if not url.startswith(("https://", "http://", "file:")):
+            raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={url}: must be https://, http:// or file:")
+        self._url = url
+        self._threads = threads
+        self._monotonic_s = monotonic_s
+        self._refresh_s = refresh_s
+        self._retry_s, self._retry_max_s = max(retry_s, UNKNOWN_KEY_PAUSE_S), retry_max_s
+        self._failures = 0
+        self._fetching = False
+        self._keys = self._fetch()
+        self._fetched = self._monotonic_s()
+
+    def get(self, key_id: str | None) -> Any:
+        """The key with that id; None if it is unknown, and then the set is fetched again."""
+        found = self._keys.get(key_id)
+        if found is None:
+            self._fetch_after(self._retry_s)
+        return found
+
+    def tick(self) -> None:
+        """About once a second: fetch the keys if a refresh is due."""
+        if self._failures:
+            self._fetch_after(min(self._retry_s * 2**self._failures, self._retry_max_s))
+        else:
+            self._fetch_after(self._refresh_s)
+
+    def _fetch_after(self, pause_s: float) -> None:
+        if not self._fetching and self._monotonic_s() - self._fetched >= pause_s:
+            self._fetching = True
+            self._threads.submit(self._refresh)
+
+    def _refresh(self) -> None:
+        """In a thread."""
+        try:
+            self._keys = self._fetch()
+            self._failures = 0
+        except ValueError as problem:
+            self._failures += 1
+            log.warning("refreshing the key set failed, the old one is kept: %s", problem)
+        finally:
+            self._fetched = self._monotonic_s()
+            self._fetching = False
+
+    def _fetch(self) -> dict[str | None, Any]:
+        try:
+            with urllib.request.urlopen(self._url, timeout=KEY_SET_FETCH_S) as answer:
+                return parse_key_set(answer.read(_KEY_SET_BYTES_MAX))
+        except (OSError, ValueError) as problem:
+            raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={self._url}: {problem}") from None
 
 
 class SecureListener:
@@ -209,10 +282,10 @@ class SecureListener:
         self._key_set = keys = KeySet(
             url,
             self._threads,
+            self._clock.monotonic_s,
             refresh_s=seconds("refresh.ms"),
             retry_s=seconds("retry.backoff.ms"),
             retry_max_s=seconds("retry.backoff.max.ms"),
-            clock=self._clock.monotonic_s,
         )
         rules = SignedRules(
             security.get_list("sasl.oauthbearer.expected.audience", name),
@@ -227,47 +300,41 @@ class SecureListener:
 
     # --- connections ------------------------------------------------------------------------------------
 
-    def adopt(
-        self, sock: socket.socket, *, peer: tuple[str, int], on_frame: FrameHandler, **settings: Any
-    ) -> SocketConnection:
-        """Make the connection of a socket; `settings` are those of every connection. Raises OSError."""
+    def adopt(self, sock: socket.socket, channel: KafkaChannel) -> None:
+        """Make the transport of a socket for a channel. Raises OSError, and ValueError for a socket whose
+        client has disconnected."""
         authenticator = None
         if self._rules is not None:
-            authenticator = Authenticator(self._rules, self._loop, on_frame, self._authenticated)
-            on_frame = authenticator.on_frame
-            settings["max_request_bytes"] = self._security.get_int("sasl.server.max.receive.size")
+            authenticator = Authenticator(self._rules, self._loop, channel.on_frame, self._authenticated)
+            channel.authentication = authenticator
+            channel.on_frame = authenticator.on_frame
+            channel.set_max_request_bytes(self._security.get_int("sasl.server.max.receive.size"))
         if self._context is None:
-            connection: SocketConnection = PlaintextConnection(sock, peer=peer, on_frame=on_frame, **settings)
+            PlaintextTransport(sock, channel, self._loop)
         else:
             wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            connection = TlsConnection(
-                wrapped,
-                peer=peer,
-                on_frame=on_frame,
-                threads=self._threads,
-                on_secured=self._secured,
-                **settings,
-            )
+            TlsTransport(wrapped, channel, self._loop, self._threads, self._secured)
         if authenticator is not None:
-            authenticator.start_deadline(connection)
-        return connection
+            authenticator.start_deadline(channel)
 
-    def _secured(self, connection: TlsConnection, certificate: bytes | None) -> None:
+    def _secured(self, channel: KafkaChannel) -> None:
+        """The TLS handshake is done. Raises ValueError for a certificate without a principal."""
         if not self.is_sasl:
-            connection.principal = self._builder.build(self._identity(connection, certificate))
+            channel.principal = self._builder.build(self._identity(channel))
 
-    def _identity(self, connection: Connection, certificate: bytes | None) -> Identity:
-        return Identity(self._protocol, self.name, connection.peer_host, certificate)
+    def _identity(self, connection: Connection) -> Identity:
+        assert isinstance(connection, KafkaChannel)
+        return Identity(self._protocol, self.name, connection.peer_host, connection.transport.certificate)
 
     def _principal_of_sasl(self, connection: Connection, mechanism: str, exchange: SaslServer) -> Principal:
-        certificate = connection.certificate if isinstance(connection, TlsConnection) else None
-        identity = self._identity(connection, certificate)
         return self._builder.build(
-            identity._replace(mechanism=mechanism, authorization_id=exchange.authorization_id)
+            self._identity(connection)._replace(
+                mechanism=mechanism, authorization_id=exchange.authorization_id
+            )
         )
 
     def _authenticated(self, connection: Connection) -> None:
-        assert isinstance(connection, SocketConnection)
+        assert isinstance(connection, KafkaChannel)
         connection.set_max_request_bytes(self._max_request_bytes)
 
 

@@ -28,12 +28,17 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.cleaner.batch_filter import BatchFilter, Counts, LastOfProducer, records_of
+from ottla.storage.cleaner.batch_filter import (
+    BatchFilter,
+    CleanedTransactionMetadata,
+    Counts,
+    LastOfProducer,
+    records_of,
+)
 from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
 from ottla.storage.cleaner.planning import SourceSegment, group_segments
-from ottla.storage.cleaner.transaction_metadata import CleanedTransactionMetadata
-from ottla.storage.indexes import CorruptIndex
+from ottla.storage.indexes import AbortedTransaction, CorruptIndex
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -43,7 +48,6 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.transaction_index import AbortedTransaction
 
 _SYNC_BYTES = 16 << 20
 """The output is synced after so many bytes: a larger fsync would delay other users of the disk."""

@@ -21,7 +21,7 @@ class Job:
 
     directory: str
     sources: list[tuple[int, int, int, int]]
-    """The segments below `upper_bound`, in order, as `policy.SourceSegment`."""
+    """The segments below `upper_bound`, in order, as `planning.SourceSegment`."""
     first_dirty: int
     upper_bound: int
     now_ms: int
@@ -35,9 +35,9 @@ class Job:
     buffer_bytes: int
     """log.cleaner.io.buffer.size, of one worker"""
     aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Aborted transactions that reach into the log below `upper_bound`, as `txn_index.AbortedTransaction`."""
+    """Aborted transactions that reach into the log below `upper_bound`, as `indexes.AbortedTransaction`."""
     producers: list[tuple[int, int, int]] = field(default_factory=list)
-    """Producer id, offset and epoch of what active producers wrote last, as `filtering.LastOfProducer`."""
+    """Producer id, offset and epoch of what active producers wrote last, as `batch_filter.LastOfProducer`."""
 
 
 @dataclass(slots=True)

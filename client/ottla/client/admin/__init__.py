@@ -83,7 +83,7 @@ from ottla.client.admin_types import (
     UpgradeType,
 )
 from ottla.client.core.config import AdminConfig
-from ottla.client.core.stats import Figures
+from ottla.client.core.stats import MetricValues
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
@@ -165,7 +165,7 @@ class AdminClient:
         self._reporting.stop()
         await self._brokers.close()
 
-    def metrics(self) -> Figures:
+    def metrics(self) -> MetricValues:
         """Metrics of the whole client by Kafka's names: totals, and rates over metrics.num.samples ×
         metrics.sample.window.ms."""
         return of_client(self.measurements())

@@ -1,5 +1,6 @@
-"""The client without I/O: state machines; time, randomness and responses come in, requests go out.
+"""The rules of the client, without I/O: state machines that get time, randomness and responses and return
+requests.
 
-Called by the asyncio shell (`network_loop`, `producer`, `consumer`). Nothing here imports asyncio, opens a
-socket or reads a clock. Times are seconds of one monotonic clock, unless a name says otherwise.
+Called by `network_loop`, `producer` and `consumer`. Nothing here imports asyncio, opens a socket or reads a
+clock. Times are seconds of one monotonic clock, unless a name says otherwise.
 """

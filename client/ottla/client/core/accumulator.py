@@ -1,14 +1,14 @@
-"""Records that were sent and not acknowledged: batches by partition, within buffer.memory.
+"""The record accumulator: unacknowledged records in batches by partition, within buffer.memory.
 
-The producer appends records, the sender takes, puts back, splits and finishes batches. Each partition has a
-queue of batches, of which the last may be open; each topic has a queue of records that wait until its
+The producer appends records; the sender takes, reenqueues, splits and completes batches. Each partition has a
+queue of batches, whose last batch may be open. Each topic has a queue of records that wait until its
 partitions are known. Invariants:
 
-* records of a partition are in the order in which they were appended, keyed or not;
-* a batch is in its partition's queue, or in flight, or has its one outcome;
-* `used_bytes` is the sum over the records that have no outcome yet (also by topic), and never above
-  buffer.memory; a topic that holds buffer.memory.per.topic takes no further record;
-* every record gets one outcome, through the `settle` callback.
+* records of a partition stay in the order in which they were appended, with or without a key;
+* a batch is in the queue of its partition, or in flight, or complete;
+* `used_bytes` is the sum over the incomplete records (also by topic), and never above buffer.memory; a topic
+  that uses buffer.memory.per.topic takes no further record;
+* every record gets one result, through the `on_batch_done` callback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ottla.client.core.batches import (
 )
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
+from ottla.client.core.partitioners import BY_NAME, KeyHashCache, Partitioner, StickyPartitioner
 from ottla.client.core.sequences import Sequence as ProducerSequence
 from ottla.client.core.settings import made
 from ottla.client.core.types import Header, TopicPartition
@@ -46,23 +46,23 @@ from ottla.client.errors import (
 from ottla.protocol.errors import ErrorCode
 
 
-class Outcome(NamedTuple):
-    """What became of a batch; of records that never got a partition, whose partition is -1, too."""
+class BatchResult(NamedTuple):
+    """The result of a batch, or of a record that was never assigned a partition (partition -1)."""
 
     batch: Batch
     base_offset: int
     log_append_time_ms: int
-    """-1 where the records' own timestamps hold."""
+    """-1 if the timestamps of the records are kept."""
     error: BaseException | None
     record_errors: dict[int, BaseException] | None = None
-    """Those records that were at fault, where the broker says so (KIP-467)."""
+    """The errors of the records at fault, if the broker returned them (KIP-467)."""
 
 
-Settle: TypeAlias = Callable[[Outcome], None]
+OnBatchDone: TypeAlias = Callable[[BatchResult], None]
 
 
 class PartitionQueue:
-    """The batches of one partition, first to be sent first."""
+    """The batches of one partition in the order in which they are sent."""
 
     __slots__ = ("batches", "in_flight", "open", "sequence", "tp")
 
@@ -72,12 +72,12 @@ class PartitionQueue:
         self.open: Batch | None = None
         """The last of `batches`, while it takes records."""
         self.in_flight = 0
-        """Batches on the wire."""
+        """The number of batches in flight."""
         self.sequence = ProducerSequence()
 
 
-class Waiting(NamedTuple):
-    """A record whose partition cannot be told yet."""
+class UnassignedRecord(NamedTuple):
+    """A record whose partition is not known yet."""
 
     number: int
     since: float
@@ -87,56 +87,60 @@ class Waiting(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    sink: Any
+    delivery: Any
 
 
 class Topic:
+    """A topic of the accumulator: its partition queues, and records without a partition."""
+
     __slots__ = ("name", "partitions", "queues", "sticky", "used_bytes", "waiting")
 
-    def __init__(self, name: str, sticky: Sticky) -> None:
+    def __init__(self, name: str, sticky: StickyPartitioner) -> None:
         self.name = name
         self.partitions = 0
-        """0 while that is not known."""
+        """0 while the number of partitions is unknown."""
         self.queues: list[PartitionQueue] = []
         self.sticky = sticky
         self.used_bytes = 0
-        """Of its records without an outcome."""
-        self.waiting: deque[Waiting] = deque()
+        """Bytes of its incomplete records."""
+        self.waiting: deque[UnassignedRecord] = deque()
 
 
 log = logging.getLogger("ottla.client")
 
 APPENDED: Final = 0
-BEGUN: Final = 1
-"""Appended, and there is something new for the sender to look at."""
+NEW_BATCH: Final = 1
+"""Appended to a new batch: wake the sender."""
 BATCH_FULL: Final = 2
-"""Appended, and a batch is full: the caller does well to let it go out before the next record."""
-WAITS: Final = 3
-"""Appended, and nothing is known of the topic: the caller does well to wait for metadata."""
-NO_ROOM: Final = 4
+"""Appended, and a batch is full: the caller should let it be sent before the next record."""
+NO_METADATA: Final = 3
+"""Appended, and the partitions of the topic are unknown: the caller should wait for metadata."""
+BUFFER_FULL: Final = 4
 """Not appended: buffer.memory is in use."""
 TOPIC_FULL: Final = 5
-"""Not appended: the topic holds as much as buffer.memory.per.topic allows. There is room for other topics."""
+"""Not appended: the topic uses its share, buffer.memory.per.topic. Other topics may have memory left."""
 
 
 class Accumulator:
-    """Times are seconds."""
+    """Kafka's RecordAccumulator. Times are seconds."""
 
-    def __init__(self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, settle: Settle) -> None:
-        """Raises ConfigError for a partitioner that is none."""
-        self._settle = settle
+    def __init__(
+        self, config: ProducerConfig, cluster: Cluster, uniform: Uniform, on_batch_done: OnBatchDone
+    ) -> None:
+        """Raises ConfigError for an invalid partitioner."""
+        self._on_batch_done = on_batch_done
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.used_bytes = 0
         self._topics: dict[str, Topic] = {}
-        self.short_of_room = False
-        """Somebody waits for memory: batches go out without lingering."""
+        self.exhausted = False
+        """A sender waits for memory: batches are sent without lingering."""
         self.flushing = 0
-        """How many want everything sent without lingering."""
+        """The number of flushes in progress: batches are sent without lingering."""
         self.incomplete: dict[Batch, None] = {}
-        """Batches without an outcome, oldest first."""
+        """Incomplete batches, oldest first."""
         self.active: dict[PartitionQueue, None] = {}
-        """Queues that hold batches; who was served goes to the end."""
+        """Queues with batches; a queue from which a batch was taken moves to the end."""
         self._cluster = cluster
         self._uniform = uniform
         self._batch_size = config.batch_size
@@ -150,34 +154,34 @@ class Accumulator:
             if self._users_partitioner is None
             else getattr(self._users_partitioner, "partition", self._users_partitioner)
         )
-        self._key_hash = None if config.partitioner_ignore_keys else KeyHash()
+        self._key_hash = None if config.partitioner_ignore_keys else KeyHashCache()
         self.memory = config.buffer_memory
         per_topic = config.buffer_memory_per_topic
         self._topic_max = math.inf if per_topic >= self.memory else per_topic
-        """Bytes of one topic; negative for as many as are free."""
-        self._ample = self.memory if per_topic < 0 else min(self.memory, per_topic)
-        """There is room as long as all that is used, and what the topic uses, do not exceed this together."""
-        self.available: Callable[[int], bool] = lambda node_id: True
-        """Whether new records without a key may go to this node; set by the sender."""
-        self.added: Callable[[TopicPartition], None] | None = None
-        """Told of each new batch's partition: transactions have to know."""
+        """The limit for one topic in bytes; negative for all that are free."""
+        self._unchecked_max = self.memory if per_topic < 0 else min(self.memory, per_topic)
+        """No further check is needed while the bytes in use, plus those of the topic, are within this."""
+        self.is_available: Callable[[int], bool] = lambda node_id: True
+        """Whether records without a key may be assigned to a partition of this node; set by the sender."""
+        self.on_partition_added: Callable[[TopicPartition], None] | None = None
+        """Called with the partition of each new batch; set for transactions."""
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
-        self._designating = 0
-        """The number of a waiting record that is given its partition just now."""
+        self._assigning_number = 0
+        """The number of the unassigned record that is being appended."""
 
     def ready_at(self, queue: PartitionQueue) -> float:
-        """When its first batch may be sent."""
+        """When the first batch of a queue may be sent."""
         first = queue.batches[0]
         if first.attempts:
             return first.backoff_until
-        if first is not queue.open or self.flushing or self.short_of_room:
+        if first is not queue.open or self.flushing or self.exhausted:
             return -math.inf
         return first.created_at + self._linger_s
 
     def take(self, queue: PartitionQueue) -> Batch:
-        """Its first batch, which takes no records any more."""
+        """Remove and close the first batch of a queue."""
         batch = queue.batches.popleft()
         if queue.open is batch:
             queue.open = None
@@ -186,8 +190,8 @@ class Accumulator:
             self.active[queue] = None
         return batch
 
-    def put_back(self, queue: PartitionQueue, *batches: Batch) -> None:
-        """To be sent again, before what was not sent yet, in the order of their numbers."""
+    def reenqueue(self, queue: PartitionQueue, *batches: Batch) -> None:
+        """Put batches back for a retry, before unsent ones and in the order of their sequence numbers."""
         for batch in batches:
             numbered = queue.sequence.in_flight
             at = 0
@@ -201,8 +205,8 @@ class Accumulator:
             queue.batches.insert(at, batch)
         self.active[queue] = None
 
-    def divide(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Put two halves in the place of a batch that is too large."""
+    def split_and_reenqueue(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Replace a batch that is too large by two halves."""
         parts = batch.split()
         if batch.stamped:
             queue.sequence.replace(batch, parts)
@@ -212,25 +216,25 @@ class Accumulator:
             self.incomplete.update(dict.fromkeys(parts if other is batch else [other]))
         for part in parts:
             self._free(part.tp.topic, BATCH_OVERHEAD - part.size)
-        self.put_back(queue, *parts)
+        self.reenqueue(queue, *parts)
 
-    def finish(self, outcome: Outcome) -> None:
-        """A batch has its outcome; it is in no queue any more, or this takes it out."""
+    def complete(self, outcome: BatchResult) -> None:
+        """Report the result of a batch, which is in no queue."""
         batch = outcome.batch
-        assert not batch.done, f"{batch!r} has its outcome already"
+        assert not batch.done, f"{batch!r} is complete already"
         batch.done = True
         del self.incomplete[batch]
         self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
-        self.short_of_room = False
-        self._settle(outcome)
+        self.exhausted = False
+        self._on_batch_done(outcome)
 
     def _free(self, topic: str, size: int) -> None:
-        """So many bytes of a topic's records have an outcome."""
+        """Release memory of records of a topic."""
         self.used_bytes -= size
         self._topics[topic].used_bytes -= size
 
-    def withdraw(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Take a batch out of its queue."""
+    def remove(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Remove a batch from its queue."""
         queue.batches.remove(batch)
         if queue.open is batch:
             queue.open = None
@@ -238,7 +242,7 @@ class Accumulator:
             self.active.pop(queue, None)
 
     def expired(self, now: float) -> list[Batch]:
-        """Batches whose delivery.timeout.ms has passed, on the wire or not."""
+        """Batches whose delivery.timeout.ms has passed, in flight or not."""
         latest = now - self._delivery_timeout_s
         found = []
         for batch in self.incomplete:
@@ -249,7 +253,7 @@ class Accumulator:
 
     def expiry_error(self, batch: Batch) -> DeliveryTimeoutError:
         return DeliveryTimeoutError(
-            f"{batch.count} records for {batch.tp}: no acknowledgement in {self._delivery_timeout_s:g} s, "
+            f"{batch.count} records for {batch.tp}: not acknowledged within {self._delivery_timeout_s:g} s, "
             f"after {batch.attempts} attempts"
         )
 
@@ -263,12 +267,12 @@ class Accumulator:
         headers: Sequence[Header],
         partition: int | None,
         timestamp_ms: int,
-        sink: Any,
+        delivery: Any,
         clock: Callable[[], float],
     ) -> int:
-        """APPENDED, BEGUN, BATCH_FULL, WAITS, NO_ROOM or TOPIC_FULL. `clock` is asked for the time by those
-        records alone that begin a batch, or wait. Raises MessageTooLargeError, and ValueError for a partition
-        that cannot be."""
+        """Append a record: APPENDED, NEW_BATCH, BATCH_FULL, NO_METADATA, BUFFER_FULL or TOPIC_FULL. `clock`
+        is called only for records that begin a batch or wait for a partition. Raises MessageTooLargeError,
+        and ValueError for an invalid partition."""
         size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
@@ -281,17 +285,19 @@ class Accumulator:
         if known is None:
             known = self._new_topic(topic)
         used = known.used_bytes + size
-        if used + self.used_bytes > self._ample and (lack := self._lacks_room(known, size)):
-            return lack
+        if used + self.used_bytes > self._unchecked_max and (shortage := self._check_room(known, size)):
+            return shortage
         partitions = known.partitions
         if partition is not None and partition < 0:
-            raise ValueError(f"partition {partition} of {topic}: partitions are numbered from 0")
+            raise ValueError(f"partition {partition} of {topic}: partition numbers start at 0")
         if not partitions or (partition is not None and partition >= partitions):
             self._numbers += 1
             since = clock()
-            waiting = Waiting(self._numbers, since, size, partition, timestamp_ms, key, value, headers, sink)
-            self._wait(known, waiting)
-            return WAITS
+            waiting = UnassignedRecord(
+                self._numbers, since, size, partition, timestamp_ms, key, value, headers, delivery
+            )
+            self._add_unassigned(known, waiting)
+            return NO_METADATA
         sticky = None
         if partition is None:
             if self._partitioner is not None:
@@ -305,25 +311,25 @@ class Accumulator:
                     partition = self._choose(known)
         queue = known.queues[partition]
         batch = queue.open
-        most = self._batch_size
-        if batch is not None and batch.size + size > most:
+        size_max = self._batch_size
+        if batch is not None and batch.size + size > size_max:
             queue.open = batch = None
-            if sticky is not None:  # it is another partition's turn
+            if sticky is not None:  # switch to the next sticky partition
                 queue = known.queues[self._choose(known)]
                 batch = queue.open
-                if batch is not None and batch.size + size > most:
+                if batch is not None and batch.size + size > size_max:
                     batch = None
         result = APPENDED
         if batch is None:
             batch = self._new_batch(queue, clock())
-            result = BEGUN
+            result = NEW_BATCH
         batch.records.append((timestamp_ms, key, value, headers))
-        batch.sinks.append(sink)
+        batch.deliveries.append(delivery)
         batch.size = grown = batch.size + size
         self.used_bytes += size
         known.used_bytes = used
-        if grown + size > most:
-            # Another record like this one has no place in it: it need not wait for that one to come.
+        if grown + size > size_max:
+            # A record of the same size does not fit any more: send the batch without lingering.
             queue.open = None
             result = BATCH_FULL
         if sticky is not None:
@@ -332,19 +338,19 @@ class Accumulator:
                 sticky.partition = None
         return result
 
-    def _lacks_room(self, topic: Topic, size: int) -> int:
-        """TOPIC_FULL, NO_ROOM, or APPENDED if there is room after all."""
-        if self._designating:
-            return APPENDED  # it had its room while it waited
+    def _check_room(self, topic: Topic, size: int) -> int:
+        """TOPIC_FULL, BUFFER_FULL, or APPENDED if there is memory."""
+        if self._assigning_number:
+            return APPENDED  # its memory was reserved while it waited
         most = self.memory - self.used_bytes if self._topic_max < 0 else self._topic_max
         if topic.used_bytes and topic.used_bytes + size > most:
-            lack = TOPIC_FULL
+            shortage = TOPIC_FULL
         elif self.used_bytes + size > self.memory:
-            lack = NO_ROOM
+            shortage = BUFFER_FULL
         else:
             return APPENDED
-        self.short_of_room = True
-        return lack
+        self.exhausted = True
+        return shortage
 
     def _checked(self, topic: str, chosen: int | None, partitions: int) -> int | None:
         if chosen is not None and not 0 <= chosen < partitions:
@@ -360,13 +366,13 @@ class Accumulator:
         return MessageTooLargeError(f"a record of {size} bytes with its overhead; {key} is {most}")
 
     def _new_topic(self, name: str) -> Topic:
-        sticky = Sticky(self._batch_size, self._uniform, adaptive=self._adaptive)
+        sticky = StickyPartitioner(self._batch_size, self._uniform, adaptive=self._adaptive)
         topic = self._topics[name] = Topic(name, sticky)
-        self._learn(topic)
+        self._update_partitions(topic)
         return topic
 
     def _new_batch(self, queue: PartitionQueue, now: float) -> Batch:
-        number = self._designating
+        number = self._assigning_number
         if not number:
             self._numbers += 1
             number = self._numbers
@@ -376,29 +382,29 @@ class Accumulator:
         queue.open = batch
         self.active[queue] = None
         self.incomplete[batch] = None
-        if self.added is not None:
-            self.added(queue.tp)
+        if self.on_partition_added is not None:
+            self.on_partition_added(queue.tp)
         return batch
 
     def leave_partition(self, topic: str) -> None:
-        """The next record without a key may go to another partition."""
+        """The next record without a key may be assigned to another partition."""
         known = self._topics.get(topic)
         if known is not None:
             known.sticky.partition = None
 
     def _choose(self, topic: Topic) -> int:
-        """The next sticky partition: one with a leader that can be reached, if there is any."""
+        """Choose the next sticky partition: one whose leader can be reached, if there is any."""
         good = []
         for queue in topic.queues:
             leader = self._cluster.leader(queue.tp)
-            if leader is not None and self.available(leader.node_id):
+            if leader is not None and self.is_available(leader.node_id):
                 good.append(queue)
         queues = good or topic.queues[: topic.partitions]
         return topic.sticky.choose([q.tp.partition for q in queues], [len(q.batches) for q in queues])
 
-    # --- records whose partition is not known ---
+    # --- records without a partition ---
 
-    def _wait(self, topic: Topic, record: Waiting) -> None:
+    def _add_unassigned(self, topic: Topic, record: UnassignedRecord) -> None:
         self._cluster.add(topic.name, record.since)
         if topic.partitions:
             self._cluster.invalidate(topic.name)
@@ -406,32 +412,32 @@ class Accumulator:
         self._waiting += 1
         self._free(topic.name, -record.size)
 
-    def _learn(self, topic: Topic) -> None:
+    def _update_partitions(self, topic: Topic) -> None:
         partitions = self._cluster.partitions(topic.name) or 0
-        # Never fewer: what is queued would be lost; a deleted topic's batches expire.
+        # Queues are never removed, since their batches would be lost; those of a deleted topic expire.
         for partition in range(len(topic.queues), partitions):
             topic.queues.append(PartitionQueue(TopicPartition(topic.name, partition)))
         topic.partitions = partitions
 
     def refresh(self, now: float) -> None:
-        """Take in what is new of the cluster; records whose partition is known by now get into its queue."""
+        """Process new metadata: append records whose partition is known now."""
         if self._seen_version != self._cluster.version:
             self._seen_version = self._cluster.version
             for topic in self._topics.values():
-                self._learn(topic)
+                self._update_partitions(topic)
         if self._waiting:
             for topic in self._topics.values():
                 if topic.waiting:
-                    self._designate(topic, now)
+                    self._assign_partitions(topic, now)
 
-    def _designate(self, topic: Topic, now: float) -> None:
-        error, refusal = self._cluster.error(topic.name), self._cluster.refusal
-        hopeless: BaseException | None = None
+    def _assign_partitions(self, topic: Topic, now: float) -> None:
+        error, authentication_error = self._cluster.error(topic.name), self._cluster.authentication_error
+        fatal: BaseException | None = None
         if not topic.partitions:
-            if refusal is not None:
-                hopeless = typed(refusal)
+            if authentication_error is not None:
+                fatal = typed(authentication_error)
             elif error is not ErrorCode.NONE and not error.retriable:
-                hopeless = for_code(error, topic.name)
+                fatal = for_code(error, topic.name)
             elif now < topic.waiting[0].since + self._max_block_s:
                 return
         waiting, topic.waiting = topic.waiting, deque()
@@ -440,34 +446,34 @@ class Accumulator:
             self._free(topic.name, record.size)
             beyond = record.partition is not None and record.partition >= topic.partitions
             if topic.partitions and not beyond:
-                self._append_waiting(topic, record, now)
-            elif hopeless is not None:
-                self._refuse(topic, record, hopeless)
+                self._append_unassigned(topic, record, now)
+            elif fatal is not None:
+                self._fail(topic, record, fatal)
             elif now >= record.since + self._max_block_s:
                 what = f"partition {record.partition} of {topic.name}" if topic.partitions else topic.name
-                told = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
-                self._refuse(topic, record, RequestTimedOutError(told))
+                text = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
+                self._fail(topic, record, RequestTimedOutError(text))
             else:
-                self._wait(topic, record)
+                self._add_unassigned(topic, record)
 
-    def _append_waiting(self, topic: Topic, record: Waiting, now: float) -> None:
-        number, _, _, partition, timestamp_ms, key, value, headers, sink = record
-        self._designating = number
+    def _append_unassigned(self, topic: Topic, record: UnassignedRecord, now: float) -> None:
+        number, _, _, partition, timestamp_ms, key, value, headers, delivery = record
+        self._assigning_number = number
         try:
-            self.append(topic.name, key, value, headers, partition, timestamp_ms, sink, lambda: now)
+            self.append(topic.name, key, value, headers, partition, timestamp_ms, delivery, lambda: now)
         except Exception as error:  # of a partitioner
-            self._refuse(topic, record, error)
+            self._fail(topic, record, error)
         finally:
-            self._designating = 0
+            self._assigning_number = 0
 
-    def _refuse(self, topic: Topic, record: Waiting, error: BaseException) -> None:
+    def _fail(self, topic: Topic, record: UnassignedRecord, error: BaseException) -> None:
         batch = Batch(TopicPartition(topic.name, -1), record.since, 0)
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
-        batch.sinks.append(record.sink)
-        self._settle(Outcome(batch, -1, -1, error))
+        batch.deliveries.append(record.delivery)
+        self._on_batch_done(BatchResult(batch, -1, -1, error))
 
     def close_partitioner(self) -> None:
-        """No record comes any more. What it raises is logged."""
+        """Close the partitioner of the user; errors are logged."""
         close = getattr(self._users_partitioner, "close", None)
         if close is not None:
             try:
@@ -477,11 +483,11 @@ class Accumulator:
 
     @property
     def last_number(self) -> int:
-        """What was sent so far has no higher one."""
+        """The highest number of the batches and unassigned records so far."""
         return self._numbers
 
-    def has_before(self, number: int) -> bool:
-        """Whether anything up to this number has no outcome yet."""
+    def has_incomplete_up_to(self, number: int) -> bool:
+        """Whether a batch or record up to this number is incomplete."""
         return any(batch.number <= number for batch in self.incomplete) or any(
             record.number <= number for topic in self._topics.values() for record in topic.waiting
         )
@@ -500,7 +506,7 @@ class Accumulator:
             yield from topic.queues
 
     def next_expiry(self) -> float:
-        """When the next batch, or waiting record, expires."""
+        """When the next batch or unassigned record expires."""
         at = math.inf
         for batch in self.incomplete:
             at = batch.created_at + self._delivery_timeout_s
@@ -510,14 +516,14 @@ class Accumulator:
             at = min(at, since + self._max_block_s)
         return at
 
-    def refuse_waiting(self, error: BaseException) -> None:
-        """Give up the records that have no partition yet."""
+    def fail_unassigned(self, error: BaseException) -> None:
+        """Fail the records without a partition."""
         for topic in self._topics.values():
             waiting, topic.waiting = topic.waiting, deque()
             for record in waiting:
                 self._waiting -= 1
                 self._free(topic.name, record.size)
-                self._refuse(topic, record, error)
+                self._fail(topic, record, error)
 
 
 def _partitioner(given: Any) -> Partitioner | None:

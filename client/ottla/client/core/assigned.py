@@ -1,8 +1,8 @@
-"""The partitions that a consumer reads, and where it stands in each.
+"""The assigned partitions of a consumer, with their positions.
 
-Kept by `Consumer`; read and changed by the cores: `positions` finds where to begin, `fetcher` goes on from
-there, `offsets` commits. Invariant: only a partition in FETCHING has a position that may be fetched from or
-committed, and `fetch_offset`, up to which records lie here already, is never before it.
+Kept by `ConsumerRuntime`; read and changed by the request managers: `positions` finds initial positions,
+`fetcher` moves the fetch offset, `offsets` commits. Invariant: only a partition in FETCHING has a position
+that may be fetched from or committed, and `fetch_offset`, the end of the fetched data, is never before it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from uuid import UUID
 from ottla.client.core.types import Leader, OffsetToCommit, TopicPartition
 
 OffsetAndMetadata: TypeAlias = OffsetToCommit
-"""A committed offset: that of the next record to read, with a note of the committer's."""
+"""A committed offset, that of the next record to read, with metadata of the committer."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""Timestamps that stand for the ends of a log."""
+"""Timestamps in ListOffsets for the ends of a log."""
 
 
 class Phase(Enum):
@@ -33,8 +33,9 @@ class Phase(Enum):
 
 
 class AssignedPartition:
+    """An assigned partition: its position, and what is known of its log."""
+
     __slots__ = (
-        "begun_at",
         "buffered_bytes",
         "epoch",
         "era",
@@ -48,6 +49,7 @@ class AssignedPartition:
         "position",
         "preferred",
         "preferred_until",
+        "reset_offset",
         "reset_to",
         "retry_at",
         "topic_id",
@@ -60,56 +62,58 @@ class AssignedPartition:
         self.phase = Phase.COMMITTED
         self.paused = False
         self.position = -1
-        """The offset of the next record to give out."""
+        """The offset of the next record that `poll` returns."""
         self.epoch = -1
-        """The leader epoch of the record before it, if known."""
+        """The leader epoch of the record before the position, if known."""
         self.fetch_offset = -1
-        """The offset of the next record to ask for."""
+        """The offset of the next record to fetch."""
         self.buffered_bytes = 0
-        """What lies here, fetched from the position on and not given out."""
+        """Bytes that are fetched and not returned yet."""
         self.era = 0
-        """Grows when the position is set anew: what was fetched before is of no use then."""
+        """Incremented when the position is set: data that was fetched before is dropped."""
         self.leader_epoch = -1
-        """The leader's epoch for which the position was found to be valid."""
-        self.begun_at = -1
-        """The position, if it comes from auto.offset.reset."""
+        """The leader epoch for which the position was validated."""
+        self.reset_offset = -1
+        """The position, if auto.offset.reset has set it."""
         self.topic_id: UUID | None = None
-        """Of the topic that the position is in; None where brokers do not say."""
+        """The id of the topic of the position; None if brokers do not return it."""
         self.reset_to = LATEST
         self.retry_at = -math.inf
-        """What it waits for is not asked for before this time."""
+        """No request for this partition is sent before this time."""
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.preferred = -1
-        """The replica to read from (KIP-392); -1: the leader."""
+        """The preferred read replica (KIP-392); -1 for the leader."""
         self.preferred_until = -math.inf
         self.turn = 0
-        """Grows when an answer brings records or an error: a request names partitions in this order."""
+        """The number of the last response with records or an error: requests list partitions in this
+        order."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Continue at an offset; `epoch` is the leader epoch of the record before it, if that is known."""
+        """Set the position; `epoch` is the leader epoch of the record before it, if known."""
         self.phase = Phase.FETCHING
         self.position = self.fetch_offset = offset
         self.epoch = epoch
-        self.begun_at = -1
+        self.reset_offset = -1
         self.era += 1
         self.buffered_bytes = 0
         self.preferred = -1
         self.retry_at = -math.inf
 
     def reset(self, timestamp: int) -> None:
-        """Continue where the log has this timestamp first, or at an end of it."""
+        """Set the position to the first record with this timestamp or later, or to an end of the log."""
         self.phase = Phase.RESET
         self.reset_to = timestamp
-        self.position = self.fetch_offset = self.epoch = self.begun_at = -1
+        self.position = self.fetch_offset = self.epoch = self.reset_offset = -1
         self.era += 1
         self.buffered_bytes = 0
         self.preferred = -1
         self.retry_at = -math.inf
 
     def check_epoch(self, leader: Leader) -> None:
-        """There is news of the leader: a position whose epoch is known has to be in its log, too."""
+        """The leader epoch may have changed: validate a position whose epoch is known against the new
+        leader."""
         if leader.epoch <= self.leader_epoch or self.phase not in (Phase.FETCHING, Phase.VALIDATION):
             return
         self.preferred = -1
@@ -125,21 +129,21 @@ class AssignedPartition:
 
 
 class Assigned:
-    """All of them."""
+    """The assigned partitions by name."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
         self.version = 0
-        """Grows when partitions come or go."""
+        """Incremented when the assignment changes."""
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """These from now on; those that were there keep all their state."""
+        """Replace the assignment; partitions that stay assigned keep their state."""
         wanted = dict.fromkeys(partitions)
         self._partitions = {tp: self._partitions.get(tp) or AssignedPartition(tp) for tp in wanted}
         self.version += 1
 
     def keep(self, states: Iterable[AssignedPartition]) -> None:
-        """What was known of partitions, if they are assigned again."""
+        """Restore the states of partitions that are assigned again."""
         for state in states:
             if state.tp in self._partitions:
                 self._partitions[state.tp] = state
@@ -167,13 +171,14 @@ class Assigned:
         return [state for state in self._partitions.values() if state.phase is phase]
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit of everything that was given out would say. Where a group begins, nothing of a topic
-        is said before all of it is known: see `baseline.unknown_to_group`."""
+        """The offsets after all returned records. While some partitions of a topic have no position yet,
+        partitions whose position was reset and not moved since are left out: see
+        `baseline.unknown_to_group`."""
         beginning = {state.tp.topic for state in self if state.phase in (Phase.COMMITTED, Phase.RESET)}
         return {
             state.tp: OffsetAndMetadata(state.position, "", state.epoch)
             for state in self
             if state.phase in (Phase.FETCHING, Phase.VALIDATION)
             and state.position >= 0
-            and not (state.position == state.begun_at and state.tp.topic in beginning)
+            and not (state.position == state.reset_offset and state.tp.topic in beginning)
         }

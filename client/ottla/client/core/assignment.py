@@ -1,8 +1,8 @@
-"""What members of a group tell each other: what they subscribe to and own, and who gets which partitions.
+"""The messages of the consumer protocol: subscriptions and assignments of group members.
 
-Called by `membership`, which carries it through the coordinator, and by the assignors, which decide. The
-bytes are those of Kafka's consumer protocol (an int16 version, then the message), in its highest version:
-readers of an older one leave out what they do not know (KIP-429, 792, 881).
+Called by `membership`, which sends them through the coordinator, and by the assignors. The bytes are those of
+Kafka's consumer protocol (an int16 version, then the message) in its highest version: readers of older
+versions ignore unknown fields (KIP-429, 792, 881).
 """
 
 from __future__ import annotations
@@ -21,58 +21,61 @@ NO_GENERATION: Final = -1
 _VERSION: Final = struct.Struct(">h")
 
 PartitionRacks: TypeAlias = Sequence[frozenset[str]]
-"""A topic: for each of its partitions the racks that have a replica, as far as they are known."""
+"""For each partition of a topic, the racks of its replicas, as far as they are known."""
 Assignments: TypeAlias = dict[str, list[TopicPartition]]
-"""What each member gets, by its id."""
+"""The partitions of each member, by member id."""
 
 
 class Subscription(NamedTuple):
-    """What a member told the others when it joined."""
+    """The subscription of a member, sent in JoinGroup."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    """What its assignor added."""
+    """Data of the assignor of the member."""
     owned: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
-    """In which it got what it owns."""
+    """The generation in which it got the owned partitions."""
     rack: str | None = None
     instance_id: str | None = None
-    """Not part of the bytes: the coordinator tells it (KIP-345)."""
+    """Not encoded: the coordinator adds it (KIP-345)."""
 
 
 class Assignment(NamedTuple):
-    """What a member is given."""
+    """The assignment of a member."""
 
     partitions: Sequence[TopicPartition] = ()
     user_data: bytes | None = None
-    """What the leader's assignor has to say to the member's."""
+    """Data of the assignor of the leader for that of the member."""
 
 
 class Assignor(Protocol):
-    """Decides who gets what (`partition.assignment.strategy`); one of its own for each consumer. As Java's
-    ConsumerPartitionAssignor; a user's own needs `name` and `assign`."""
+    """Decides the assignment of a group (`partition.assignment.strategy`); each consumer has an instance of
+    its own. It corresponds to Java's ConsumerPartitionAssignor; an assignor of a user needs `name` and
+    `assign` only."""
 
     @property
     def name(self) -> str:
-        """All members of a group have to know an assignor of this name."""
+        """The name of the protocol; all members of a group need an assignor with this name."""
 
     @property
     def cooperative(self) -> bool:
-        """Whether its assignments may be reached without everybody giving up everything first (KIP-429). It
-        must not give a partition to a member then as long as another one owns it. May be left out: False."""
+        """Whether the cooperative protocol is used (KIP-429): members keep their partitions during a
+        rebalance. The assignor must not assign a partition then while another member owns it. Optional, False
+        by default."""
 
     def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
-        """What the leader's assignor is to know of this member, which subscribes to `topics`. Called before
-        each join. May be left out: None."""
+        """Data for the assignor of the leader, sent with the subscription to `topics`. Called before each
+        join. Optional, None by default."""
 
     def assign(
         self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
     ) -> Mapping[str, Assignment | Sequence[TopicPartition]]:
-        """Everybody's share of `topics`, the existing ones that somebody subscribes to, by the members' ids.
-        Called by the group's leader. What it raises is raised by `poll`, and the group is joined again."""
+        """The partitions of each member, by member id. `topics`: the existing topics to which some member
+        subscribes. Called on the leader of the group. An exception is raised by `poll`, after which the
+        member joins again."""
 
     def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
-        """This member's share of a finished rebalance. May be left out."""
+        """The assignment of this member in a finished rebalance. Optional."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -93,7 +96,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """Raises ProtocolError for bytes that are none."""
+    """Raises ProtocolError for invalid bytes."""
     message = _decoded(m.ConsumerProtocolSubscription, data)
     return Subscription(
         topics=tuple(message.topics),
@@ -115,13 +118,13 @@ def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | N
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Raises ProtocolError for bytes that are none."""
+    """Raises ProtocolError for invalid bytes."""
     message = _decoded(m.ConsumerProtocolAssignment, data)
     return Assignment(_partitions(message.assigned_partitions), message.user_data)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Both in ascending order."""
+    """Partitions grouped by topic, both in ascending order."""
     grouped: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         grouped[topic].append(partition)
@@ -142,7 +145,7 @@ def _decoded(cls: type[_P], data: bytes) -> _P:
     (version,) = _VERSION.unpack_from(data)
     if version < cls.min_version:
         raise ProtocolError(f"{cls.__name__} has no version {version}")
-    # Later versions only add to the end.
+    # Later versions only append fields.
     return codec.decode(cls, min(version, cls.max_version), data, _VERSION.size)
 
 
@@ -156,13 +159,13 @@ def _partitions(rows: _Rows) -> tuple[TopicPartition, ...]:
 
 
 def worth_aligning(of_members: Set[str], of_partitions: Collection[frozenset[str]]) -> bool:
-    """Whether some partition is in a rack of a member, and not every partition in every rack."""
+    """Whether some partition is in the rack of a member, and not every partition in every rack."""
     everywhere = frozenset().union(*of_partitions)
     return not of_members.isdisjoint(everywhere) and any(racks != everywhere for racks in of_partitions)
 
 
 class Racks:
-    """The racks of members and partitions, for assignors that consider all topics together."""
+    """The racks of members and partitions, for assignors that assign all topics together."""
 
     def __init__(self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]) -> None:
         racks = {name: member.rack for name, member in members.items() if member.rack}
@@ -190,11 +193,12 @@ class Racks:
         return rack is not None and rack not in self.of_partitions.get(place, ())
 
     def hardest_first(self, places: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """In the order of how many members could read them nearby."""
+        """Partitions in the ascending order of the number of members in their racks."""
         return sorted(places, key=lambda place: self._members_near.get(place, 0))
 
     def next_near(self, place: TopicPartition, names: Sequence[str], first: int) -> int:
-        """The index of the first of `names`, from `first` on and around, in the partition's rack; or -1."""
+        """The index of the first of `names`, cyclically from `first`, that is in a rack of the partition; -1
+        if there is none."""
         racks = self.of_partitions.get(place, ())
         for step in range(len(names)):
             index = (first + step) % len(names)

@@ -1,7 +1,7 @@
-"""The assignors that spread partitions anew in each rebalance (range, roundrobin), all of them by name, and
-those of users.
+"""The range and round-robin assignors, the table of all assignors by name, and the adapter for assignors of
+users.
 
-Called by `rebalancing`. The same results as those of Kafka 3.9's Java client, racks included (KIP-881).
+Called by `rebalancing`. Results equal those of Kafka 3.9's Java client, racks included (KIP-881).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ottla.client.core.sticky import CooperativeStickyAssignor, StickyAssignor
 from ottla.client.core.types import GroupMetadata, TopicPartition
 
 
-class _ForgetfulAssignor:
-    """One that looks at what members subscribe to, not at what they had."""
+class _StatelessAssignor:
+    """The base of assignors that use only the subscriptions, and not the previous assignment."""
 
     cooperative: ClassVar[bool] = False
 
@@ -36,9 +36,9 @@ class _ForgetfulAssignor:
         pass
 
 
-class RangeAssignor(_ForgetfulAssignor):
-    """Each topic by itself in ranges, one for each of its members: partitions of the same number of two
-    topics go to the same member, if the topics have equally many and the same members."""
+class RangeAssignor(_StatelessAssignor):
+    """Assigns each topic in ranges of partitions. Two topics with the same number of partitions and the same
+    members are co-partitioned: equal partition numbers go to the same member."""
 
     name: ClassVar[str] = "range"
 
@@ -66,18 +66,18 @@ class RangeAssignor(_ForgetfulAssignor):
 
 
 class _TopicRanges:
-    """What is left of one topic, and how much each member may take of it."""
+    """The unassigned partitions of one topic, and the number of partitions that each member may still get."""
 
     def __init__(self, topic: str, racks: PartitionRacks, members: dict[str, str | None]) -> None:
         self.members = members
-        """Their racks by their ids, in the order in which they take."""
+        """The racks of the members by member id, in the order of the assignment."""
         self.left = dict.fromkeys(range(len(racks)))
         self._topic = topic
         self._quota, self._larger = divmod(len(racks), len(members)) if members else (0, 0)
         self._taken = dict.fromkeys(members, 0)
         of_members = {rack for rack in members.values() if rack is not None}
         self.racks = racks if of_members else ()
-        """Of the partitions; empty when no member tells its own."""
+        """The racks of the partitions; empty if no member has a rack."""
         self.prefers_racks = worth_aligning(of_members, self.racks)
 
     def matches(self, name: str, partition: int) -> bool:
@@ -103,7 +103,7 @@ class _TopicRanges:
 
 
 def _align_racks(ranges: Iterable[_TopicRanges], shares: Assignments) -> None:
-    """Give members the partitions that have a replica in their rack, as far as ranges stay even."""
+    """Assign partitions to members in the rack of a replica, as far as the ranges stay balanced."""
     alike: defaultdict[tuple[frozenset[tuple[str, str | None]], int], list[_TopicRanges]] = defaultdict(list)
     for topic in ranges:
         alike[frozenset(topic.members.items()), len(topic.racks)].append(topic)
@@ -115,7 +115,8 @@ def _align_racks(ranges: Iterable[_TopicRanges], shares: Assignments) -> None:
 
 
 def _align_together(partitions: int, topics: Sequence[_TopicRanges], shares: Assignments) -> None:
-    """Topics with the same members and as many partitions: equal numbers stay together."""
+    """Topics with the same members and number of partitions: equal partition numbers go to the same
+    member."""
     remaining = dict.fromkeys(topics[0].members)
     for partition in range(partitions):
         for name in remaining:
@@ -127,8 +128,8 @@ def _align_together(partitions: int, topics: Sequence[_TopicRanges], shares: Ass
                 break
 
 
-class RoundRobinAssignor(_ForgetfulAssignor):
-    """All partitions of all topics in turn to the members that subscribe to them."""
+class RoundRobinAssignor(_StatelessAssignor):
+    """Assigns all partitions of all topics in turn to the members that subscribe to them."""
 
     name: ClassVar[str] = "roundrobin"
 
@@ -145,7 +146,8 @@ class RoundRobinAssignor(_ForgetfulAssignor):
 
 
 def _in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Static members first, which keep their place when they come back under another id (KIP-345)."""
+    """Static members first, by group.instance.id, so that they keep their place under a new member id
+    (KIP-345)."""
 
     def place(name: str) -> tuple[bool, str]:
         instance = members[name].instance_id
@@ -160,8 +162,8 @@ BY_NAME: Final[Mapping[str, Callable[[], Assignor]]] = {
 }
 
 
-class UsersAssignor:
-    """One that a user brings along: what it leaves out is added, what it answers is checked."""
+class UserAssignor:
+    """Adapts an assignor of a user: optional methods are added, and its assignment is checked."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -181,25 +183,27 @@ class UsersAssignor:
     def assign(
         self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
     ) -> dict[str, Assignment]:
-        """An entry for each member. Raises whatever it raises, and ValueError for one that is no member."""
+        """An assignment for each member. Raises the exceptions of the assignor, and ValueError for an unknown
+        member id."""
         shares = self._given.assign(topics, members)
-        strangers = sorted(shares.keys() - members.keys())
-        if strangers:
-            raise ValueError(f"the assignor {self.name} assigns to {strangers[0]!r}, which is no member")
+        unknown = sorted(shares.keys() - members.keys())
+        if unknown:
+            raise ValueError(f"the assignor {self.name} assigns to {unknown[0]!r}, which is not a member")
         return {name: as_assignment(shares.get(name, ())) for name in members}
 
 
 def as_assignment(share: Assignment | Sequence[TopicPartition]) -> Assignment:
+    """An assignment from the result of an assignor for one member."""
     partitions, user_data = share if isinstance(share, Assignment) else (share, None)
     return Assignment(tuple(TopicPartition(*each) for each in partitions), user_data)
 
 
 def assignors_of(strategies: Iterable[Any], settings: Settings) -> dict[str, Assignor]:
-    """Those of partition.assignment.strategy, by name, the preferred one first. Raises ConfigError."""
+    """The assignors of partition.assignment.strategy by name, the preferred one first. Raises ConfigError."""
     key = "partition.assignment.strategy"
     found: dict[str, Assignor] = {}
     for given in strategies:
-        assignor = BY_NAME[given]() if isinstance(given, str) else UsersAssignor(made(key, given, settings))
+        assignor = BY_NAME[given]() if isinstance(given, str) else UserAssignor(made(key, given, settings))
         if assignor.name in found:
             raise ConfigError(key, assignor.name, "is the name of two assignors")
         found[assignor.name] = assignor

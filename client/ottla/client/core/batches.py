@@ -1,9 +1,9 @@
-"""One record batch of one partition, from the first record to the broker's answer.
+"""A record batch of one partition, from its first record to the response of the broker.
 
-Called by the accumulator (append) and the sender (encode, stamp). Appending does no more than put a record on
-a list: encoding is one loop over all of them when the batch is sent, which costs half of what doing it record
-by record does, and makes splitting easy. Invariants: once encoded, a batch takes no record; its sequence
-numbers are stamped before it is sent for the first time, and only `stamp` changes them (KIP-98, KIP-360).
+Called by the accumulator (append) and the sender (encode, stamp). Appending only adds a record to a list; one
+loop encodes all records when the batch is sent. This costs half of encoding record by record, and makes
+splitting easy. Invariants: once encoded, a batch takes no record; its sequence numbers are set before it is
+sent for the first time, and only `stamp` changes them (KIP-98, KIP-360).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ottla.protocol.records import (
 BATCH_OVERHEAD: Final = RECORD_BATCH_OVERHEAD
 SMALL_RECORD: Final = 8192
 SMALL_OVERHEAD: Final = 13
-"""What a record of fewer than 8 KiB has around key and value, at most, in a batch of a minute."""
+"""The overhead of a record below 8 KiB, at most, in a batch that spans up to a minute."""
 LARGE_OVERHEAD: Final = 21
 HEADER_OVERHEAD: Final = 10
 
@@ -46,7 +46,7 @@ assert CRC_START == _CRC_AT + 4
 
 
 class _Varints(dict[int, bytes]):
-    """Zigzag varints by number; those that were asked for before are looked up."""
+    """Zigzag varints by number, cached."""
 
     def __missing__(self, number: int) -> bytes:
         zigzag = (number << 1) ^ (number >> 63)
@@ -68,14 +68,14 @@ Entry = tuple[int, bytes | None, bytes | None, Sequence[Header]]
 
 
 def headers_size(headers: Sequence[Header]) -> int:
-    """Bytes that headers take at most."""
+    """The size of headers, at most."""
     return sum(
         HEADER_OVERHEAD + 3 * len(name) + (0 if value is None else len(value)) for name, value in headers
     )
 
 
 class Batch:
-    """Times are seconds."""
+    """Records of one partition with their deliveries, sequence numbers and state. Times are seconds."""
 
     __slots__ = (
         "attempts",
@@ -84,6 +84,7 @@ class Batch:
         "compression_ratio",
         "created_at",
         "data",
+        "deliveries",
         "done",
         "epoch",
         "in_flight",
@@ -91,7 +92,6 @@ class Batch:
         "number",
         "producer_id",
         "records",
-        "sinks",
         "size",
         "tp",
     )
@@ -100,24 +100,25 @@ class Batch:
         self.tp = tp
         self.created_at = now
         self.number = number
-        """Of its first part where a batch was split: batches are numbered as they are begun."""
+        """Batches are numbered in the order in which they are begun; the parts of a split batch have its
+        number."""
         self.records: list[Entry] = []
-        self.sinks: list[Any] = []
-        """Who waits for each record's outcome; None for nobody."""
+        self.deliveries: list[Any] = []
+        """The delivery of each record; None if nothing needs the result."""
         self.size = BATCH_OVERHEAD
         """Bytes before compression, at most."""
         self.data: bytearray | None = None
         self.compression_ratio = 1.0
-        """Of its encoded records to what they were before; 1 without compression."""
+        """Encoded size of the records, divided by their size before compression."""
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
         self.attempts = 0
         self.backoff_until = 0.0
         self.leader_epoch = NO_LEADER_EPOCH
-        """Of the leader that it was sent to last."""
+        """The leader epoch of the partition when it was sent last."""
         self.in_flight = False
-        """On the wire."""
+        """Whether it was sent and no response was received yet."""
         self.done = False
 
     @property
@@ -138,7 +139,7 @@ class Batch:
         )
 
     def encode(self, codec: Codec, level: int | None, *, transactional: bool = False) -> bytearray:
-        """The batch's bytes; made once, until it is stamped anew."""
+        """The encoded batch; cached until `stamp` changes it."""
         data = self.data
         if data is None:
             data, plain_bytes = _encoded(self.records, codec, level, transactional)
@@ -149,15 +150,16 @@ class Batch:
         return data
 
     def stamp(self, producer_id: int, epoch: int, base_sequence: int) -> None:
-        """Give it its place in a producer's sequence."""
-        assert not self.in_flight, f"{self!r} is on its way with other numbers"
+        """Set the producer id, epoch and base sequence."""
+        assert not self.in_flight, f"{self!r} is in flight with other sequence numbers"
         self.producer_id = producer_id
         self.epoch = epoch
         self.base_sequence = base_sequence
         self.data = None
 
     def split(self) -> list[Batch]:
-        """Two halves, for a broker that finds it too large; the numbers go on from one to the next."""
+        """Two halves, for a broker that finds the batch too large; sequence numbers continue from one to the
+        next."""
         half = len(self.records) // 2
         assert half > 0, "one record cannot be split"
         parts = []
@@ -165,7 +167,7 @@ class Batch:
         for records in (self.records[:half], self.records[half:]):
             part = Batch(self.tp, self.created_at, self.number)
             part.records = records
-            part.sinks = self.sinks[at : at + len(records)]
+            part.deliveries = self.deliveries[at : at + len(records)]
             part.size = BATCH_OVERHEAD + sum(map(record_size, records))
             part.attempts = self.attempts
             if self.stamped:
@@ -177,7 +179,7 @@ class Batch:
 
 
 def record_size(record: Entry) -> int:
-    """Bytes that a record takes at most."""
+    """The encoded size of a record, at most."""
     _, key, value, headers = record
     size = (0 if key is None else len(key)) + (0 if value is None else len(value))
     if headers:
@@ -188,15 +190,15 @@ def record_size(record: Entry) -> int:
 def _encoded(
     records: list[Entry], codec: Codec, level: int | None, transactional: bool
 ) -> tuple[bytearray, int]:
-    """The batch, and how many bytes its records took before compression."""
+    """The encoded batch, and the size of its records before compression."""
     varint = _VARINT
     base_timestamp = max_timestamp = last_timestamp = records[0][0]
-    # The head is filled in at the end, so that nothing is copied twice.
+    # The header is filled in at the end, to avoid a copy.
     parts: list[bytes] = [bytes(RECORD_BATCH_OVERHEAD)] if codec is Codec.NONE else []
     add = parts.extend
-    begin = b"\0\0"  # attributes, and the timestamp's delta
+    begin = b"\0\0"  # attributes and timestamp delta
     for delta, (timestamp, key, value, headers) in enumerate(records):
-        # Neighbours are mostly alike in their timestamps: what is the same for both is made once.
+        # Consecutive records mostly have the same timestamp: its bytes are reused.
         if timestamp != last_timestamp:
             last_timestamp = timestamp
             begin = b"\0" + varint[timestamp - base_timestamp]

@@ -1,9 +1,9 @@
-"""How a client is configured: Kafka's names, defaults and units (KIP-19, 91, 580, 679, 794, 899).
+"""The configurations of clients: Kafka's names, defaults and units (KIP-19, 91, 580, 679, 794, 899).
 
     ProducerConfig.of(bootstrap_servers="127.0.0.1:9092", linger_ms=5)
     ProducerConfig.of({"bootstrap.servers": "127.0.0.1:9092", "linger.ms": "5"})
 
-Invariant: a configuration that exists is consistent; whoever has one needs no checks of their own.
+Invariant: an existing configuration is consistent, so that users of it need no checks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ottla.security.stores import StoreProblem
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_IDEMPOTENT_MAX: Final = 5
-"""As many batches of a producer as a broker remembers for each partition (KIP-98)."""
+"""The number of batches of a producer that a broker remembers for each partition (KIP-98)."""
 ACKS_ALL: Final = -1
 
 _milliseconds = integer(0, INT64_MAX)
@@ -47,7 +47,7 @@ _positive = integer(1)
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(Settings):
-    """What all clients have."""
+    """Settings of all clients."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = setting((), addresses)
     client_id: str = setting("", text)
@@ -63,19 +63,19 @@ class ClientConfig(Settings):
     )
     send_buffer_bytes: int = setting(-1, integer(-1))
     receive_buffer_bytes: int = setting(-1, integer(-1))
-    """-1 leaves them to the operating system, which does better than Kafka's defaults of 128 and 64 KiB."""
+    """-1 for the default of the operating system, which is better than those of Kafka, 128 and 64 KiB."""
     connections_max_idle_ms: int = setting(540_000, integer(-1, INT64_MAX))
     metadata_max_age_ms: int = setting(300_000, _milliseconds)
     metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
     default_api_timeout_ms: int = setting(60_000, integer())
     metric_reporters: tuple[Any, ...] = setting((), items)
-    """Objects that are a `metrics.MetricsReporter`; the names of Java classes do nothing here."""
+    """MetricsReporter objects; names of Java classes are ignored."""
     metrics_num_samples: int = setting(2, _positive)
     metrics_sample_window_ms: int = setting(30_000, _positive)
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
-            raise ConfigError("bootstrap.servers", "", "must name one broker at least, as host:port")
+            raise ConfigError("bootstrap.servers", "", "must have at least one broker, as host:port")
         self.security()
 
     def retry_pause_s(self, attempt: int, uniform: Uniform) -> float:
@@ -84,11 +84,11 @@ class ClientConfig(Settings):
 
     @property
     def window(self) -> Window:
-        """Over which figures are taken."""
+        """The sample windows of metrics."""
         return Window(self.metrics_sample_window_ms / 1000, self.metrics_num_samples)
 
     def security(self) -> ClientSecurity | None:
-        """How connections are secured; None for PLAINTEXT. Raises ConfigError."""
+        """The TLS and SASL settings; None for PLAINTEXT. Raises ConfigError."""
         if self.security_protocol == "PLAINTEXT":
             return None
         properties = {**self.security_settings, "security.protocol": self.security_protocol}
@@ -100,11 +100,11 @@ class ClientConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
-    """What an admin client has besides."""
+    """Settings of the admin client."""
 
     client_id: str = setting("adminclient-ottla", text)
     retries: int = setting(2**31 - 1, integer())
-    """How often an item is tried again, within default.api.timeout.ms."""
+    """The number of retries of an item, within default.api.timeout.ms."""
 
 
 def _gzip_level(value: object) -> int:
@@ -124,7 +124,7 @@ def _acks(value: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """What a producer has besides."""
+    """Settings of the producer."""
 
     acks: int = setting(ACKS_ALL, _acks)
     """-1 (all in-sync replicas), 0 or 1."""
@@ -166,7 +166,7 @@ class ProducerConfig(ClientConfig):
     interceptor_classes: tuple[Any, ...] = setting((), plugins("on_send", "on_acknowledgement"))
     """Each is a `ProducerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)
-    """Objects that come after those of interceptor.classes."""
+    """Objects that are called after those of interceptor.classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,12 +180,12 @@ class ProducerConfig(ClientConfig):
         least_ms = min(self.linger_ms + self.request_timeout_ms, 2**31 - 1)
         if self.delivery_timeout_ms < least_ms:
             if self.has("delivery.timeout.ms"):
-                allowed = f"must be linger.ms + request.timeout.ms at least, which is {least_ms}"
+                allowed = f"must be at least linger.ms + request.timeout.ms, which is {least_ms}"
                 raise ConfigError("delivery.timeout.ms", self.delivery_timeout_ms, allowed)
             self._refine("delivery_timeout_ms", least_ms)
 
     def _check_idempotence(self) -> None:
-        """What idempotence cannot be had with: an error where the user asked for it, else it is off."""
+        """Settings that exclude idempotence: an error if the user enabled it, else it is disabled."""
         if not self.enable_idempotence:
             return
         for key, value, allowed, holds in (
@@ -201,7 +201,7 @@ class ProducerConfig(ClientConfig):
             if not holds:
                 if self.has("enable.idempotence"):
                     raise ConfigError(key, value, f"must be {allowed} with enable.idempotence=true")
-                log.warning("%s=%s: idempotence is off; it needs %s", key, value, allowed)
+                log.warning("%s=%s: idempotence is disabled, because it needs %s", key, value, allowed)
                 self._refine("enable_idempotence", False)
 
     def _refine(self, name: str, value: object) -> None:
@@ -213,7 +213,7 @@ class ProducerConfig(ClientConfig):
 
     @property
     def compression_level(self) -> int | None:
-        """Of the codec in use; None where it has no levels."""
+        """The level of the codec in use; None if it has no levels."""
         levels = {
             Codec.GZIP: self.compression_gzip_level,
             Codec.LZ4: self.compression_lz4_level,

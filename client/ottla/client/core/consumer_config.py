@@ -1,8 +1,8 @@
-"""How a consumer is configured: Kafka's names, defaults and units (KIP-41, 62, 74, 98, 345, 392, 429).
+"""The configuration of a consumer: Kafka's names, defaults and units (KIP-41, 62, 74, 98, 345, 392, 429).
 
     ConsumerConfig.of(bootstrap_servers="127.0.0.1:9092", group_id="readers", auto_offset_reset="earliest")
 
-Made by `Consumer`, read by its cores. Invariant: a configuration that exists is consistent.
+Created by `Consumer`, read by its parts. Invariant: an existing configuration is consistent.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _BY_JAVA_CLASS: Final = {
 }
 
 
-_users_assignor = plugin("assign")
+_user_assignor = plugin("assign")
 
 
 def _strategies(value: object) -> tuple[Any, ...]:
-    """Names of assignors, or of the Java client's classes for them; and users' own."""
+    """Names of assignors, or of the Java classes for them, and assignors of users."""
     strategies: list[Any] = []
     for item in items(value) if isinstance(value, str | list | tuple) else (value,):
         name = item.removeprefix(_JAVA_PACKAGE) if isinstance(item, str) else ""
@@ -51,12 +51,12 @@ def _strategies(value: object) -> tuple[Any, ...]:
             strategies.append(name)
             continue
         try:
-            found = _users_assignor(item)
+            found = _user_assignor(item)
         except ValueError as problem:
             known = ", ".join(sorted(BY_NAME))
             raise ValueError(f"{item!r} {problem}; or one of {known}") from problem
         if not isinstance(getattr(found, "name", None), str):
-            raise ValueError(f"{item!r} has no name, which the members of a group agree on")
+            raise ValueError(f"{item!r} has no name, by which the members of a group agree on it")
         strategies.append(found)
     if not strategies:
         raise ValueError(f"must be a list of {', '.join(sorted(BY_NAME))}, or of assignors of your own")
@@ -65,35 +65,35 @@ def _strategies(value: object) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What a consumer has besides."""
+    """Settings of the consumer."""
 
     group_id: str | None = setting(None, optional_text)
     group_instance_id: str | None = setting(None, optional_text)
     group_ephemeral: bool = setting(False, boolean)
-    """Ours, not Kafka's: the group shares partitions out, stores no offsets, and goes with its last member.
-    Whatever a member is given is read from where auto.offset.reset says."""
+    """Not in Kafka: a group that assigns partitions, stores no offsets, and is deleted with its last member.
+    Assigned partitions are read from auto.offset.reset."""
     group_protocol: str = setting("classic", one_of("classic"))
     session_timeout_ms: int = setting(45_000, _positive)
     heartbeat_interval_ms: int = setting(3_000, _positive)
     max_poll_interval_ms: int = setting(300_000, _positive)
     max_poll_records: int = setting(500, _positive)
     partition_assignment_strategy: tuple[Any, ...] = setting(("range", "cooperative-sticky"), _strategies)
-    """Names of `assignors.BY_NAME`, and assignors of one's own: objects, classes, or their dotted names."""
+    """Names in `assignors.BY_NAME`, and assignors of users: objects, classes, or dotted names of classes."""
     enable_auto_commit: bool = setting(True, boolean)
-    """Without a group.id it is off unless it was set, which is an error then."""
+    """Disabled without a group.id; enabling it then is an error."""
     auto_commit_interval_ms: int = setting(5_000, integer())
     auto_offset_reset: str = setting("latest", one_of("latest", "earliest", "none"))
     auto_offset_reset_new_partitions: str = setting("earliest", one_of("earliest", "latest", "none"))
-    """Where to begin in partitions and topics that have appeared since the consumer, or its group,
-    subscribed, and in which nothing is committed (KIP-842; the name is that of KIP-1327). Kafka 3.9 goes by
-    auto.offset.reset there: with latest, what is written before the consumer hears of a partition is not
-    read. If auto.offset.reset is none, the default is none."""
+    """Where to start in partitions and topics that were created after the consumer, or its group, subscribed,
+    and that have no committed offset (KIP-842; the name is that of KIP-1327). Kafka 3.9 uses
+    auto.offset.reset there: with latest, records that were written before the consumer discovered the
+    partition are skipped. If auto.offset.reset is none, the default is none."""
     isolation_level: str = setting("read_uncommitted", one_of(*ISOLATION_LEVELS))
     client_rack: str = setting("", text)
     fetch_min_bytes: int = setting(1, integer())
     fetch_max_bytes: int = setting(50 * 1024 * 1024, integer())
-    """Bounds one response, together with the records of that broker that are fetched and not given out. A
-    larger batch still comes, alone."""
+    """Limits one response together with the buffered records of that broker. A larger batch is still
+    returned, alone."""
     fetch_max_wait_ms: int = setting(500, integer())
     max_partition_fetch_bytes: int = setting(1024 * 1024, integer())
     check_crcs: bool = setting(True, boolean)
@@ -104,7 +104,7 @@ class ConsumerConfig(ClientConfig):
     interceptor_classes: tuple[Any, ...] = setting((), plugins("on_consume", "on_commit"))
     """Each is a `ConsumerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)
-    """Objects that come after those of interceptor.classes."""
+    """Objects that are called after those of interceptor.classes."""
     leave_group_on_close: bool = setting(True, boolean)
 
     def __post_init__(self) -> None:
@@ -142,5 +142,5 @@ class ConsumerConfig(ClientConfig):
 
     @property
     def isolation(self) -> int:
-        """As it travels."""
+        """The value in requests."""
         return ISOLATION_LEVELS[self.isolation_level]

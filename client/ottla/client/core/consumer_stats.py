@@ -1,7 +1,7 @@
-"""What a consumer counts, answer by answer and poll by poll, under the names of Kafka's consumer.
+"""Metrics of a consumer, by the names of Kafka's consumer.
 
-Recorded in by `fetcher` and `fetch_buffer` (what came, what was given out), and by `Consumer` (polls and
-rebalances); read by `Consumer.metrics` and `measurements`.
+Recorded by `fetcher` and `Consumer`: fetched and returned records, polls and rebalances; read by
+`Consumer.metrics` and `measurements`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ottla.client.core.stats import Figures, Stat, Window, summed, timed
+from ottla.client.core.stats import MetricValues, Stat, Window, summed, timed
 
 
 class FetchStats:
+    """Fetched and returned records, by topic and node."""
+
     def __init__(self, window: Window) -> None:
         self._window = window
         self._sizes = Stat(window)
@@ -21,14 +23,14 @@ class FetchStats:
         self._topics: dict[str, tuple[Stat, Stat]] = {}
 
     def _of(self, topic: str) -> tuple[Stat, Stat]:
-        """Records that were given out, and bytes as they came."""
+        """The returned records and the fetched bytes of a topic."""
         stats = self._topics.get(topic)
         if stats is None:
             stats = self._topics[topic] = Stat(self._window), Stat(self._window)
         return stats
 
     def record_response(self, node_id: int, size: int, now: float) -> None:
-        """A broker's answer, with so many bytes of records."""
+        """A Fetch response with this many bytes of records."""
         self._sizes.record(size, now)
         stat = self._nodes.get(node_id)
         if stat is None:
@@ -36,13 +38,13 @@ class FetchStats:
         stat.record(size, now)
 
     def record_fetched(self, topic: str, size: int, now: float) -> None:
-        """So many bytes of a topic's records, as brokers have them."""
+        """Bytes of fetched records of a topic, as stored by the broker."""
         self._of(topic)[1].record(size, now)
 
     def record_consumed(self, topic: str, records: int, now: float) -> None:
         self._of(topic)[0].record(records, now)
 
-    def figures(self, now: float) -> Figures:
+    def figures(self, now: float) -> MetricValues:
         topics = list(self._topics.values())
         consumed = summed("records-consumed", *(records for records, _ in topics), now=now)
         answers = self._sizes.frequency(now)
@@ -53,14 +55,14 @@ class FetchStats:
             "records-per-request-avg": consumed["records-consumed-rate"] / answers if answers else math.nan,
         }
 
-    def by_node(self, now: float) -> dict[str, Figures]:
-        """Which replica is read (KIP-392). Kafka has all bytes that come from a broker, as incoming-byte."""
+    def by_node(self, now: float) -> dict[str, MetricValues]:
+        """Bytes by replica (KIP-392). Kafka counts all received bytes, as incoming-byte."""
         return {
             f"node-{number}": summed("fetch-byte", stat, now=now)
             for number, stat in list(self._nodes.items())
         }
 
-    def by_topic(self, now: float) -> dict[str, Figures]:
+    def by_topic(self, now: float) -> dict[str, MetricValues]:
         return {
             name: {
                 **summed("records-consumed", records, now=now),
@@ -72,7 +74,7 @@ class FetchStats:
 
 
 class PollStats:
-    """Whether the application keeps up, and how its group does."""
+    """Intervals and idle ratio of polls, and rebalances."""
 
     def __init__(self, window: Window) -> None:
         self._between_ms = Stat(window)
@@ -99,7 +101,8 @@ class PollStats:
         self._began = now
 
     def poll_ends(self, now: float) -> None:
-        """Idle is the time in `poll`, out of that since the end of the last one (KIP-517)."""
+        """The idle ratio is the time in `poll` divided by the time since the end of the previous poll
+        (KIP-517)."""
         if self._ended > -math.inf and now > self._ended:
             self._idle.record((now - self._began) / (now - self._ended), now)
         self._ended = now
@@ -111,7 +114,7 @@ class PollStats:
         self._rebalances_ms.record((now - min(self._rebalance_began, now)) * 1000, now)
         self._rebalance_began = math.inf
 
-    def figures(self, now: float) -> Figures:
+    def figures(self, now: float) -> MetricValues:
         return {
             **timed("time-between-poll", self._between_ms, now),
             "last-poll-seconds-ago": now - self._began if self._began > -math.inf else -1.0,
@@ -119,7 +122,7 @@ class PollStats:
             **{f"{name}-time-ns-total": waited_s * 1e9 for name, waited_s in self.waited_s.items()},
         }
 
-    def group_figures(self, now: float) -> Figures:
+    def group_figures(self, now: float) -> MetricValues:
         stat = self._rebalances_ms
         return {
             **timed("rebalance-latency", stat, now),

@@ -1,8 +1,8 @@
-"""Fetched bytes to records, at speed: the consumer's hot path.
+"""Decodes fetched bytes to records; the hot path of the consumer.
 
-Called by `fetcher` with what a broker answered for one partition. Takes one batch after the other, so that no
-more is decoded than is asked for. Invariants: records come in the order of their offsets, none below the one
-that was asked for; with read_committed none of an aborted transaction (KIP-98); control records never.
+Called by `fetcher` with the response for one partition. It decodes one batch at a time, so that no more is
+decoded than is requested. Invariants: records are in the order of their offsets, none below the fetch offset;
+with read_committed, none of an aborted transaction (KIP-98); control records are skipped.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from ottla.protocol.records import (
 
 _MAGIC_AT: Final = 16
 _OLD_HEAD: Final = struct.Struct(">qi")
-"""Offset and size of a message from before 0.11; a wrapper's offset is that of the last one in it."""
+"""Offset and size of a message of format 0 or 1; the offset of a compressed wrapper is that of its last
+message."""
 _NO_TIMESTAMP_TYPE: Final = -1
 _NO_HEADERS: Final = ()
 _NULL: Final = 1
-"""The varint -1 where a length should be."""
+"""The varint -1 in place of a length."""
 _RECORD_BYTES_MIN: Final = 7
 _OFFSET_WIDTHS: Final = ((1, 1 << 6), (2, 1 << 13), (3, 1 << 20), (4, 1 << 27), (5, 1 << 31))
-"""How many bytes an offset takes in its batch, below which one."""
+"""(width, limit): offset deltas below the limit have varints of this width."""
 _NEW: Final = tuple.__new__
-"""As ConsumerRecord(…), without its call."""
+"""Creates a ConsumerRecord without calling its class."""
 
 
 class Batch(NamedTuple):
-    """Where the whole batches of an answer end."""
+    """The end of the complete batches of a response."""
 
     next_offset: int
     epoch: int
-    """The leader's of the last one; -1 where it is not known."""
+    """The leader epoch of the last batch; -1 if unknown."""
 
 
 def last_batch(data: memoryview, offset: int) -> Batch | None:
-    """What the last whole batch ends at: where to fetch from next; None where there is none. A log whose
-    message format was changed has messages of the older one first, and batches behind them."""
+    """The end of the last complete batch, where the next fetch continues; None if there is no complete batch.
+    A log whose message format was upgraded has messages of the old format first."""
     at, end = 0, len(data)
     found = None
     while at + _MAGIC_AT < end:
@@ -81,7 +82,7 @@ def last_batch(data: memoryview, offset: int) -> Batch | None:
 
 
 class PartitionData:
-    """One answer for one partition, batch by batch."""
+    """The response for one partition, decoded batch by batch."""
 
     __slots__ = (
         "_aborted",
@@ -115,21 +116,21 @@ class PartitionData:
             self._aborted = [(each.first_offset, each.producer_id) for each in aborted]
             heapq.heapify(self._aborted)
         self._aborting: set[int] = set()
-        """Producers whose records are of an aborted transaction here."""
+        """Producer ids that are in an aborted transaction at the current batch."""
         self.next_offset = offset
-        """What is before this is done with."""
+        """The offset after the last decoded batch."""
         self.epoch = -1
-        """The leader's, of the last batch."""
+        """The leader epoch of the last decoded batch."""
 
     def detach(self) -> None:
-        """Copy what is left, once, so that it does not keep the whole answer in memory."""
+        """Copy the remaining bytes, once, so that they do not keep the whole response in memory."""
         if not self._detached:
             self._data = memoryview(bytes(self._data[self._at :]))
             self._at = 0
             self._detached = True
 
     def next_batch(self) -> list[ConsumerRecord] | None:
-        """The records of the next batch, which may be none; None at the end. Raises ClientError."""
+        """The records of the next batch, possibly none; None at the end. Raises ClientError."""
         data = self._data
         at = self._at
         if at + _MAGIC_AT >= len(data):
@@ -144,13 +145,13 @@ class PartitionData:
         if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or end > len(data):
             return None
         if self._check_crcs and crc32c(data[at + CRC_START : end]) != crc:
-            raise self._corrupt(base_offset, "its checksum is wrong")
+            raise self._corrupt(base_offset, "its CRC is wrong")
         self.epoch = epoch
         wanted, next_offset = self.next_offset, base_offset + last_delta + 1
         body = data[at + RECORD_BATCH_OVERHEAD : end]
         try:
             if attributes & CONTROL_FLAG:
-                self._end_of_transaction(producer_id, attributes, body)
+                self._read_control_batch(producer_id, attributes, body)
                 records: list[ConsumerRecord] = []
             elif self._is_aborted(producer_id, attributes, next_offset - 1):
                 records = []
@@ -174,19 +175,19 @@ class PartitionData:
             self._aborting.add(heapq.heappop(aborted)[1])
         return producer_id in self._aborting
 
-    def _end_of_transaction(self, producer_id: int, attributes: int, body: memoryview) -> None:
+    def _read_control_batch(self, producer_id: int, attributes: int, body: memoryview) -> None:
         if self._aborted is None:
             return
         plain = decompress(codec_of(attributes), body)
         _, at = read_varint(plain, 0)
         _, at = read_varint(plain, at + 1)
         _, at = read_varint(plain, at)
-        _, at = read_varint(plain, at)  # the key's length; then its version, and the type
+        _, at = read_varint(plain, at)  # the length of the key; then its version and type
         if int.from_bytes(plain[at + 2 : at + 4], "big") == ControlType.ABORT:
             self._aborting.discard(producer_id)
 
     def _old_messages(self) -> list[ConsumerRecord] | None:
-        """All that is here of a format from before 0.11, at once; its messages have their own checksums."""
+        """All messages of format 0 or 1 at the current position; each has its own checksum."""
         topic, partition = self._tp
         at, wanted = self._at, self.next_offset
         data = self._data[at : self._end_of_old_messages()]
@@ -211,7 +212,7 @@ class PartitionData:
         return records
 
     def _end_of_old_messages(self) -> int:
-        """Where a batch of format 2 follows, or a message that is not whole."""
+        """The position of the first batch of format 2, or of an incomplete message."""
         data, at = self._data, self._at
         while at + _MAGIC_AT < len(data) and data[at + _MAGIC_AT] != MAGIC_V2:
             offset, size = _OLD_HEAD.unpack_from(data, at)
@@ -230,8 +231,8 @@ class PartitionData:
 def decode(tp: TopicPartition, header: tuple[Any, ...], data: bytes) -> list[ConsumerRecord]:
     """The records of a batch. Raises IndexError, ValueError.
 
-    A batch with as many records as offsets has them one after the other: how many bytes each offset takes is
-    known then, and they are skipped. Should somebody write them longer than they need be, they are read.
+    If the batch has as many records as offsets, the offset deltas are consecutive and their widths are known:
+    they are skipped. If that fails, because a producer wrote longer varints than needed, they are decoded.
     """
     if header[-1] != header[6] + 1:
         return _decode(tp, header, data, is_dense=False)
@@ -244,8 +245,8 @@ def decode(tp: TopicPartition, header: tuple[Any, ...], data: bytes) -> list[Con
 def _decode(
     tp: TopicPartition, header: tuple[Any, ...], data: bytes, *, is_dense: bool
 ) -> list[ConsumerRecord]:
-    """Short numbers are read in place; what records are made of is gathered in columns, out of which they are
-    put together at C's speed."""
+    """Short varints are decoded inline. Fields are collected in columns, from which the records are built by
+    C code."""
     base_offset, _, epoch, _, _, attributes, _, first_time, last_time, _, _, _, count = header
     size = len(data)
     if not 0 <= count <= size // _RECORD_BYTES_MIN:
@@ -259,7 +260,7 @@ def _decode(
     at = 0
     for width, stop in _OFFSET_WIDTHS if is_dense else ((0, count),):
         for _ in range(len(values), min(stop, count)):
-            # The record's length, and its attributes, which mean nothing.
+            # Skip the length of the record and its attributes, which are unused.
             if data[at] < 0x80:
                 at += 2
             elif data[at + 1] < 0x80:
@@ -345,11 +346,11 @@ def _headers(data: bytes, at: int, end: int) -> tuple[list[tuple[str, bytes | No
     for _ in range(count):
         length, at = read_varint(data, at)
         if not 0 <= length <= end - at:
-            raise ValueError(f"a header's name of {length} bytes")
+            raise ValueError(f"a header name of {length} bytes")
         name = data[at : at + length].decode(errors="replace")
         length, at = read_varint(data, at + length)
         if length > end - at:
-            raise ValueError(f"a header's value of {length} bytes")
+            raise ValueError(f"a header value of {length} bytes")
         headers.append((name, None if length < 0 else data[at : at + length]))
         at += max(length, 0)
     return headers, at

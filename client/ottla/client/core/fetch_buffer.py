@@ -1,8 +1,8 @@
-"""What was fetched and not given out yet, in the order in which it came; the giving out.
+"""The fetch buffer: fetched data that `poll` has not returned yet, in the order of its arrival.
 
-Filled by `fetcher`, emptied by `Consumer`. Invariants: records of a partition are given out in order, each
-once, from its position on, and the position moves with them; what was fetched for a position that was set
-anew since, or for a partition that was given up, is dropped; what is paused stays.
+Filled by `fetcher`, emptied by `Consumer`. Invariants: records of a partition are returned in order, once,
+starting at its position, which moves with them; data that was fetched before a seek, or for a partition that
+is not assigned any more, is dropped; data of paused partitions stays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ottla.client.core.decoding import PartitionData
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 
 Deserialize: TypeAlias = Callable[[ConsumerRecord], ConsumerRecord]
-"""Puts key and value in the place of their bytes. Raises ClientError."""
+"""Replaces the bytes of key and value by deserialized values. Raises ClientError."""
 
 
 class _Chunk:
-    """What one answer brought for one partition, as far as it was not given out."""
+    """The rest of one response for one partition."""
 
     __slots__ = ("batch", "data", "era", "next", "size", "state")
 
@@ -35,21 +35,23 @@ class _Chunk:
 
 
 class FetchBuffer:
+    """Kafka's FetchBuffer and FetchCollector."""
+
     def __init__(self, assigned: Assigned, deserialize: Deserialize | None) -> None:
         self._assigned = assigned
         self._deserialize = deserialize
         self._chunks: deque[_Chunk] = deque()
         self.bytes = 0
         self.freed = False
-        """Whether there is more room since this was last set to False: something may be fetched."""
+        """Whether memory was freed since this was last set to False: the fetcher may fetch more."""
         self.problems: deque[Exception] = deque()
-        """What `take` is to raise."""
+        """Errors that `take` raises."""
 
     def drop_obsolete(self) -> None:
-        """Free what is never given out: `take` would only come to it after all that came before."""
+        """Free data that is never returned; `take` frees it only after all data before it."""
         kept: deque[_Chunk] = deque()
         for chunk in self._chunks:
-            if self._of_use(chunk):
+            if self._is_current(chunk):
                 kept.append(chunk)
             else:
                 self._free(chunk)
@@ -62,14 +64,14 @@ class FetchBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would bring something, or raise."""
+        """Whether `take` would return records or raise."""
         return bool(self.problems) or any(
-            chunk.state.fetchable or not self._of_use(chunk) for chunk in self._chunks
+            chunk.state.fetchable or not self._is_current(chunk) for chunk in self._chunks
         )
 
     def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records in the order in which they came; positions move past them. Raises ClientError, once, for
-        what was found wrong, and again for a record that cannot be read."""
+        """The next records; positions move behind them. Raises ClientError: once for a fetch error, and
+        repeatedly for a record that cannot be deserialized."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         if self.problems:
             raise self.problems.popleft()
@@ -79,17 +81,17 @@ class FetchBuffer:
             while left > 0 and self._chunks:
                 chunk = self._chunks[0]
                 state = chunk.state
-                if not self._of_use(chunk):
+                if not self._is_current(chunk):
                     self._free(self._chunks.popleft())
                 elif not state.fetchable:
                     chunk.data.detach()
                     paused.append(self._chunks.popleft())
-                elif chunk.next == len(chunk.batch) and not self._open_next(chunk):
+                elif chunk.next == len(chunk.batch) and not self._decode_next(chunk):
                     self._free(self._chunks.popleft())
                 else:
                     records = chunk.batch[chunk.next : chunk.next + left]
                     if records:
-                        self._give(chunk, records, taken)
+                        self._return_records(chunk, records, taken)
                         left -= len(records)
         except errors.ClientError:
             if not taken:
@@ -98,7 +100,7 @@ class FetchBuffer:
             self._chunks.extendleft(reversed(paused))
         return taken
 
-    def _of_use(self, chunk: _Chunk) -> bool:
+    def _is_current(self, chunk: _Chunk) -> bool:
         state = chunk.state
         return chunk.era == state.era and self._assigned.get(state.tp) is state
 
@@ -108,7 +110,7 @@ class FetchBuffer:
         if chunk.era == chunk.state.era:
             chunk.state.buffered_bytes -= chunk.size
 
-    def _open_next(self, chunk: _Chunk) -> bool:
+    def _decode_next(self, chunk: _Chunk) -> bool:
         """Decode the next batch; False at the end."""
         batch = chunk.data.next_batch()
         if batch is None:
@@ -118,7 +120,7 @@ class FetchBuffer:
             chunk.state.position = chunk.data.next_offset
         return True
 
-    def _give(
+    def _return_records(
         self,
         chunk: _Chunk,
         records: list[ConsumerRecord],
@@ -141,7 +143,8 @@ class FetchBuffer:
                     given.append(deserialize(record))
                     chunk.next += 1
             finally:
-                # Those before one that cannot be read are given out; it is tried again the next time.
+                # Records before one that cannot be deserialized are returned; that one is tried again by the
+                # next call.
                 if given:
                     taken[state.tp] = given
                     state.position = given[-1].offset + 1

@@ -1,7 +1,7 @@
-"""Incremental fetches from one broker (KIP-227): which partitions it knows that we want, and what to tell it.
+"""An incremental fetch session with one broker (KIP-227): the partitions it knows, and the changes to send.
 
-Kept by `fetcher`, one a node. Invariants: `asked` is what the broker fetches for us if the last request has
-arrived; after any failure the next request names everything again.
+Kept by `fetcher`, one for each node. Invariants: `asked` has the partitions of the session on the broker if
+the last request has arrived; after a failure the next request has all partitions.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ _INITIAL_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 VERSION_WITH_NAMES: Final = 12
-"""The last one in which topics have names, and no ids."""
+"""The last version of Fetch with topic names instead of ids."""
 
 
-class Wanted(NamedTuple):
+class FetchPosition(NamedTuple):
     """What to fetch from a partition."""
 
     topic_id: UUID
-    """Zero where it is not known."""
+    """Zero if it is unknown."""
     offset: int
     leader_epoch: int
     max_bytes: int
 
 
 class FetchSession:
+    """Kafka's FetchSessionHandler."""
+
     def __init__(self) -> None:
-        self.asked: dict[TopicPartition, Wanted] = {}
+        self.asked: dict[TopicPartition, FetchPosition] = {}
         self._names: dict[UUID, str] = {}
         self._id = _NO_SESSION
         self._epoch = _INITIAL_EPOCH
 
-    def build(self, wanted: Mapping[TopicPartition, Wanted], request: m.FetchRequest) -> int | None:
-        """Fill in the partitions of the next request; the highest version that it may have."""
+    def build(self, wanted: Mapping[TopicPartition, FetchPosition], request: m.FetchRequest) -> int | None:
+        """Set the partitions and the session of the next request; returns the highest version it may have."""
         request.session_id = self._id
         request.session_epoch = self._epoch
         with_ids = all(want.topic_id != ZERO_UUID for want in wanted.values())
-        sent: Mapping[TopicPartition, Wanted] = wanted
+        sent: Mapping[TopicPartition, FetchPosition] = wanted
         forgotten: dict[TopicPartition, UUID] = {}
         if self._epoch != _INITIAL_EPOCH:
             with_ids = with_ids and all(old.topic_id != ZERO_UUID for old in self.asked.values())
@@ -62,7 +64,7 @@ class FetchSession:
         return None if with_ids else VERSION_WITH_NAMES
 
     def close(self, request: m.FetchRequest) -> bool:
-        """Make the request one that ends the session; False if there is none."""
+        """Make the request a final one, which closes the session; False if there is no session."""
         if self._id == _NO_SESSION:
             return False
         request.session_id = self._id
@@ -71,18 +73,18 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """No answer came, or it makes no sense: begin a new session, instead of the old one if that lives."""
+        """The request failed, or the response is invalid: the next request opens a new session."""
         self._epoch = _INITIAL_EPOCH
 
     def handle_response(self, response: m.FetchResponse) -> bool:
-        """Whether there is anything to take from it."""
+        """Process the session fields of a response; False if it has no data."""
         if response.error_code:
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._id = _NO_SESSION
             self._epoch = _INITIAL_EPOCH
             return False
         if not response.responses and response.throttle_time_ms > 0 and self._epoch == _INITIAL_EPOCH:
-            return False  # it only says that we are too fast
+            return False  # it only reports throttling
         if response.session_id == _NO_SESSION:
             self._id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
         elif self._epoch == _INITIAL_EPOCH:
@@ -92,12 +94,12 @@ class FetchSession:
         return True
 
     def name(self, topic: m.FetchResponse.FetchableTopicResponse) -> str | None:
-        """Of a topic in the answer; None for one that we did not ask for."""
+        """The name of a topic of the response; None for a topic that was not requested."""
         return topic.topic or self._names.get(topic.topic_id)
 
 
-def _topics(sent: Mapping[TopicPartition, Wanted]) -> list[m.FetchRequest.FetchTopic]:
-    """In the order of `sent`, in which a broker serves them; a topic may come more than once, as in Java."""
+def _topics(sent: Mapping[TopicPartition, FetchPosition]) -> list[m.FetchRequest.FetchTopic]:
+    """In the order of `sent`, in which a broker serves them; a topic may occur several times, as in Java."""
     rows: list[m.FetchRequest.FetchTopic] = []
     for tp, want in sent.items():
         if not rows or rows[-1].topic != tp.topic:

@@ -1,14 +1,18 @@
-"""Fetches ahead of the reader: sessions (KIP-227), near replicas (KIP-392), bounded memory.
+"""The fetcher: fetches ahead of `poll`, with fetch sessions (KIP-227), preferred read replicas (KIP-392) and
+bounded memory.
 
-Polled by the network loop; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants:
+A request manager; its data goes to `fetch_buffer`, from which `Consumer` takes it. Invariants:
 
-* One request is on its way to a node at most, and no node waits for another.
-* A request reserves no memory. Its max_bytes is fetch.max.bytes less what is buffered of the partitions that
-  are read from the node. So a node takes fetch.max.bytes, in flight and buffered, but for a larger batch.
-* A paused partition does not count. It keeps what is buffered: at most twice max.partition.fetch.bytes.
-* A request names the partitions first that had no records for longest: brokers without a session for us serve
-  them in this order.
-* An answer counts only for the offset that is still the next to fetch.
+* At most one request to a node is in flight, and requests to different nodes are independent.
+* A request reserves no memory. Its max_bytes is fetch.max.bytes less the buffered bytes of the partitions
+that
+  are read from the node. So a node uses at most fetch.max.bytes, in flight and buffered, except for a larger
+  batch.
+* A paused partition does not count. It keeps its buffered data: at most twice max.partition.fetch.bytes.
+* A request lists the partitions first that have had no records for the longest time: without a session,
+brokers
+  serve them in this order.
+* A response counts only for the offset that is still the fetch offset.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.decoding import PartitionData, last_batch
 from ottla.client.core.fetch_buffer import FetchBuffer
-from ottla.client.core.fetch_sessions import FetchSession, Wanted
+from ottla.client.core.fetch_sessions import FetchPosition, FetchSession
 from ottla.client.core.positions import Positions
 from ottla.client.core.types import Leader, Node, TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
@@ -39,7 +43,7 @@ from ottla.protocol.types import ZERO_UUID
 log = logging.getLogger(__name__)
 
 _CONSUMER: Final = -1
-_SPEAKS_ITSELF_OUT: Final = frozenset(
+_RETRY_AFTER_METADATA: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -54,15 +58,17 @@ _SPEAKS_ITSELF_OUT: Final = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Another try, after a look at the metadata, will mend it."""
+"""Errors after which the fetch is retried with fresh metadata."""
 
 
-_Asked: TypeAlias = dict[TopicPartition, tuple[AssignedPartition, int, int]]
-"""The partitions of a request: the state, its era and the offset asked for."""
+_Requested: TypeAlias = dict[TopicPartition, tuple[AssignedPartition, int, int]]
+"""The partitions of a request: the state, its era and the fetch offset."""
 _BY_TURN: Final = attrgetter("turn")
 
 
 class Fetcher:
+    """Kafka's Fetcher."""
+
     def __init__(
         self,
         config: ConsumerConfig,
@@ -81,17 +87,17 @@ class Fetcher:
         self._buffer = buffer
         self._stats = stats
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
-        self._on_its_way: dict[int, _Asked] = {}
+        self._in_flight: dict[int, _Requested] = {}
         self._not_before: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._turns = itertools.count(1)
 
-    # --- the network loop's side ---
+    # --- requests and responses ---
 
     def poll(self, now: float) -> list[UnsentRequest]:
         by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)
         buffered_bytes: defaultdict[int, int] = defaultdict(int)
-        busy: set[int] = set()  # with partitions of which there is enough here for now
+        busy: set[int] = set()  # nodes with partitions of which enough is buffered
         for state in self._assigned:
             if not state.fetchable:
                 continue
@@ -101,12 +107,12 @@ class Fetcher:
                     self._cluster.invalidate(state.tp)
                     state.retry_at = now + self._pause_s()
                 continue
-            node_id = self._near(state, leader, now)
+            node_id = self._read_node(state, leader, now)
             buffered_bytes[node_id] += state.buffered_bytes
             if state.buffered_bytes > self._config.max_partition_fetch_bytes:
                 busy.add(node_id)
             elif (
-                node_id not in self._on_its_way
+                node_id not in self._in_flight
                 and state.retry_at <= now
                 and self._not_before.get(node_id, now) <= now
             ):
@@ -114,19 +120,19 @@ class Fetcher:
         out = []
         for node_id, states in by_node.items():
             if node_id in busy and all(map(self._caught_up, states)):
-                continue  # waiting for something new there would hold up those that will soon want more
+                continue  # a long poll would delay the partitions that need more data soon
             free_bytes = self._config.fetch_max_bytes - buffered_bytes[node_id]
             if free_bytes > 0 or not buffered_bytes[node_id]:
                 out.append(self._fetch(node_id, states, free_bytes))
         return out
 
     def _caught_up(self, state: AssignedPartition) -> bool:
-        """Whether there was nothing more when it was fetched last."""
+        """Whether the last fetch has reached the end of the log."""
         end = state.last_stable_offset if self._config.isolation else state.high_watermark
         return 0 <= end <= state.fetch_offset
 
-    def _near(self, state: AssignedPartition, leader: Leader, now: float) -> int:
-        """The replica to read from."""
+    def _read_node(self, state: AssignedPartition, leader: Leader, now: float) -> int:
+        """The node to read a partition from: its leader, or the preferred read replica."""
         if state.preferred < 0:
             return leader.node_id
         known = self._cluster.partition(state.tp)
@@ -143,7 +149,7 @@ class Fetcher:
         for state in states:
             topic_id = self._cluster.topic_id(state.tp.topic) or ZERO_UUID
             leader = self._cluster.leader(state.tp)
-            wanted[state.tp] = Wanted(
+            wanted[state.tp] = FetchPosition(
                 topic_id,
                 state.fetch_offset,
                 -1 if leader is None else leader.epoch,
@@ -158,7 +164,7 @@ class Fetcher:
             rack_id=config.client_rack,
         )
         version_max = self._sessions[node_id].build(wanted, request)
-        self._on_its_way[node_id] = {state.tp: (state, state.era, state.fetch_offset) for state in states}
+        self._in_flight[node_id] = {state.tp: (state, state.era, state.fetch_offset) for state in states}
         timeout_s = config.request_timeout_ms / 1000
         return UnsentRequest(node_id, request, node_id, timeout_s, version_max=version_max, keeps=True)
 
@@ -169,7 +175,7 @@ class Fetcher:
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
-        all_asked = self._on_its_way.pop(tag)
+        requested = self._in_flight.pop(tag)
         self._buffer.drop_obsolete()
         session = self._sessions[tag]
         if isinstance(response, BaseException):
@@ -177,14 +183,14 @@ class Fetcher:
             failures = self._failures.get(tag, 0)
             self._not_before[tag] = now + self._pause_s(failures)
             self._failures[tag] = failures + 1
-            for state, _, _ in all_asked.values():
+            for state, _, _ in requested.values():
                 if state.preferred == tag:
                     state.preferred = -1
-            log.debug("fetching from broker %d: %s", tag, response)
+            log.debug("fetch from broker %d failed: %s", tag, response)
             return
         if not session.handle_response(response):
             if response.error_code not in (0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
-                log.info("broker %d does not fetch: %s", tag, ErrorCode.of(response.error_code).name)
+                log.info("fetch from broker %d failed: %s", tag, ErrorCode.of(response.error_code).name)
                 self._cluster.invalidate()
             self._not_before[tag] = now + self._pause_s()
             return
@@ -195,14 +201,14 @@ class Fetcher:
         for topic in response.responses:
             name = session.name(topic)
             for row in topic.partitions:
-                asked = all_asked.get(TopicPartition(name or "", row.partition_index))
-                if asked is not None:
-                    self._take_answer(*asked, row, nodes, tag, now)
+                entry = requested.get(TopicPartition(name or "", row.partition_index))
+                if entry is not None:
+                    self._take_partition(*entry, row, nodes, tag, now)
                 size += len(row.records or b"")
         if size:
             self._stats.record_response(tag, size, now)
 
-    def _take_answer(
+    def _take_partition(
         self,
         state: AssignedPartition,
         era: int,
@@ -232,7 +238,7 @@ class Fetcher:
         view = memoryview(data)
         last = last_batch(view, offset)
         if last is None:
-            text = f"a fetch at offset {offset} brought {len(view)} bytes that hold no whole batch"
+            text = f"a fetch at offset {offset} returned {len(view)} bytes without a complete batch"
             self._buffer.problems.append(errors.DeserializationError(tp.topic, tp.partition, offset, text))
             state.retry_at = now + self._pause_s()
             return
@@ -260,12 +266,12 @@ class Fetcher:
                 state.retry_at = now
             elif state.position == state.fetch_offset:
                 self._out_of_range(state)
-        elif code in _SPEAKS_ITSELF_OUT:
+        elif code in _RETRY_AFTER_METADATA:
             log.debug("fetching %s from broker %d: %s", tp, node_id, code.name)
             if state.preferred == node_id:
                 state.preferred = -1
-            told = Leader(row.current_leader.leader_id, row.current_leader.leader_epoch)
-            if told.node_id >= 0 and told.epoch >= 0 and self._cluster.take_leader(tp, told, nodes):
+            leader = Leader(row.current_leader.leader_id, row.current_leader.leader_epoch)
+            if leader.node_id >= 0 and leader.epoch >= 0 and self._cluster.take_leader(tp, leader, nodes):
                 state.retry_at = now
             else:
                 self._cluster.invalidate(tp)
@@ -274,15 +280,15 @@ class Fetcher:
             self._buffer.problems.append(errors.for_code(code, where))
 
     def _out_of_range(self, state: AssignedPartition) -> None:
-        text = f"{state.tp} has no offset {state.position}"
+        text = f"offset {state.position} of {state.tp} is out of range"
         if self._config.auto_offset_reset == "none":
             self._buffer.problems.append(errors.for_code(ErrorCode.OFFSET_OUT_OF_RANGE, text))
         else:
-            log.info("%s: going to its %s", text, self._config.auto_offset_reset)
+            log.info("%s: resetting the position to %s", text, self._config.auto_offset_reset)
             self._positions.reset((state,))
 
     def close(self) -> list[UnsentRequest]:
-        """Requests that end the sessions; nobody need wait for their answers."""
+        """Requests that close the fetch sessions; their responses need not be awaited."""
         out = []
         for node_id, session in self._sessions.items():
             request = m.FetchRequest(replica_id=_CONSUMER, max_wait_ms=0, min_bytes=0, topics=[])
@@ -295,7 +301,7 @@ class Fetcher:
 
     @property
     def lags(self) -> dict[TopicPartition, int]:
-        """How many records each partition has beyond the position, as of its last answer."""
+        """The number of records after the position of each partition, as of its last response."""
         committed = self._config.isolation
         return {
             state.tp: max(

@@ -1,8 +1,8 @@
-"""In which order Java's hash tables are walked.
+"""The iteration order of Java's hash tables.
 
-Called by the sticky assignors: where Kafka's go through a `HashMap` of members, who comes first decides who
-keeps a partition more. Walked in the same order here, the same group gets the same assignment, whether its
-leader is a Java client or ours.
+Called by the sticky assignors: where Kafka's iterate over a `HashMap` of members, the order decides which
+member gets an additional partition. With the same order, a group gets the same assignment whether its leader
+is a Java client or an Ottla client.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 def in_java_order(names: Collection[str]) -> list[str]:
-    """The keys of a `HashMap` into which they were put in this order."""
+    """The keys in the iteration order of a `HashMap` into which they were inserted in this order."""
     buckets = _buckets(len(names))
     return sorted(names, key=lambda name: _spread(_hash(name)) & (buckets - 1))
 
 
 class JavaSet:
-    """As much of a `HashSet<TopicPartition>` as is needed: which element its iterator gives first."""
+    """The part of `HashSet<TopicPartition>` that is needed: the first element of its iteration order."""
 
     def __init__(self) -> None:
         self._elements: dict[TopicPartition, None] = {}
@@ -45,7 +45,7 @@ class JavaSet:
 
 
 def _buckets(size: int) -> int:
-    """A table doubles when more than three quarters of it are taken."""
+    """The table size: it doubles when more than three quarters are used."""
     buckets = _SMALLEST_TABLE
     while size > buckets * 3 // 4:
         buckets *= 2

@@ -1,4 +1,4 @@
-"""The requests of a group's member, in few words. Called by `membership`."""
+"""The requests of a group member. Called by `membership`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.protocol import messages as m
 
 PROTOCOL_TYPE: Final = "consumer"
 _REASON_MAX: Final = 255
-"""Characters that a broker takes (KIP-800)."""
+"""The maximum length of the reason in characters (KIP-800)."""
 
 
 def join(
@@ -40,7 +40,7 @@ def join(
 
 
 def sync(config: ConsumerConfig, member: Membership, protocol: str) -> m.SyncGroupRequest:
-    """As a follower; a leader adds `assignments`."""
+    """The request of a follower; the leader adds `assignments`."""
     return m.SyncGroupRequest(
         group_id=config.group_id or "",
         generation_id=member.generation,
@@ -68,6 +68,6 @@ def heartbeat(config: ConsumerConfig, member: Membership) -> m.HeartbeatRequest:
 
 
 def leave(group: str, member: Membership, reason: str) -> m.LeaveGroupRequest:
-    """From version 3 on; a broker from before 2.4 finds out when the session ends."""
+    """For version 3 and later; an older broker removes the member when its session times out."""
     identity = m.LeaveGroupRequest.MemberIdentity(member_id=member.member_id, reason=reason[:_REASON_MAX])
     return m.LeaveGroupRequest(group_id=group, members=[identity])

@@ -1,8 +1,8 @@
-"""Commits a group's offsets, and reads them back.
+"""Commits offsets of a group and fetches committed offsets.
 
-Polled by the network loop; `Consumer` calls `commit` and `fetch` and is told what came of them. Invariants:
-each call is answered once; commits of one consumer travel in the order in which they were asked for, and none
-is sent on behalf of a generation that is not the member's own any more.
+A request manager; `Consumer` and its parts call `commit` and `fetch`. Invariants: the callback of each
+operation is called once; commits of a consumer are sent in the order of the calls, and only for the current
+generation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Membership(NamedTuple):
-    """On whose behalf offsets are committed; a consumer that assigns partitions itself is in no
-    generation."""
+    """The generation and member id of a commit; a consumer with manual assignment has neither."""
 
     generation: int = -1
     member_id: str = ""
@@ -32,17 +31,17 @@ class Membership(NamedTuple):
 
 
 class Group(Protocol):
-    """What is to be known of the membership."""
+    """The membership, as far as commits need it; `membership.GroupMember`."""
 
     def current(self) -> Membership:
-        """Raises RebalanceInProgressError or CommitFailedError when there is none to commit for."""
+        """Raises RebalanceInProgressError or CommitFailedError if there is no current membership."""
 
     def commit_refused(self, code: ErrorCode, sent: Membership) -> Exception:
-        """The coordinator does not take a commit from this member: what to raise for it."""
+        """The coordinator rejected a commit because of the membership: the error to raise."""
 
 
 Done: TypeAlias = Callable[[Any], None]
-"""Gets what came of it, or the exception."""
+"""Called with the result or the exception."""
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 _MOVED = frozenset(
@@ -58,8 +57,8 @@ _MEMBERSHIP = frozenset(
 )
 
 
-class _Call:
-    """A commit, or with `offsets` None a look at what is committed."""
+class _Operation:
+    """A commit, or with `offsets` None a fetch of committed offsets."""
 
     __slots__ = (
         "deadline",
@@ -94,6 +93,8 @@ class _Call:
 
 
 class OffsetManager:
+    """Kafka's CommitRequestManager."""
+
     def __init__(
         self, config: ConsumerConfig, coordinator: Coordinator, group: Group, uniform: Uniform
     ) -> None:
@@ -101,29 +102,30 @@ class OffsetManager:
         self._coordinator = coordinator
         self._group = group
         self._uniform = uniform
-        self._queue: deque[_Call] = deque()
-        self._on_their_way: dict[int, _Call] = {}
+        self._queue: deque[_Operation] = deque()
+        self._in_flight: dict[int, _Operation] = {}
         self._number = 0
 
     def commit(self, offsets: Offsets, deadline: float, done: Done, *, once: bool = False) -> None:
-        """Try until it is done, or fails for good, or at the deadline; `done` gets None or the exception.
+        """Commit, with retries until the deadline; `done` is called with None or the exception.
 
-        `once`: a failure is not followed by another try, which could come after a later commit.
+        `once`: do not retry, because a retry could arrive after a later commit.
         """
         if not offsets:
             done(None)
         else:
-            self._queue.append(_Call(offsets, (), deadline, done, once=once))
+            self._queue.append(_Operation(offsets, (), deadline, done, once=once))
 
     def fetch(self, partitions: Iterable[TopicPartition], deadline: float, done: Done) -> None:
-        """`done` gets a dict by partition, None in it where nothing is committed; or the exception."""
-        self._queue.append(_Call(None, partitions, deadline, done))
+        """`done` is called with a dict by partition, whose values are None for partitions without a committed
+        offset, or with the exception."""
+        self._queue.append(_Operation(None, partitions, deadline, done))
 
     @property
     def idle(self) -> bool:
-        return not self._queue and not self._on_their_way
+        return not self._queue and not self._in_flight
 
-    # --- the network loop's side ---
+    # --- requests and responses ---
 
     def poll(self, now: float) -> list[UnsentRequest]:
         if not self._queue:
@@ -131,16 +133,16 @@ class OffsetManager:
         fatal = self._coordinator.fatal
         if fatal is not None:
             self._coordinator.fatal = None
-            for call in self._taken(lambda call: True):
+            for call in self._dequeue(lambda call: True):
                 call.done(fatal)
             return []
-        for call in self._taken(lambda call: call.deadline <= now):
-            call.done(errors.RequestTimedOutError("the group's coordinator did not answer in time"))
+        for call in self._dequeue(lambda call: call.deadline <= now):
+            call.done(errors.RequestTimedOutError("the coordinator of the group did not respond in time"))
         node_id = self._coordinator.node()
         if node_id is None:
             return []
         out = []
-        for call in self._taken(lambda call: call.retry_at <= now):
+        for call in self._dequeue(lambda call: call.retry_at <= now):
             request: Any
             if call.offsets is None:
                 request = self._fetch_request(call.partitions)
@@ -152,10 +154,10 @@ class OffsetManager:
                     continue
                 request = self._commit_request(call.offsets, call.sent)
             self._number += 1
-            self._on_their_way[self._number] = call
+            self._in_flight[self._number] = call
             call.node_id = node_id
             timeout_s = self._config.request_timeout_ms / 1000
-            # One group a request: version 7 of OffsetFetch is the last to say so.
+            # Version 7 of OffsetFetch is the last with a single group.
             version_max = 7 if call.offsets is None else None
             out.append(
                 UnsentRequest(
@@ -164,8 +166,8 @@ class OffsetManager:
             )
         return out
 
-    def _taken(self, which: Callable[[_Call], bool]) -> list[_Call]:
-        """Those out of the queue."""
+    def _dequeue(self, which: Callable[[_Operation], bool]) -> list[_Operation]:
+        """Remove matching operations from the queue and return them."""
         found = [call for call in self._queue if which(call)]
         if found:
             self._queue = deque(call for call in self._queue if call not in found)
@@ -207,16 +209,16 @@ class OffsetManager:
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
-        call = self._on_their_way.pop(tag)
+        call = self._in_flight.pop(tag)
         if isinstance(response, BaseException):
             self._coordinator.lost(call.node_id, now)
-            self._again(call, ErrorCode.NETWORK_EXCEPTION, now)
+            self._retry(call, ErrorCode.NETWORK_EXCEPTION, now)
         elif call.offsets is None:
             self._fetched(call, response, now)
         else:
             self._committed(call, response, now)
 
-    def _committed(self, call: _Call, response: Any, now: float) -> None:
+    def _committed(self, call: _Operation, response: Any, now: float) -> None:
         for topic in response.topics:
             for row in topic.partitions:
                 code = ErrorCode.of(row.error_code)
@@ -224,18 +226,18 @@ class OffsetManager:
                     continue
                 if code in _MOVED:
                     self._coordinator.lost(call.node_id, now)
-                    self._again(call, code, now)
+                    self._retry(call, code, now)
                 elif code in _MEMBERSHIP:
                     call.done(self._group.commit_refused(code, call.sent))
                 elif code.retriable:
-                    self._again(call, code, now)
+                    self._retry(call, code, now)
                 else:
                     where = f"committing {topic.name}-{row.partition_index} for group {self._config.group_id}"
                     call.done(errors.for_code(code, where))
                 return
         call.done(None)
 
-    def _fetched(self, call: _Call, response: Any, now: float) -> None:
+    def _fetched(self, call: _Operation, response: Any, now: float) -> None:
         code = ErrorCode.of(response.error_code)
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         where = f"the offsets of group {self._config.group_id}"
@@ -254,13 +256,13 @@ class OffsetManager:
             call.done(found)
         elif code in _MOVED:
             self._coordinator.lost(call.node_id, now)
-            self._again(call, code, now)
+            self._retry(call, code, now)
         elif code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._again(call, code, now)
+            self._retry(call, code, now)
         else:
             call.done(errors.for_code(code, where))
 
-    def _again(self, call: _Call, code: ErrorCode, now: float) -> None:
+    def _retry(self, call: _Operation, code: ErrorCode, now: float) -> None:
         if call.once:
             text = f"{errors.for_code(code)}; a later commit covers it"
             call.done(errors.RetriableCommitFailedError(text))

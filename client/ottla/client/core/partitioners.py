@@ -1,8 +1,8 @@
-"""Which partition a record goes to: the Java client's way, librdkafka's, or the user's own.
+"""Partitioners: the choice of a partition for a record, as in the Java client, in librdkafka, or by the user.
 
 Called by the accumulator. A partitioner is a function of topic, key, value (as bytes) and the number of
-partitions; None for an answer leaves the record to the sticky choice (KIP-794), which fills a batch before it
-moves on, and favours partitions with short queues.
+partitions. If it returns None, the record goes to the sticky partition (KIP-794), which changes when a batch
+is full and prefers partitions with short queues.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def murmur2(data: bytes) -> int:
 
 
 def key_hash(key: bytes) -> int:
-    """What decides over a key's partition: the hash without its sign."""
+    """The hash of a key that determines its partition: murmur2 without the sign."""
     return murmur2(key) & 0x7FFFFFFF
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """As the Java client's default partitioner: the key's hash, over the number of partitions."""
+    """The partition of a key as the Java client's default partitioner chooses it."""
     return key_hash(key) % partitions
 
 
@@ -52,11 +52,9 @@ _FNV_OFFSET: Final = 0x811C9DC5
 _FNV_PRIME: Final = 0x01000193
 
 
-class KeyHash:
-    """Murmur2 of keys as the Java client has it, without its sign; remembers those that it has met.
-
-    In Python the hash of a key of ten bytes costs as much as all the rest of sending its record.
-    """
+class KeyHashCache:
+    """Caches `key_hash` of keys. In Python, the hash of a key of ten bytes takes as long as all other work of
+    sending its record."""
 
     __slots__ = ("_known",)
 
@@ -89,7 +87,7 @@ def _consistent_random(topic: str, key: bytes | None, value: bytes | None, parti
 
 
 def fnv1a(data: bytes) -> int:
-    """FNV-1a, 32 bits, as a signed number without its sign: what librdkafka and Sarama take."""
+    """FNV-1a, 32 bits, as the absolute value of a signed number, as in librdkafka and Sarama."""
     number = _FNV_OFFSET
     for byte in data:
         number = (number ^ byte) * _FNV_PRIME & 0xFFFFFFFF
@@ -118,11 +116,11 @@ BY_NAME: Final[dict[str, Partitioner | None]] = {
     "fnv1a_random": _fnv1a_random,
     "random": _random,
 }
-"""librdkafka's names; `default` is the Java client's: murmur2 of a key, sticky without."""
+"""librdkafka's names; `default` is that of the Java client: murmur2 of a key, sticky without a key."""
 
 
 class RoundRobin:
-    """One partition of a topic after the other, whatever the key (KIP-369)."""
+    """The partitions of a topic in turn, regardless of the key (KIP-369)."""
 
     def __init__(self) -> None:
         self._turns: defaultdict[str, count[int]] = defaultdict(count)
@@ -139,22 +137,22 @@ BY_JAVA_CLASS: Final[dict[str, type[RoundRobin] | Partitioner]] = {
 }
 
 
-class Sticky:
-    """Where a topic's records without a key go just now (KIP-794)."""
+class StickyPartitioner:
+    """The current sticky partition of a topic, for records without a key (KIP-794)."""
 
     __slots__ = ("_adaptive", "_batch_size", "_uniform", "left", "partition")
 
     def __init__(self, batch_size: int, uniform: Uniform, *, adaptive: bool) -> None:
         self.partition: int | None = None
         self.left = 0
-        """Bytes until it is another partition's turn; the accumulator counts down."""
+        """Bytes until the partition changes; the accumulator decrements it."""
         self._batch_size = max(batch_size, 1)
         self._uniform = uniform
         self._adaptive = adaptive
 
     def choose(self, partitions: Sequence[int], queued: Sequence[int]) -> int:
-        """Any of `partitions`, of which there is one at least; `queued`: how many batches wait for each. A
-        partition is the likelier the fewer there are."""
+        """Choose the next partition from `partitions`, at least one. `queued`: the number of batches in the
+        queue of each; shorter queues are more likely."""
         self.left = self._batch_size
         if self._adaptive and max(queued) != min(queued):
             most = max(queued) + 1

@@ -1,10 +1,9 @@
-"""Where to begin: offsets at timestamps and ends of logs (KIP-79), and whether a position still holds
-(KIP-320).
+"""The positions of partitions: offsets at timestamps and ends of logs (KIP-79), and validation after leader
+changes (KIP-320).
 
-Polled by the network loop: it looks after the partitions in the phases RESET and VALIDATION by itself, and
-after look-ups that the consumer asks for (`offsets_for_times`, `end_offsets`, …). Invariants: an answer
-counts only for a partition that still waits for it; what failed is asked again after a pause, of whoever
-leads then.
+A request manager. It handles partitions in the phases RESET and VALIDATION by itself, and the look-ups that
+the consumer requests (`offsets_for_times`, `end_offsets`, …). Invariants: a response counts only for a
+partition that still waits for it; a failed request is retried after a pause, with the leader of that time.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ log = logging.getLogger(__name__)
 
 _CONSUMER: Final = -1
 _UNKNOWN: Final = -1
-_BY_POLICY: Final = -2
-"""In the place of `begun_at`, until the offset is known."""
+_RESET_PENDING: Final = -2
+"""The value of `reset_offset` until the offset is known."""
 RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
-"""The timestamps that stand for auto.offset.reset."""
+"""The ListOffsets timestamps for auto.offset.reset."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -48,7 +47,7 @@ Found: TypeAlias = Callable[[TopicPartition, OffsetAndTimestamp | Exception], No
 
 
 class _LookUp:
-    """Somebody waits for the offset of a timestamp in a partition."""
+    """A look-up of the offset at a timestamp in a partition."""
 
     __slots__ = ("found", "retry_at", "timestamp", "tp")
 
@@ -60,6 +59,8 @@ class _LookUp:
 
 
 class Positions:
+    """Kafka's OffsetFetcher."""
+
     def __init__(
         self,
         config: ConsumerConfig,
@@ -74,31 +75,32 @@ class Positions:
         self._assigned = assigned
         self._uniform = uniform
         self._look_ups: list[_LookUp] = []
-        self._asked: dict[int, list[_LookUp] | dict[TopicPartition, tuple[int, int, int]]] = {}
-        """By the number of the request: look-ups, or positions under validation with their epochs."""
+        self._in_flight: dict[int, list[_LookUp] | dict[TopicPartition, tuple[int, int, int]]] = {}
+        """Requests in flight by number: look-ups, or positions under validation with their epochs."""
         self._busy: set[TopicPartition] = set()
-        """Partitions about which a request of our own is on its way."""
+        """Partitions with a reset or a validation in flight."""
         self._number = 0
         self._cluster_version = -1
         self._assigned_version = -1
         self.problems: list[Exception] = []
-        """What the consumer's next poll is to raise."""
+        """Errors that the next `poll` raises."""
 
     def look_up(self, timestamps: Mapping[TopicPartition, int], found: Found) -> Callable[[], None]:
-        """Find offsets; `found` is called for each partition. Returns what gives it up."""
+        """Look up offsets; `found` is called for each partition. Returns a function that cancels the
+        look-ups."""
         asked = [_LookUp(tp, timestamp, found) for tp, timestamp in timestamps.items()]
         self._look_ups += asked
 
-        def give_up() -> None:
+        def cancel() -> None:
             self._look_ups = [each for each in self._look_ups if each not in asked]
 
-        return give_up
+        return cancel
 
-    # --- the network loop's side ---
+    # --- requests and responses ---
 
     def poll(self, now: float) -> list[UnsentRequest]:
-        self._baseline.look()
-        self._hear_of_leaders()
+        self._baseline.update()
+        self._check_leader_epochs()
         by_leader: defaultdict[tuple[int, int], list[_LookUp]] = defaultdict(list)
         waiting = []
         for wanted in [*self._look_ups, *self._resets(now)]:
@@ -119,7 +121,7 @@ class Positions:
         out = [self._list_offsets(node, asked) for (node, _), asked in by_leader.items()]
         return out + self._validations(now)
 
-    def _hear_of_leaders(self) -> None:
+    def _check_leader_epochs(self) -> None:
         versions = self._cluster.version, self._assigned.version
         if versions == (self._cluster_version, self._assigned_version):
             return
@@ -131,12 +133,12 @@ class Positions:
                 state.check_epoch(leader)
 
     def _check_topic(self, state: AssignedPartition) -> None:
-        """A position in a topic that was deleted means nothing in the one that was created in its place."""
+        """A position is invalid if the topic was deleted and created again."""
         before, state.topic_id = state.topic_id, self._cluster.topic_id(state.tp.topic) or state.topic_id
         if before in (None, state.topic_id) or state.phase is Phase.COMMITTED:
             return
         if self._config.auto_offset_reset_new_partitions == "earliest" and self._baseline.appeared(state.tp):
-            log.info("%s was created anew: reading it from its first record", state.tp)
+            log.info("%s was created again: resetting the position to its first record", state.tp)
             self.reset((state,), appeared=True)
 
     def _resets(self, now: float) -> list[_LookUp]:
@@ -204,7 +206,7 @@ class Positions:
 
     def _unsent(self, node_id: int, request: Any, asked: Any) -> UnsentRequest:
         self._number += 1
-        self._asked[self._number] = asked
+        self._in_flight[self._number] = asked
         timeout_s = self._config.request_timeout_ms / 1000
         return UnsentRequest(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
 
@@ -219,7 +221,7 @@ class Positions:
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
-        asked = self._asked.pop(tag)
+        asked = self._in_flight.pop(tag)
         if isinstance(asked, list):
             self._offsets_listed(asked, response, now)
         else:
@@ -256,12 +258,12 @@ class Positions:
             self.problems.append(found)
             state.retry_at = math.inf
         elif found.offset < 0:
-            state.reset(LATEST)  # nothing is that young: continue with what will be
+            state.reset(LATEST)  # no record has that timestamp or a later one: continue at the end
         else:
-            by_policy = state.begun_at == _BY_POLICY
+            by_policy = state.reset_offset == _RESET_PENDING
             state.seek(found.offset)
-            state.begun_at = found.offset if by_policy else -1
-            # The leader that said so knows the offset; its epoch becomes that of the next record.
+            state.reset_offset = found.offset if by_policy else -1
+            # The offset is valid in the log of the leader that returned it.
             leader = self._cluster.leader(tp)
             state.leader_epoch = max(state.leader_epoch, found.leader_epoch, leader.epoch if leader else -1)
 
@@ -277,7 +279,7 @@ class Positions:
             if state is None or state.phase is not Phase.VALIDATION:
                 continue
             if (state.position, state.epoch) != (position, epoch):
-                continue  # somebody has sought elsewhere meanwhile
+                continue  # the position has changed in the meantime
             row = rows.get(tp)
             code = ErrorCode.NETWORK_EXCEPTION if row is None else ErrorCode.of(row.error_code)
             if row is None or code is not ErrorCode.NONE:
@@ -287,11 +289,11 @@ class Positions:
                     self.problems.append(errors.for_code(code, f"topic {tp.topic}"))
             else:
                 state.leader_epoch = max(state.leader_epoch, leader_epoch)
-                self._judge(state, row)
+                self._validate(state, row)
 
-    def _judge(self, state: AssignedPartition, row: Any) -> None:
-        """What the leader's log says of the position: the end of the largest epoch not above the
-        position's."""
+    def _validate(self, state: AssignedPartition, row: Any) -> None:
+        """Compare the position with the end offset of the largest epoch, not above that of the position, in
+        the log of the leader."""
         undefined = row.end_offset < 0 or row.leader_epoch < 0
         if not undefined and row.end_offset >= state.position:
             state.phase = Phase.FETCHING
@@ -309,7 +311,8 @@ class Positions:
             state.seek(row.end_offset, row.leader_epoch)
 
     def begin(self, state: AssignedPartition, committed: OffsetAndMetadata) -> None:
-        """Continue at an offset that was stored, which another leader's log may not have any more."""
+        """Set the position to a committed offset, which is validated against the log of the current
+        leader."""
         state.leader_epoch = -1
         state.seek(committed.offset, committed.leader_epoch)
         leader = self._cluster.leader(state.tp)
@@ -317,10 +320,10 @@ class Positions:
             state.check_epoch(leader)
 
     def reset(self, partitions: Iterable[AssignedPartition], *, appeared: bool = False) -> None:
-        """They have no position, or one that is out of range: go by auto.offset.reset. If they have
-        `appeared` since the subscription, and have no position, by auto.offset.reset.new.partitions.
+        """Reset partitions without a position, or with one that is out of range, by auto.offset.reset; if
+        they were created since the subscription (`appeared`), by auto.offset.reset.new.partitions.
 
-        Raises NoOffsetForPartitionError when that is none.
+        Raises NoOffsetForPartitionError if the policy is none.
         """
         key, policy = "auto.offset.reset", self._config.auto_offset_reset
         if appeared:
@@ -329,18 +332,18 @@ class Positions:
         if states and policy == "none":
             names = ", ".join(str(state.tp) for state in states)
             raise errors.NoOffsetForPartitionError(
-                f"{names}: group {self._config.group_id} has no offset there, and {key} is none"
+                f"{names}: group {self._config.group_id} has no committed offset, and {key} is none"
             )
         for state in states:
             state.reset(RESETS[policy])
-            state.begun_at = _BY_POLICY
+            state.reset_offset = _RESET_PENDING
 
     def _pause_s(self) -> float:
         return self._config.retry_pause_s(0, self._uniform)
 
 
 def _rows(response: Any, topic: str, partition: str) -> dict[TopicPartition, Any]:
-    """What an answer says of each partition, by its names for topic and partition; nothing of a failure."""
+    """The rows of a response by partition; empty for a failed request."""
     if isinstance(response, BaseException):
         return {}
     return {

@@ -1,13 +1,13 @@
-"""What a producer counts, batch by batch, under the names of Kafka's SenderMetricsRegistry.
+"""Metrics of a producer, by the names of Kafka's SenderMetricsRegistry.
 
-Recorded in by `sender`, read by `Producer.metrics` and `measurements`. Kept by topic; the client's own are
-their sums, so that nothing is counted twice.
+Recorded by `sender` once a batch, read by `Producer.metrics` and `measurements`. They are kept by topic;
+those of the producer are sums over the topics.
 """
 
 from __future__ import annotations
 
 from ottla.client.core.batches import Batch
-from ottla.client.core.stats import Figures, Stat, Window, average, happened, maximum, summed, timed
+from ottla.client.core.stats import MetricValues, Stat, Window, average, happened, maximum, summed, timed
 
 
 class _TopicStats:
@@ -16,14 +16,15 @@ class _TopicStats:
     def __init__(self, window: Window) -> None:
         self.records = Stat(window)
         self.bytes = Stat(window)
-        """One value a batch."""
+        """One value for each batch."""
         self.compression = Stat(window)
         self.retries = Stat(window)
         self.errors = Stat(window)
 
 
 class ProducerStats:
-    """Times in seconds come in; as in Kafka, figures of time are milliseconds."""
+    """Records sends, retries and failures of batches. Times are recorded in seconds and reported in
+    milliseconds, as in Kafka."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -40,7 +41,7 @@ class ProducerStats:
         return stats
 
     def sent(self, batch: Batch, now: float) -> None:
-        """A batch goes out, for the first time or again."""
+        """A batch is sent, for the first time or again."""
         assert batch.data is not None
         count = batch.count
         topic = self._of(batch.tp.topic)
@@ -52,7 +53,7 @@ class ProducerStats:
             self._queue_times_ms.record((now - batch.created_at) * 1000, now)
 
     def requested(self, records: int, now: float) -> None:
-        """A request with so many records goes out."""
+        """A request with this number of records is sent."""
         self._records_per_request.record(records, now)
 
     def retried(self, batch: Batch, now: float) -> None:
@@ -64,8 +65,8 @@ class ProducerStats:
     def was_split(self, now: float) -> None:
         self._splits.record(1, now)
 
-    def figures(self, now: float) -> Figures:
-        """Those of the whole producer."""
+    def figures(self, now: float) -> MetricValues:
+        """Metrics of the whole producer."""
         topics = list(self._topics.values())
         sizes = [topic.bytes for topic in topics]
         return {
@@ -79,7 +80,7 @@ class ProducerStats:
             **happened("batch-split", self._splits, now=now),
         }
 
-    def by_topic(self, now: float) -> dict[str, Figures]:
+    def by_topic(self, now: float) -> dict[str, MetricValues]:
         return {
             name: {
                 **_of_topics([stats], now),
@@ -90,7 +91,7 @@ class ProducerStats:
         }
 
 
-def _of_topics(topics: list[_TopicStats], now: float) -> Figures:
+def _of_topics(topics: list[_TopicStats], now: float) -> MetricValues:
     return {
         **summed("record-send", *(topic.records for topic in topics), now=now),
         **summed("record-retry", *(topic.retries for topic in topics), now=now),

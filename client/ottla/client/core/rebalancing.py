@@ -1,10 +1,9 @@
-"""What a consumer subscribes to, and what a rebalance means for its partitions: eager or cooperative
-(KIP-429).
+"""The subscription of a consumer, and how a rebalance changes its assignment: eager or cooperative (KIP-429).
 
-Called by `Consumer`, which calls the user's listener and commits in between; called by `membership` for the
-leader's part. Invariants: eager, nothing is owned while a rebalance is on; cooperative, only what was
-assigned elsewhere is given up, and then the group is joined again; what a reset generation had is lost, not
-revoked.
+Called by `Consumer`, which calls the rebalance listener and commits in between, and by `membership` for the
+assignment on the leader. Invariants: with the eager protocol, no partition is owned during a rebalance; with
+the cooperative protocol, only partitions that are assigned to other members are revoked, after which the
+member joins again; partitions of a lost generation are lost, not revoked.
 """
 
 from __future__ import annotations
@@ -30,16 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentChange(NamedTuple):
-    """What becomes of the partitions, to be told to the listener before `done` is called."""
+    """The partitions that a rebalance removes, adds and keeps."""
 
     revoked: tuple[TopicPartition, ...] = ()
     lost: tuple[TopicPartition, ...] = ()
     added: tuple[TopicPartition, ...] = ()
     kept: tuple[TopicPartition, ...] = ()
-    """Those that stay, and not `added`."""
+    """Partitions that stay assigned."""
 
 
 class Rebalancing:
+    """The subscription part of Kafka's ConsumerCoordinator and SubscriptionState."""
+
     def __init__(
         self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned, baseline: Baseline
     ) -> None:
@@ -54,19 +55,19 @@ class Rebalancing:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.manual = False
-        """Whether the user has assigned partitions."""
+        """Whether partitions are assigned manually."""
         self._joined_topics: frozenset[str] = frozenset()
         self._group_topics: frozenset[str] = frozenset()
-        """What anybody in the group subscribes to; known to its leader."""
-        self._seen: dict[str, tuple[int, PartitionRacks]] | None = None
-        """The topics as they were when we, the leader, assigned them."""
+        """The topics of all subscriptions of the group; known on the leader."""
+        self._assigned_view: dict[str, tuple[int, PartitionRacks]] | None = None
+        """The metadata from which the leader assigned partitions."""
         self._cluster_version = -1
 
     @property
     def subscribed(self) -> bool:
         return bool(self.topics) or self.pattern is not None
 
-    # --- what the user wants ---
+    # --- subscription ---
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
         self.manual = False
@@ -74,7 +75,7 @@ class Rebalancing:
         self.pattern = pattern
         self._baseline.begin(self.topics if pattern is None else None, before)
         self._cluster_version = -1
-        self._want()
+        self._want_topics()
         self.on_metadata_update()
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
@@ -85,25 +86,25 @@ class Rebalancing:
         self._cluster.want({tp.topic for tp in partitions})
 
     def unsubscribe(self) -> None:
-        """No subscription, no assignment."""
+        """End the subscription or the manual assignment."""
         self.manual = False
         self.topics = self._joined_topics = self._group_topics = frozenset()
         self.pattern = None
-        self._seen = None
+        self._assigned_view = None
         self._baseline.forget()
         self._assigned.assign(())
         self._cluster.want(())
 
-    def _want(self) -> None:
+    def _want_topics(self) -> None:
         if self.pattern is not None:
             self._cluster.want(None)
         else:
             self._cluster.want(self.topics | self._group_topics)
 
-    # --- what the cluster has ---
+    # --- metadata ---
 
     def on_metadata_update(self) -> None:
-        """Find topics for the pattern; a change that concerns the group makes it rebalance."""
+        """Match the pattern with new topics; request a rebalance if a change concerns the group."""
         if self._cluster.version == self._cluster_version or not self.subscribed:
             return
         self._cluster_version = self._cluster.version
@@ -114,7 +115,7 @@ class Rebalancing:
             return
         if self.topics != self._joined_topics:
             member.request_rejoin("subscription has changed")
-        elif self._seen is not None and self._seen != self._view(self._group_topics):
+        elif self._assigned_view is not None and self._assigned_view != self._view(self._group_topics):
             member.request_rejoin("cached metadata has changed")
 
     def _matches(self, name: str) -> bool:
@@ -140,10 +141,10 @@ class Rebalancing:
             racks.append(frozenset(node.rack for node in nodes if node is not None and node.rack))
         return tuple(racks)
 
-    # --- a rebalance ---
+    # --- rebalance ---
 
     def before_join(self) -> AssignmentChange:
-        """What has to be given up before the group can be joined."""
+        """The partitions to revoke before the member joins."""
         assert self.member is not None
         owned = self._assigned.partitions
         if self.member.lost:
@@ -154,7 +155,7 @@ class Rebalancing:
         return AssignmentChange(revoked=revoked, kept=tuple(tp for tp in owned if tp.topic in self.topics))
 
     def remove(self, change: AssignmentChange) -> None:
-        """The listener has been told; the assignment is what is kept."""
+        """Remove revoked and lost partitions from the assignment, after the listener was called."""
         if change.revoked or change.lost:
             self._assigned.assign(change.kept)
 
@@ -162,8 +163,8 @@ class Rebalancing:
         assert self.member is not None
         self._joined_topics = self.topics
         self._group_topics = frozenset()
-        self._seen = None
-        self._want()
+        self._assigned_view = None
+        self._want_topics()
         owned = tuple(sorted(self._assigned.partitions))
         rack = self._config.client_rack or None
         topics = tuple(sorted(self.topics))
@@ -177,19 +178,21 @@ class Rebalancing:
     def perform_assignment(
         self, protocol: str, members: Mapping[str, Subscription]
     ) -> dict[str, Assignment] | None:
-        """The leader's part; None until everybody's topics are known. Raises ClientError, and what a user's
-        assignor raises."""
+        """Assign partitions to all members, on the leader; None while metadata of some topics is missing.
+        Raises ClientError, and the exceptions of a user's assignor."""
         assignor = self._assignors.get(protocol)
         if assignor is None:
-            raise errors.InconsistentGroupProtocolError(f"the group chose {protocol}, which is not ours")
+            raise errors.InconsistentGroupProtocolError(
+                f"the group chose {protocol}, which this member does not support"
+            )
         self._group_topics = frozenset(topic for member in members.values() for topic in member.topics)
         if self.pattern is None:
             missing = self._group_topics - self._cluster.topics.keys()
             if missing:
-                self._want()
+                self._want_topics()
                 return None
         view = self._view(self._group_topics)
-        self._seen = view
+        self._assigned_view = view
         decided = assignor.assign({topic: racks for topic, (_, racks) in view.items()}, members)
         shares = {name: as_assignment(share) for name, share in decided.items()}
         if self._cooperative and protocol != CooperativeStickyAssignor.name:
@@ -198,10 +201,10 @@ class Rebalancing:
         return shares
 
     def after_join(self, joined: Joined) -> AssignmentChange | None:
-        """What the rebalance brings; None for an assignment that does not fit the subscription any more."""
+        """The changes of a new assignment; None if it does not match the current subscription."""
         assert self.member is not None
         if not self.member.is_leader:
-            self._seen = None
+            self._assigned_view = None
         if self.pattern is None and any(tp.topic not in self.topics for tp in joined.partitions):
             self.member.request_rejoin("received assignment does not match the current subscription")
             return None
@@ -214,20 +217,20 @@ class Rebalancing:
         )
 
     def take_assignment(self, joined: Joined, change: AssignmentChange) -> None:
-        """What is revoked was given up: the new assignment holds."""
+        """Set the new assignment, after the listener was called for revoked partitions."""
         assert self.member is not None
         if change.revoked:
             self.member.request_rejoin("need to revoke partitions and re-join")
         self._assigned.assign((*change.kept, *change.added))
-        self._tell_assignor(self.member, joined)
+        self._notify_assignor(self.member, joined)
         if self.pattern is not None:
-            # The leader may know topics that we have not heard of.
-            unheard = {tp.topic for tp in joined.partitions} - self._joined_topics
-            self._joined_topics |= unheard
-            self.topics |= unheard
+            # The leader may have newer metadata with further topics.
+            new_topics = {tp.topic for tp in joined.partitions} - self._joined_topics
+            self._joined_topics |= new_topics
+            self.topics |= new_topics
 
-    def _tell_assignor(self, member: GroupMember, joined: Joined) -> None:
-        """What it raises is raised by the next poll: the assignment holds."""
+    def _notify_assignor(self, member: GroupMember, joined: Joined) -> None:
+        """Call `on_assignment`; its exceptions are raised by the next poll, and the assignment holds."""
         me = GroupMetadata(
             self._config.group_id or "",
             joined.generation,
@@ -245,13 +248,13 @@ class Rebalancing:
 def _check_cooperative(
     protocol: str, members: Mapping[str, Subscription], shares: Mapping[str, Assignment]
 ) -> None:
-    """Raises IllegalStateError where a partition goes to one member before another one has given it up."""
+    """Raises IllegalStateError if a partition is assigned to a member while another member owns it."""
     given = {(tp, name) for name, share in shares.items() for tp in share.partitions}
     owned = {(tp, name) for name, member in members.items() for tp in member.owned}
     moved = {tp for tp, _ in given - owned} & {tp for tp, _ in owned - given}
     if moved:
         names = ", ".join(map(str, sorted(moved)))
         raise errors.IllegalStateError(
-            f"the assignor {protocol} is cooperative, and assigns {names} to one member before another one "
-            "has given it up"
+            f"the assignor {protocol} is cooperative and assigns {names} to one member before another one "
+            "has revoked it"
         )

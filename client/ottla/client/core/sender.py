@@ -1,13 +1,13 @@
-"""Which Produce requests go to which broker now, and what becomes of their batches.
+"""The sender: decides which Produce requests go to which broker, and handles their responses.
 
-A core of the network loop (`poll`, `answered`, `next_time`), over the accumulator and the producer's state.
-One batch of each partition a request, max.in.flight.requests.per.connection requests to each broker.
+A request manager of the network loop, over the accumulator and the transaction state. A request has at most
+one batch of each partition; each broker has at most max.in.flight.requests.per.connection requests.
 Invariants:
 
-* with idempotence, and with one request in flight, records of a partition are written in the order in which
-  they were sent, whatever fails and is sent again;
-* a batch is retried until it is acknowledged, refused for good, or delivery.timeout.ms is over;
-* a broker that is not connected gets nothing: its batches go on growing meanwhile.
+* with idempotence, or with one request in flight, records of a partition are written in the order in which
+  they were sent, also after retries;
+* a batch is retried until it is acknowledged, a fatal error occurs, or delivery.timeout.ms has passed;
+* batches are not drained for a broker that is not connected, so that they continue to grow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
+from ottla.client.core.accumulator import Accumulator, BatchResult, PartitionQueue
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
@@ -45,18 +45,18 @@ _MOVED: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""After these, somebody else may lead."""
+"""Errors after which the leader may have changed."""
 
 
 class _Sent(NamedTuple):
-    """A Produce request on the wire."""
+    """A Produce request in flight."""
 
     node_id: int
     batches: dict[tuple[str, int], Batch]
 
 
 class Sender:
-    """Times are seconds."""
+    """Kafka's Sender. Times are seconds."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Sender:
         ready: Callable[[int], bool],
         ready_at: Callable[[int, float], float],
     ) -> None:
-        """`transactions`: the producer's id and state; None without idempotence. `ready` and `ready_at` are
+        """`transactions`: the producer id and its state; None without idempotence. `ready` and `ready_at` are
         those of the network."""
         self._cluster = cluster
         self._accumulator = accumulator
@@ -92,10 +92,10 @@ class Sender:
         self._unresolved: set[Sequence] = set()
         self._now = 0.0
         self._next = math.inf
-        accumulator.available = self._available
+        accumulator.is_available = self._available
 
     def _available(self, node_id: int) -> bool:
-        """KIP-794: whether a broker took what there was for it, until not long ago."""
+        """KIP-794: whether a broker has accepted requests within partitioner.availability.timeout.ms."""
         since = self._unready_since.get(node_id)
         return not self._availability_s or since is None or self._now - since < self._availability_s
 
@@ -103,22 +103,22 @@ class Sender:
     def requests_in_flight(self) -> int:
         return sum(self._in_flight.values())
 
-    # --- what goes out ---
+    # --- requests ---
 
     def poll(self, now: float) -> list[UnsentRequest]:
         self._now = now
         self._accumulator.refresh(now)
-        self._expire(now)
+        self._expire_batches(now)
         out: list[UnsentRequest] = []
         transactions = self._transactions
         if transactions is not None:
-            self._resolve(transactions)
-            verdict = transactions.verdict
-            if verdict is not None:
-                self.give_up_all(verdict)
+            self._resolve_sequences(transactions)
+            batch_error = transactions.batch_error
+            if batch_error is not None:
+                self.fail_all(batch_error)
             out += transactions.poll(now)
         self._next = self._accumulator.next_expiry()
-        for node_id, queues in self._ready_queues(now).items():
+        for node_id, queues in self._sendable_queues(now).items():
             self._send_to(node_id, queues, now, out)
         return out
 
@@ -127,8 +127,8 @@ class Sender:
             return min(self._next, self._transactions.next_time(now))
         return self._next
 
-    def _ready_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
-        """The queues whose first batch may go now, by who leads the partition."""
+    def _sendable_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
+        """The queues whose first batch may be sent now, by leader."""
         found: dict[int, list[PartitionQueue]] = {}
         ready_at, leader_of = self._accumulator.ready_at, self._cluster.leader
         ending = self._transactions is not None and self._transactions.ending
@@ -141,11 +141,11 @@ class Sender:
             if leader is None:
                 self._cluster.invalidate(queue.tp)
                 continue
-            if self._admits(queue):
+            if self._may_send(queue):
                 found.setdefault(leader.node_id, []).append(queue)
         return found
 
-    def _admits(self, queue: PartitionQueue) -> bool:
+    def _may_send(self, queue: PartitionQueue) -> bool:
         if self._in_flight_max == 1 and queue.in_flight:
             return False
         transactions, sequence = self._transactions, queue.sequence
@@ -160,10 +160,10 @@ class Sender:
             sequence.begin(transactions.producer_id, transactions.epoch)
         elif not sequence.is_of(transactions.producer_id, transactions.epoch):
             if sequence.in_flight:
-                # What has numbers already is sent with those, and everything else after that.
-                return first.stamped and sequence.admits(first)
+                # Batches with sequence numbers keep them and are sent first.
+                return first.stamped and sequence.may_send(first)
             sequence.begin(transactions.producer_id, transactions.epoch)
-        return sequence.admits(first)
+        return sequence.may_send(first)
 
     def _send_to(
         self, node_id: int, queues: list[PartitionQueue], now: float, out: list[UnsentRequest]
@@ -176,31 +176,31 @@ class Sender:
             return
         self._unready_since.pop(node_id, None)
         while queues and self._in_flight[node_id] < self._in_flight_max:
-            batches = self._drain(queues, now)
+            batches = self._drain_queues(queues, now)
             out.append(self._request(node_id, batches, now))
-            # Those that have more: the next request takes from them again.
+            # Queues with further batches: the next request takes from them again.
             queues = [
-                q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._admits(q)
+                q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._may_send(q)
             ]
 
-    def _drain(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
-        """A batch of each queue, as many as fit into a request; one at least."""
+    def _drain_queues(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
+        """Take one batch of each queue, as many as fit into a request, at least one."""
         batches: list[Batch] = []
         size = 0
         for queue in queues:
             first = queue.batches[0]
-            # Compressed, it may be much smaller; what is larger than a request allows goes alone.
+            # It may be smaller after compression; a batch above max.request.size is sent alone.
             if batches and size + (len(first.data) if first.data else first.size) > self._request_max:
                 continue
             batch = self._accumulator.take(queue)
             if self._transactions is not None and not batch.stamped:
-                queue.sequence.take(batch)
+                queue.sequence.assign(batch)
             data = batch.encode(*self._compression, transactional=self._transactional_id is not None)
             size += len(data)
             batch.attempts += 1
             batch.in_flight = True
             leader = self._cluster.leader(batch.tp)
-            assert leader is not None, f"{batch.tp} had a leader a moment ago"
+            assert leader is not None, f"{batch.tp} has a leader"
             batch.leader_epoch = leader.epoch
             queue.in_flight += 1
             batches.append(batch)
@@ -236,7 +236,7 @@ class Sender:
             expects_response=self._acks != 0,
         )
 
-    # --- what came of it ---
+    # --- responses ---
 
     def on_response(self, tag: Any, response: Any, now: float) -> None:
         if not isinstance(tag, _Sent):
@@ -252,85 +252,87 @@ class Sender:
             for batch in tag.batches.values():
                 self._complete(batch, -1, -1)
         elif isinstance(response, BaseException):
-            self._not_answered(tag, response, now)
+            self._on_request_failed(tag, response, now)
         else:
-            self._take(tag, response, now)
+            self._on_produce_response(tag, response, now)
 
-    def _not_answered(self, sent: _Sent, problem: BaseException, now: float) -> None:
-        """The connection was lost, or the broker did not answer in time; or it was never to be sent."""
+    def _on_request_failed(self, sent: _Sent, problem: BaseException, now: float) -> None:
+        """The connection was lost, the request timed out, or it could not be sent."""
         if isinstance(problem, KafkaError):
             code = problem.code
         elif isinstance(problem, OSError | TimeoutError):
             code = ErrorCode.NETWORK_EXCEPTION
         else:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR  # a request that cannot be made
+            code = ErrorCode.UNKNOWN_SERVER_ERROR  # the request could not be encoded
         self._cluster.invalidate()
         for batch in sent.batches.values():
-            self._refused(batch, code, str(problem), now)
+            self._retry_or_fail(batch, code, str(problem), now)
 
-    def _take(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
+    def _on_produce_response(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         left = dict(sent.batches)
         for topic in response.responses:
-            for answer in topic.partition_responses:
-                batch = left.pop((topic.name, answer.index), None)
+            for row in topic.partition_responses:
+                batch = left.pop((topic.name, row.index), None)
                 if batch is None:
                     continue
-                if answer.error_code == _NONE:
-                    self._complete(batch, answer.base_offset, answer.log_append_time_ms)
+                if row.error_code == _NONE:
+                    self._complete(batch, row.base_offset, row.log_append_time_ms)
                     continue
-                leader = answer.current_leader
+                leader = row.current_leader
                 if leader.leader_id >= 0:
-                    news = Leader(leader.leader_id, leader.leader_epoch)
-                    self._cluster.take_leader(batch.tp, news, nodes)
-                code = ErrorCode.of(answer.error_code)
-                self._refused(batch, code, answer.error_message, now, answer)
+                    new_leader = Leader(leader.leader_id, leader.leader_epoch)
+                    self._cluster.take_leader(batch.tp, new_leader, nodes)
+                code = ErrorCode.of(row.error_code)
+                self._retry_or_fail(batch, code, row.error_message, now, row)
         for batch in left.values():
-            self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention it", now)
+            self._retry_or_fail(
+                batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the response lacks the partition", now
+            )
 
     def _complete(self, batch: Batch, offset: int, log_append_time_ms: int) -> None:
         if self._transactions is not None:
             self._accumulator.queue_of(batch.tp).sequence.acked(batch)
         if not batch.done:
-            self._accumulator.finish(Outcome(batch, offset, log_append_time_ms, None))
+            self._accumulator.complete(BatchResult(batch, offset, log_append_time_ms, None))
 
-    def _refused(
+    def _retry_or_fail(
         self,
         batch: Batch,
         code: ErrorCode,
         message: str | None,
         now: float,
-        answer: ProduceResponse.PartitionProduceResponse | None = None,
+        row: ProduceResponse.PartitionProduceResponse | None = None,
     ) -> None:
         queue = self._accumulator.queue_of(batch.tp)
         if code in _MOVED:
             self._cluster.invalidate(batch.tp)
-        if batch.done:  # it has expired meanwhile
+        if batch.done:  # it has expired in the meantime
             queue.sequence.drop(batch)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
-            log.info("%r is too large for the broker: it is split", batch)
+            log.info("%r is too large for the broker: splitting it", batch)
             self.stats.was_split(now)
-            self._accumulator.divide(queue, batch)
+            self._accumulator.split_and_reenqueue(queue, batch)
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._complete(batch, -1, -1)
-        elif self._retries_after(queue, batch, code, answer):
-            log.info("%r: %s; it is sent again", batch, code.name)
+        elif self._can_retry(queue, batch, code, row):
+            log.info("%r: %s; retrying", batch, code.name)
             leader = self._cluster.leader(batch.tp)
             if leader is not None and leader.epoch > batch.leader_epoch >= 0:
-                batch.backoff_until = now  # there is somebody new to ask (KIP-951)
+                batch.backoff_until = now  # the leader has changed: retry at once (KIP-951)
             else:
                 batch.backoff_until = now + self._pause_s(batch.attempts - 1, self._uniform)
             self.stats.retried(batch, now)
-            self._accumulator.put_back(queue, batch)
+            self._accumulator.reenqueue(queue, batch)
         else:
-            self._fail(queue, batch, self._error(batch, code, message), answer)
+            self._fail_refused(queue, batch, self._error(batch, code, message), row)
 
-    def _retries_after(
+    def _can_retry(
         self,
         queue: PartitionQueue,
         batch: Batch,
         code: ErrorCode,
-        answer: ProduceResponse.PartitionProduceResponse | None,
+        row: ProduceResponse.PartitionProduceResponse | None,
     ) -> bool:
         transactions, sequence = self._transactions, queue.sequence
         if batch.attempts > self._retries:
@@ -339,7 +341,7 @@ class Sender:
             return code.retriable
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if not sequence.follows(batch) and not sequence.unresolved:
-                return True  # one before it was not written, and goes first
+                return True  # an earlier batch was not written and is retried first
             if transactions.transactional:
                 return False
             if sequence.in_flight and sequence.in_flight[0] is batch:
@@ -353,54 +355,54 @@ class Sender:
     def _error(self, batch: Batch, code: ErrorCode, message: str | None) -> ClientError:
         return for_code(code, f"{batch.tp}: {message or code.message}")
 
-    def _fail(
+    def _fail_refused(
         self,
         queue: PartitionQueue,
         batch: Batch,
         error: BaseException,
-        answer: ProduceResponse.PartitionProduceResponse | None,
+        row: ProduceResponse.PartitionProduceResponse | None,
     ) -> None:
-        """Refused for good: numbers that come after it have a gap before them."""
+        """Fail a batch after a fatal error; the sequence numbers of later batches have a gap before them."""
         if self._transactions is not None:
             queue.sequence.drop(batch)
             self._transactions.batch_failed(queue.sequence, error)
-        faults: dict[int, BaseException] | None = None
-        if answer is not None and answer.record_errors:
-            code = ErrorCode.of(answer.error_code)
-            faults = {
+        record_errors: dict[int, BaseException] | None = None
+        if row is not None and row.record_errors:
+            code = ErrorCode.of(row.error_code)
+            record_errors = {
                 entry.batch_index: self._error(batch, code, entry.batch_index_error_message)
-                for entry in answer.record_errors
+                for entry in row.record_errors
             }
-        self._end(batch, error, faults)
+        self._complete_with_error(batch, error, record_errors)
 
-    def _end(
-        self, batch: Batch, error: BaseException, faults: dict[int, BaseException] | None = None
+    def _complete_with_error(
+        self, batch: Batch, error: BaseException, record_errors: dict[int, BaseException] | None = None
     ) -> None:
         self.stats.failed(batch, self._now)
-        self._accumulator.finish(Outcome(batch, -1, -1, error, faults))
+        self._accumulator.complete(BatchResult(batch, -1, -1, error, record_errors))
 
-    # --- what took too long ---
+    # --- expiry ---
 
-    def _expire(self, now: float) -> None:
+    def _expire_batches(self, now: float) -> None:
         for batch in self._accumulator.expired(now):
             queue = self._accumulator.queue_of(batch.tp)
             error = self._accumulator.expiry_error(batch)
-            self.give_up(queue, batch, error)
+            self.fail_batch(queue, batch, error)
 
-    def give_up(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
-        """End a batch from this side, whatever the broker made of it."""
+    def fail_batch(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
+        """Fail a batch, whether or not the broker has written it."""
         if not batch.in_flight:
-            self._accumulator.withdraw(queue, batch)
+            self._accumulator.remove(queue, batch)
         if self._transactions is not None and batch.stamped:
             queue.sequence.unresolved = True
             self._unresolved.add(queue.sequence)
             if not batch.in_flight:
                 queue.sequence.drop(batch)
             self._transactions.batch_expired(queue.sequence, error)
-        self._end(batch, error)
+        self._complete_with_error(batch, error)
 
-    def _resolve(self, transactions: Transactions) -> None:
-        """Where batches have expired: once all others are back, find out whether there is a gap."""
+    def _resolve_sequences(self, transactions: Transactions) -> None:
+        """Where batches have expired: when no other batch is in flight, check whether there is a gap."""
         for sequence in [s for s in self._unresolved if not s.in_flight]:
             self._unresolved.remove(sequence)
             if sequence.resolved():
@@ -408,10 +410,10 @@ class Sender:
             else:
                 transactions.restart(sequence)
 
-    def give_up_all(self, error: BaseException, *, also_on_wire: bool = False) -> None:
-        """End every batch: the producer is closed, or its transaction is aborted."""
-        self._accumulator.refuse_waiting(error)
+    def fail_all(self, error: BaseException, *, also_in_flight: bool = False) -> None:
+        """Fail all batches: the producer is closed, or its transaction is aborted."""
+        self._accumulator.fail_unassigned(error)
         for batch in list(self._accumulator.incomplete):
-            if batch.in_flight and not also_on_wire:
+            if batch.in_flight and not also_in_flight:
                 continue
-            self.give_up(self._accumulator.queue_of(batch.tp), batch, error)
+            self.fail_batch(self._accumulator.queue_of(batch.tp), batch, error)

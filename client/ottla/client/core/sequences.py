@@ -1,7 +1,7 @@
-"""One partition's place in the sequence of an idempotent producer (KIP-98, KIP-360).
+"""The sequence numbers of one partition of an idempotent producer (KIP-98, KIP-360).
 
-Called by the sender. Invariants: `in_flight` are the batches that have numbers and no outcome, in the order
-of their numbers, which are without gaps; numbers are given anew only when none of them is on the wire.
+Called by the sender. Invariants: `in_flight` has the incomplete batches with sequence numbers, in their order
+and without gaps; sequence numbers change only when none of these batches is in flight.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Final
 from ottla.client.core.batches import Batch
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
-REMEMBERED_BY_BROKERS: Final = 5
-"""How many batches of a producer a broker can tell from new ones, for each partition."""
+IN_FLIGHT_MAX: Final = 5
+"""Batches of a producer that a broker remembers for each partition, to detect duplicates."""
 
 
 class Sequence:
+    """The sequence state of a partition; Kafka's TxnPartitionEntry."""
+
     __slots__ = ("epoch", "in_flight", "last_acked", "next", "producer_id", "restarts", "unresolved")
 
     def __init__(self) -> None:
@@ -25,36 +27,36 @@ class Sequence:
         self.last_acked = NO_SEQUENCE
         self.in_flight: list[Batch] = []
         self.unresolved = False
-        """A batch that was sent has expired: whether it was written is not known."""
+        """A batch that was sent has expired: it is unknown whether it was written."""
         self.restarts = False
-        """The numbers have to begin anew under a new epoch."""
+        """Sequence numbers have to restart at 0 under a new epoch."""
 
     @property
     def on_wire(self) -> bool:
         return any(batch.in_flight for batch in self.in_flight)
 
-    def admits(self, batch: Batch) -> bool:
-        """Whether this batch may be sent now; of those that are sent again, the first only."""
+    def may_send(self, batch: Batch) -> bool:
+        """Whether this batch may be sent now; of the batches to retry, only the first."""
         if self.restarts:
             return False
         if batch.stamped:
             return self.in_flight[0] is batch
-        return not self.unresolved and len(self.in_flight) < REMEMBERED_BY_BROKERS
+        return not self.unresolved and len(self.in_flight) < IN_FLIGHT_MAX
 
     def is_of(self, producer_id: int, epoch: int) -> bool:
         return self.producer_id == producer_id and self.epoch == epoch
 
     def begin(self, producer_id: int, epoch: int) -> None:
-        """Begin at 0 under a new id or epoch; batches that have numbers get new ones."""
-        assert not self.on_wire, "numbers must not change under way"
+        """Start at 0 under a new producer id or epoch; batches with sequence numbers get new ones."""
+        assert not self.on_wire, "sequence numbers must not change while batches are in flight"
         self.producer_id, self.epoch = producer_id, epoch
         self.next, self.last_acked = 0, NO_SEQUENCE
         self.restarts = self.unresolved = False
         for batch in self.in_flight:
             self._stamp(batch)
 
-    def take(self, batch: Batch) -> None:
-        """Give a new batch its numbers."""
+    def assign(self, batch: Batch) -> None:
+        """Assign sequence numbers to a new batch."""
         self._stamp(batch)
         self.in_flight.append(batch)
 
@@ -63,7 +65,7 @@ class Sequence:
         self.next = batch.next_sequence
 
     def follows(self, batch: Batch) -> bool:
-        """Whether the batch comes right after what was last acknowledged."""
+        """Whether the batch follows the last acknowledged one."""
         expected = 0 if self.last_acked == NO_SEQUENCE else (self.last_acked + 1) & 0x7FFFFFFF
         return batch.base_sequence == expected
 
@@ -77,11 +79,11 @@ class Sequence:
             self.in_flight.remove(batch)
 
     def replace(self, batch: Batch, parts: list[Batch]) -> None:
-        """A batch was split."""
+        """Replace a batch by the parts it was split into."""
         at = self.in_flight.index(batch)
         self.in_flight[at : at + 1] = parts
 
     def resolved(self) -> bool:
-        """Once all came back: whether the numbers go on without a gap."""
+        """Whether the sequence has no gap; called when no batch is in flight."""
         expected = 0 if self.last_acked == NO_SEQUENCE else (self.last_acked + 1) & 0x7FFFFFFF
         return self.next == expected

@@ -1,8 +1,9 @@
-"""What the configurations of the clients have in common: one setting a field, read from what users write.
+"""The base of the configurations: one field for each setting, parsers of values, and plugins of users.
 
-Used by `config` and `consumer_config`. A field is declared with `setting(default, parse)`; its name with
-dots for underscores is Kafka's key. Values come as Python's own from keywords, and as text from a mapping of
-dotted keys such as a properties file gives. A mistake is a ConfigError: key, value, and what is allowed.
+Used by `config` and `consumer_config`. A field is declared with `setting(default, parse)`; its name with dots
+instead of underscores is Kafka's key. Values come as Python objects from keywords, and as text from a mapping
+of dotted keys, for example of a properties file. Errors are ConfigErrors with the key, the value, and what is
+allowed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ WITHOUT_EFFECT: Final = frozenset(
         "security.providers",
     }
 )
-"""Keys of Kafka's clients that mean nothing here: taken, so that a Java client's file works as it is."""
+"""Keys of Kafka's clients that are accepted without effect, so that the file of a Java client can be used
+unchanged."""
 
 
 class ConfigError(errors.ConfigError):
-    """A setting that is not known, not well formed, or that contradicts another one."""
+    """A setting that is unknown, invalid, or in conflict with another one."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(f"{key}={value!r}: {allowed}")
@@ -58,7 +60,8 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Mapping[str, object] | None = None, /, **keywords: object) -> Self:
-        """From Kafka's dotted keys, from keywords, or both, of which keywords win. Raises ConfigError."""
+        """From Kafka's dotted keys, from keywords, or from both; keywords take precedence. Raises
+        ConfigError."""
         written = {**(settings or {}), **{name.replace("_", "."): v for name, v in keywords.items()}}
         known = {f.name.replace("_", "."): f for f in fields(cls) if "parse" in f.metadata}
         values: dict[str, Any] = {}
@@ -80,7 +83,7 @@ class Settings:
         return cls(**values, security_settings=security, given=frozenset(written))
 
     def given_values(self) -> dict[str, Any]:
-        """What the user set, as it was read, by dotted keys; without what is secret."""
+        """The parsed values that the user set, by dotted keys, without secrets."""
         named = {f.name.replace("_", "."): f.name for f in fields(self)}
         return {key: getattr(self, name) for key, name in named.items() if key in self.given}
 
@@ -190,7 +193,7 @@ def addresses(value: object) -> tuple[tuple[str, int], ...]:
             raise ValueError(f"{item!r} is not host:port")
         found.append((str(host), number))
     if not found:
-        raise ValueError("must name one broker at least, as host:port")
+        raise ValueError("must have at least one broker, as host:port")
     return tuple(found)
 
 
@@ -201,8 +204,8 @@ _ALLOWED: Final = "must be an object with {}, its class, or the class's dotted n
 
 
 def plugin(*methods: str, known: Mapping[str, Any] | None = None, functions: bool = False) -> Parse:
-    """Of one of them, with these methods; None for none. `known`: what stands for names that are not
-    Python's. `functions`: one will do, too."""
+    """A parser of a plugin with these methods, or None. `known`: plugins for names that are not Python's.
+    `functions`: a function is accepted, too."""
     calls = " and ".join(f"{method}()" for method in methods)
 
     def parse(value: object) -> Any:
@@ -220,7 +223,7 @@ def plugin(*methods: str, known: Mapping[str, Any] | None = None, functions: boo
 
 
 def plugins(*methods: str, known: Mapping[str, Any] | None = None) -> Parse:
-    """Of a list of them, or of one."""
+    """A parser of a list of plugins, or of a single one."""
     parse = plugin(*methods, known=known)
 
     def parse_all(value: object) -> tuple[Any, ...]:
@@ -238,8 +241,8 @@ def _imported(name: str, allowed: str) -> Any:
 
 
 def made(key: str, given: Any, settings: Settings) -> Any:
-    """The object itself: a class is called without arguments, and its `configure`, if it has one, is given
-    what the user has set, by dotted keys. Raises ConfigError."""
+    """The plugin object: a class is instantiated without arguments, and its `configure`, if it has one, is
+    called with the values that the user set, by dotted keys. Raises ConfigError."""
     if not isinstance(given, type):
         return given
     try:

@@ -1,9 +1,9 @@
-"""Figures over time: totals, and rates, averages and maxima of the last while, as Kafka's clients keep them.
+"""Sensors of metrics: totals, and rates, averages and maxima over time windows, as in Kafka's clients.
 
-Recorded in by the cores and the network, once a batch or a request and never once a record; read when
-somebody asks. As in Kafka, `samples` windows of `window_s` are kept (metrics.num.samples,
-metrics.sample.window.ms): a rate is over what lies in them, and over all of them but one at least, so that it
-does not start high. Nothing here reads a clock. Another thread may read: lists are replaced, never changed.
+Recorded by the request managers and the network, once for a batch or a request and never for a record; read
+on demand. As in Kafka, `samples` windows of `window_s` are kept (metrics.num.samples,
+metrics.sample.window.ms). A rate is taken over the elapsed time, at least over all windows but one, so that
+it does not start too high. No clock is read here. Other threads may read: lists are replaced, never changed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
+    """The length and the number of sample windows."""
+
     window_s: float = 30.0
     samples: int = 2
 
@@ -29,7 +31,7 @@ class _Sample:
 
 
 class Stat:
-    """One figure. What was never recorded is not a number, but for totals and rates."""
+    """A sensor. Averages and maxima are NaN if nothing was recorded."""
 
     __slots__ = ("_ends", "_samples", "_window", "count", "last", "total")
 
@@ -37,16 +39,16 @@ class Stat:
         self._window = window
         self._samples: list[_Sample] = []
         self._ends = -math.inf
-        """When the current window is over."""
+        """When the current window ends."""
         self.count = 0
-        """Of what happened so far."""
+        """The number of recorded events."""
         self.total = 0.0
-        """The sum of the values so far."""
+        """The sum of the recorded values."""
         self.last = -math.inf
-        """When something was recorded last."""
+        """The time of the last record."""
 
     def record(self, value: float, now: float, count: int = 1) -> None:
-        """`count`: how many things the value is the sum of."""
+        """`count`: the number of events of which `value` is the sum."""
         if now >= self._ends:
             self._samples = [*self._samples[-self._window.samples :], _Sample(now)]
             self._ends = now + self._window.window_s
@@ -70,12 +72,12 @@ class Stat:
         return maximum((self,), now)
 
     def rate(self, now: float) -> float:
-        """The values' sum a second."""
+        """The sum of values per second."""
         recent = self._recent(now)
         return sum(sample.total for sample in recent) / self._elapsed_s(recent, now)
 
     def frequency(self, now: float) -> float:
-        """How many a second."""
+        """The number of events per second."""
         recent = self._recent(now)
         return sum(sample.count for sample in recent) / self._elapsed_s(recent, now)
 
@@ -87,7 +89,7 @@ class Stat:
 
 
 def average(stats: Iterable[Stat], now: float) -> float:
-    """Of all that was recorded in any of them."""
+    """The average over several sensors."""
     recent = [sample for stat in stats for sample in stat._recent(now)]
     count = sum(sample.count for sample in recent)
     return sum(sample.total for sample in recent) / count if count else math.nan
@@ -97,23 +99,23 @@ def maximum(stats: Iterable[Stat], now: float) -> float:
     return max((sample.most for stat in stats for sample in stat._recent(now)), default=math.nan)
 
 
-Figures = dict[str, float]
+MetricValues = dict[str, float]
 
 
-def timed(name: str, stat: Stat, now: float) -> Figures:
+def timed(name: str, stat: Stat, now: float) -> MetricValues:
     """`name`-avg and -max."""
     return {f"{name}-avg": stat.average(now), f"{name}-max": stat.maximum(now)}
 
 
-def happened(name: str, *stats: Stat, now: float) -> Figures:
-    """`name`-rate and -total, of how often."""
+def happened(name: str, *stats: Stat, now: float) -> MetricValues:
+    """`name`-rate and -total, of the number of events."""
     return {
         f"{name}-rate": sum(stat.frequency(now) for stat in stats),
         f"{name}-total": sum(stat.count for stat in stats),
     }
 
 
-def summed(name: str, *stats: Stat, now: float) -> Figures:
+def summed(name: str, *stats: Stat, now: float) -> MetricValues:
     """`name`-rate and -total, of the values."""
     return {
         f"{name}-rate": sum(stat.rate(now) for stat in stats),
@@ -122,7 +124,8 @@ def summed(name: str, *stats: Stat, now: float) -> Figures:
 
 
 class RequestStats:
-    """Times in seconds come in; as in Kafka, figures of time are milliseconds."""
+    """Metrics of a network client: requests and latencies by API and by broker; connections. Times are
+    recorded in seconds and reported in milliseconds, as in Kafka."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -150,21 +153,21 @@ class RequestStats:
         return stats
 
     def of(self, api_key: int) -> Stat:
-        """How long answers of an API took, in milliseconds."""
+        """The latencies of an API in milliseconds."""
         stat = self._apis.get(api_key)
         if stat is None:
             stat = self._apis[api_key] = Stat(self._window)
         return stat
 
     def throttled(self, api_key: int) -> Stat:
-        """For how many milliseconds brokers held this client back after an answer, mostly 0."""
+        """The throttle times of an API in milliseconds."""
         stat = self._throttled.get(api_key)
         if stat is None:
             stat = self._throttled[api_key] = Stat(self._window)
         return stat
 
-    def figures(self, now: float) -> Figures:
-        """Those of the whole client."""
+    def figures(self, now: float) -> MetricValues:
+        """Metrics of the whole client."""
         nodes = list(self._nodes.values())
         return {
             **happened("connection-creation", self.opened, now=now),
@@ -173,7 +176,7 @@ class RequestStats:
             **happened("response", *(answered for _, answered in nodes), now=now),
         }
 
-    def by_node(self, now: float) -> dict[str, Figures]:
+    def by_node(self, now: float) -> dict[str, MetricValues]:
         return {
             f"node-{node_id}": {
                 **happened("request", sent, now=now),

@@ -1,9 +1,10 @@
-"""The sticky assignors: balanced, and each partition stays where it was as far as that allows (KIP-54, 429).
+"""The sticky assignors: balanced assignments that keep as many partitions as possible where they were
+(KIP-54, 429).
 
-Called by `membership` through `assignors.BY_NAME`. The same results as those of Kafka 3.9's Java client:
-groups whose members all subscribe to the same topics go through `sticky_constrained`, all others through
-`sticky_general`. Who owned what comes from the members themselves; of two that claim a partition, the one of
-the later generation is believed, and of the same generation neither.
+Called by `membership` through `assignors.BY_NAME`. Results equal those of Kafka 3.9's Java client: groups
+whose members all subscribe to the same topics use `sticky_constrained`, others `sticky_general`. The previous
+assignment comes from the members. If two members claim a partition, the one with the later generation keeps
+it; with the same generation, neither does.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 
 
-class Previously(NamedTuple):
-    """What a member says it owned."""
+class PreviousAssignment(NamedTuple):
+    """The partitions that a member claims to have owned."""
 
     owned: tuple[TopicPartition, ...]
     generation: int | None
-    """None where it did not say."""
+    """None if the member did not send it."""
 
 
 class _Claims(NamedTuple):
     owned: dict[str, list[TopicPartition]]
-    """By members, in the order in which they are considered."""
+    """By member, in the order in which they are processed."""
     disputed: frozenset[TopicPartition]
-    """Claimed by several members of one generation."""
+    """Claimed by several members of the same generation."""
     latest_generation: int
 
 
 class _StickyAssignor:
     name: ClassVar[str]
 
-    def previously(self, member: Subscription) -> Previously:
+    def previously(self, member: Subscription) -> PreviousAssignment:
         raise NotImplementedError
 
     def assign(
@@ -63,7 +64,7 @@ class _StickyAssignor:
     def _assign(
         self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
     ) -> tuple[Assignments, dict[TopicPartition, str] | None]:
-        """The assignment, and the partitions that go from one member to another, if that is known."""
+        """The assignment, and the partitions that move between members, if known."""
         members = {name: members[name] for name in in_java_order(members)}
         before = {name: self.previously(member) for name, member in members.items()}
         claims = _claims(topics, members, before)
@@ -76,7 +77,7 @@ class _StickyAssignor:
 
 
 class StickyAssignor(_StickyAssignor):
-    """Everybody gives up everything, and gets most of it back."""
+    """The eager one: all members revoke all partitions and get most of them back."""
 
     name: ClassVar[str] = "sticky"
     cooperative: ClassVar[bool] = False
@@ -90,18 +91,18 @@ class StickyAssignor(_StickyAssignor):
     def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
         self._share = encode_share(assignment.partitions, metadata.generation_id)
 
-    def previously(self, member: Subscription) -> Previously:
-        # Not what the subscription says is owned: an eager member owns nothing any more when it joins.
+    def previously(self, member: Subscription) -> PreviousAssignment:
+        # Not the owned partitions of the subscription: an eager member owns none when it joins.
         if not member.user_data:
-            return Previously((), None)
+            return PreviousAssignment((), None)
         try:
             return decode_share(member.user_data)
         except (ValueError, struct.error):
-            return Previously((), NO_GENERATION)
+            return PreviousAssignment((), NO_GENERATION)
 
 
 class CooperativeStickyAssignor(_StickyAssignor):
-    """What goes to another member is first given up by its owner, and assigned in the next rebalance."""
+    """The cooperative one: a partition that moves is revoked first, and assigned in the next rebalance."""
 
     name: ClassVar[str] = "cooperative-sticky"
     cooperative: ClassVar[bool] = True
@@ -115,15 +116,15 @@ class CooperativeStickyAssignor(_StickyAssignor):
     def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
         self._generation = metadata.generation_id
 
-    def previously(self, member: Subscription) -> Previously:
+    def previously(self, member: Subscription) -> PreviousAssignment:
         if member.generation != NO_GENERATION:
-            return Previously(member.owned, member.generation)
+            return PreviousAssignment(member.owned, member.generation)
         if member.user_data is None:
-            return Previously(member.owned, None)
+            return PreviousAssignment(member.owned, None)
         try:
-            return Previously(member.owned, _INT32.unpack_from(member.user_data)[0])
+            return PreviousAssignment(member.owned, _INT32.unpack_from(member.user_data)[0])
         except struct.error:
-            return Previously(member.owned, NO_GENERATION)
+            return PreviousAssignment(member.owned, NO_GENERATION)
 
     def assign(
         self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
@@ -139,14 +140,14 @@ class CooperativeStickyAssignor(_StickyAssignor):
 def _claims(
     topics: Mapping[str, PartitionRacks],
     members: Mapping[str, Subscription],
-    before: Mapping[str, Previously],
+    before: Mapping[str, PreviousAssignment],
 ) -> _Claims:
     owned: dict[str, list[TopicPartition]] = {name: [] for name in members}
     owners: dict[TopicPartition, str] = {}
     disputed: set[TopicPartition] = set()
     latest = NO_GENERATION
-    for name, (places, said_generation) in before.items():
-        generation = NO_GENERATION if said_generation is None else said_generation
+    for name, (places, claimed_generation) in before.items():
+        generation = NO_GENERATION if claimed_generation is None else claimed_generation
         latest = max(latest, generation)
         for place in places:
             if place.topic not in topics or place.partition >= len(topics[place.topic]):
@@ -173,11 +174,11 @@ def _claims(
     return _Claims(owned, frozenset(disputed), latest)
 
 
-def _earlier_owners(before: Mapping[str, Previously], latest: int) -> dict[TopicPartition, str]:
-    """Who owned partitions in generations before the latest; of several the last one."""
+def _earlier_owners(before: Mapping[str, PreviousAssignment], latest: int) -> dict[TopicPartition, str]:
+    """The owners of partitions in generations before the latest; the last of several."""
     owners: dict[TopicPartition, tuple[int, str]] = {}
-    for name, (places, said_generation) in before.items():
-        generation = NO_GENERATION if said_generation is None else said_generation
+    for name, (places, claimed_generation) in before.items():
+        generation = NO_GENERATION if claimed_generation is None else claimed_generation
         if generation < latest:
             for place in places:
                 if place not in owners or generation > owners[place][0]:
@@ -186,7 +187,7 @@ def _earlier_owners(before: Mapping[str, Previously], latest: int) -> dict[Topic
 
 
 def _moved(shares: Assignments, members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
-    """Partitions that somebody gets which somebody else has still."""
+    """Partitions that are assigned to one member while another still owns them."""
     given_up = {
         place for name, member in members.items() for place in member.owned if place not in set(shares[name])
     }
@@ -198,11 +199,11 @@ def _moved(shares: Assignments, members: Mapping[str, Subscription]) -> dict[Top
     }
 
 
-# --- what a StickyAssignor lets the leader's know ----------------------------------------------------------
+# --- user data of the StickyAssignor -----------------------------------------------------------------------
 
 
 def encode_share(partitions: Sequence[TopicPartition], generation: int) -> bytes:
-    """Version 1 of its user data: topics with their partitions, and the generation."""
+    """Version 1 of the user data: topics with their partitions, and the generation."""
     topics = by_topic(partitions)
     parts = [_INT32.pack(len(topics))]
     for topic, numbers in topics.items():
@@ -212,8 +213,8 @@ def encode_share(partitions: Sequence[TopicPartition], generation: int) -> bytes
     return b"".join(parts)
 
 
-def decode_share(data: bytes) -> Previously:
-    """Also of version 0, which ends before the generation. Raises struct.error, ValueError."""
+def decode_share(data: bytes) -> PreviousAssignment:
+    """Decodes version 0, which has no generation, too. Raises struct.error, ValueError."""
     partitions = []
     (topics,) = _INT32.unpack_from(data)
     at = 4
@@ -227,4 +228,4 @@ def decode_share(data: bytes) -> Previously:
             partitions.append(TopicPartition(topic, _INT32.unpack_from(data, at)[0]))
             at += 4
     generation = _INT32.unpack_from(data, at)[0] if at < len(data) else None
-    return Previously(tuple(partitions), generation)
+    return PreviousAssignment(tuple(partitions), generation)

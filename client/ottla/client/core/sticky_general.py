@@ -1,8 +1,8 @@
 """The sticky assignment of a group whose members subscribe to different topics.
 
-Called by `sticky`. What is owned stays; what is not goes to whoever has least and may have it; then
-partitions move from those that have more to those that have less until nothing is gained by that. The result
-is kept only if it is better balanced than what was there before.
+Called by `sticky`. Owned partitions stay. Unassigned ones go to the subscribed member with the fewest
+partitions. Then partitions move from members with more to members with fewer until the balance does not
+improve. The result is used only if it is better balanced than the previous assignment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The requests of a producer's life: its id, its transactions (KIP-98, KIP-447). Called by `transactions`."""
+"""The requests of a transactional producer (KIP-98, KIP-447). Called by `transactions`."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartitio
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 
-FIND_ONE: Final = 3
-"""The last version of FindCoordinator that asks for one key."""
-ADD_OF_ONE: Final = 3
+FIND_COORDINATOR_VERSION_MAX: Final = 3
+"""The last version of FindCoordinator for a single key."""
+ADD_PARTITIONS_VERSION_MAX: Final = 3
 """The last version of AddPartitionsToTxn for clients; later ones are for brokers (KIP-890)."""
 
 
 class Identity(NamedTuple):
+    """A transactional id with its producer id and epoch."""
+
     transactional_id: str
     producer_id: int
     epoch: int
 
 
-def add_partitions(who: Identity, partitions: Iterable[TopicPartition]) -> m.AddPartitionsToTxnRequest:
+def add_partitions(producer: Identity, partitions: Iterable[TopicPartition]) -> m.AddPartitionsToTxnRequest:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
     added = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return m.AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=who.transactional_id,
-        v3_and_below_producer_id=who.producer_id,
-        v3_and_below_producer_epoch=who.epoch,
+        v3_and_below_transactional_id=producer.transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.epoch,
         v3_and_below_topics=[added(name=name, partitions=found) for name, found in topics.items()],
     )
 
 
-def add_offsets(who: Identity, group: GroupMetadata) -> m.AddOffsetsToTxnRequest:
+def add_offsets(producer: Identity, group: GroupMetadata) -> m.AddOffsetsToTxnRequest:
     return m.AddOffsetsToTxnRequest(
-        transactional_id=who.transactional_id,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
         group_id=group.group_id,
     )
 
 
 def commit_offsets(
-    who: Identity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetToCommit]
+    producer: Identity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetToCommit]
 ) -> m.TxnOffsetCommitRequest:
     part = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
     topics: dict[str, list[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
@@ -57,10 +59,10 @@ def commit_offsets(
         )
         topics.setdefault(tp.topic, []).append(entry)
     return m.TxnOffsetCommitRequest(
-        transactional_id=who.transactional_id,
+        transactional_id=producer.transactional_id,
         group_id=group.group_id,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
         generation_id=group.generation_id,
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
@@ -71,17 +73,17 @@ def commit_offsets(
     )
 
 
-def end(who: Identity, *, committed: bool) -> m.EndTxnRequest:
+def end(producer: Identity, *, committed: bool) -> m.EndTxnRequest:
     return m.EndTxnRequest(
-        transactional_id=who.transactional_id,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
         committed=committed,
     )
 
 
 def codes_of(request: Message, response: Any) -> list[int]:
-    """The error codes of an answer, one for each partition where there are such."""
+    """The error codes of a response, one for each partition if it has partitions."""
     if isinstance(request, m.AddPartitionsToTxnRequest):
         return [
             result.partition_error_code

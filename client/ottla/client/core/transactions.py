@@ -46,7 +46,7 @@ from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from ottla.protocol.types import Message
 
 Done = Callable[[BaseException | None], None]
-"""Called once with the error of a call, or None."""
+"""Called once with the error of an operation, or None."""
 
 _EPOCH_MAX: Final = 32767
 _FATAL_FOR_BATCHES: Final = frozenset(
@@ -60,6 +60,8 @@ _FATAL_FOR_BATCHES: Final = frozenset(
 
 
 class State(Enum):
+    """The states of the transaction manager."""
+
     UNINITIALIZED = "not initialized"
     INITIALIZING = "being initialized"
     READY = "ready"
@@ -71,7 +73,7 @@ class State(Enum):
 
 
 class PendingOffsets:
-    """Offsets of a group that the transaction will commit."""
+    """Offsets of a group to commit in the transaction."""
 
     __slots__ = ("added", "done", "group", "pending")
 
@@ -89,7 +91,7 @@ log = logging.getLogger(__name__)
 _CONCURRENT_PAUSE_S: Final = 0.02
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-_ID_LOST: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_UNKNOWN_ID: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 _ABORTABLE: Final = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -99,14 +101,14 @@ _ABORTABLE: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
-        *_ID_LOST,
+        *_UNKNOWN_ID,
     }
 )
 _GROUP_MISMATCH: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
 
 class Transactions:
-    """Times are seconds."""
+    """Kafka's TransactionManager. Times are seconds."""
 
     def __init__(
         self,
@@ -116,21 +118,21 @@ class Transactions:
         uniform: Uniform,
         incomplete: Callable[[], bool],
     ) -> None:
-        """`incomplete`: whether there are records without an outcome."""
+        """`incomplete`: whether there are incomplete records."""
         self.transactional = config.transactional_id is not None
         self.state = State.UNINITIALIZED
         self.error: BaseException | None = None
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self._done: Done | None = None
-        """Of initialize, commit or abort."""
-        self._new: set[TopicPartition] = set()
-        self._added: set[TopicPartition] = set()
+        """The callback of initialize, commit or abort."""
+        self._pending_partitions: set[TopicPartition] = set()
+        self._partitions: set[TopicPartition] = set()
         self._offsets: list[PendingOffsets] = []
-        self._bump = False
-        """The next step is a new epoch."""
-        self._doomed: BaseException | None = None
-        """Why an idempotent producer has got no id."""
+        self._epoch_bump_required = False
+        """The next InitProducerId has to bump the epoch."""
+        self._init_error: BaseException | None = None
+        """The error of InitProducerId of an idempotent producer without transactions."""
         self._config = config
         self._id = config.transactional_id or ""
         self._timeout_ms = config.transaction_timeout_ms
@@ -138,46 +140,46 @@ class Transactions:
         self._cluster = cluster
         self._uniform = uniform
         self._incomplete = incomplete
-        self._started = False
-        """The coordinator knows of the transaction."""
-        self._asked: Message | None = None
+        self._transaction_started = False
+        """The coordinator has started the transaction."""
+        self._in_flight_request: Message | None = None
         self._not_before = -math.inf
         self._attempts = 0
 
     # --- calls of the producer ---
 
     def initialize(self, done: Done) -> None:
-        self._must_be("initialize transactions", State.UNINITIALIZED)
+        self._check_state("initialize transactions", State.UNINITIALIZED)
         self.state = State.INITIALIZING
         self._done = done
 
     def begin(self) -> None:
-        self._must_be("begin a transaction", State.READY)
+        self._check_state("begin a transaction", State.READY)
         self.state = State.IN_TRANSACTION
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, done: Done
     ) -> None:
-        self._must_be("send offsets", State.IN_TRANSACTION)
+        self._check_state("send offsets", State.IN_TRANSACTION)
         if offsets:
             self._offsets.append(PendingOffsets(group, dict(offsets), done))
         else:
             done(None)
 
     def commit(self, done: Done) -> None:
-        """As `abort`, it may be called again when the caller did not want to wait for the first call."""
-        self._must_be("commit", State.IN_TRANSACTION, State.COMMITTING)
+        """Begin to commit. It may be called again if the caller did not wait for the first call."""
+        self._check_state("commit", State.IN_TRANSACTION, State.COMMITTING)
         self.state = State.COMMITTING
         self._done = done
 
     def abort(self, done: Done) -> None:
-        self._must_be("abort", State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+        self._check_state("abort", State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
         self.state = State.ABORTING
         self._done = done
-        self._new.clear()
+        self._pending_partitions.clear()
         self._end_offsets(IllegalStateError("the transaction is aborted"))
 
-    def _must_be(self, what: str, *states: State) -> None:
+    def _check_state(self, what: str, *states: State) -> None:
         if not self.transactional:
             raise IllegalStateError(f"cannot {what}: transactional.id is not set")
         if self.error is not None and self.state not in states:
@@ -186,7 +188,7 @@ class Transactions:
             raise IllegalStateError(f"cannot {what}: the producer is {self.state.value}")
 
     def check_sending(self) -> None:
-        """Raises IllegalStateError, or what went wrong, when no record may be sent now."""
+        """Raises IllegalStateError, or the error of the producer, if no record may be sent now."""
         if self.state is State.FATAL_ERROR or (self.transactional and self.error is not None):
             assert self.error is not None
             raise self.error
@@ -196,35 +198,38 @@ class Transactions:
     # --- calls of the sender ---
 
     @property
-    def verdict(self) -> BaseException | None:
-        """What batches that are not on the wire have to end with, if they have to."""
+    def batch_error(self) -> BaseException | None:
+        """The error for batches that are not in flight, if they have to fail."""
         if self.state is State.ABORTING:
             return TransactionAbortedError("the transaction was aborted before the record was sent")
         if self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             return self.error
-        doomed, self._doomed = self._doomed, None
-        return doomed
+        error, self._init_error = self._init_error, None
+        return error
 
     @property
     def ending(self) -> bool:
         return self.state in (State.COMMITTING, State.ABORTING)
 
     def add(self, tp: TopicPartition) -> None:
-        """A record goes to this partition."""
-        if self.transactional and tp not in self._added:
-            self._new.add(tp)
+        """A record was appended to this partition."""
+        if self.transactional and tp not in self._partitions:
+            self._pending_partitions.add(tp)
 
     def allows(self, tp: TopicPartition) -> bool:
         """Whether batches of this partition may be sent now."""
         if self.producer_id == NO_PRODUCER_ID:
             return False
-        return not self.transactional or tp in self._added
+        return not self.transactional or tp in self._partitions
 
     def restart(self, sequence: Sequence) -> None:
-        """A partition's numbers have to begin anew: under a new epoch, or it is the transaction's end."""
+        """Restart the sequence numbers of a partition under a new epoch; with transactions, the transaction
+        fails."""
         if self.transactional:
             sequence.unresolved = False
-            self.abortable(ClientError("records that were sent are in doubt: abort, and send them again"))
+            self.abortable(
+                ClientError("it is unknown whether sent records were written: abort the transaction")
+            )
             return
         if sequence.restarts:
             return
@@ -236,7 +241,7 @@ class Transactions:
             self.epoch += 1
 
     def batch_failed(self, sequence: Sequence, error: BaseException) -> None:
-        """A batch was refused for good."""
+        """A batch failed with a fatal error."""
         code = error.code if isinstance(error, KafkaError) else None
         if self.transactional:
             if code in _FATAL_FOR_BATCHES:
@@ -251,22 +256,22 @@ class Transactions:
             self.abortable(error)
 
     def abortable(self, error: BaseException) -> None:
-        """The transaction cannot be committed any more; after an abort all is well."""
-        self._bump = True
+        """The transaction cannot be committed any more and has to be aborted."""
+        self._epoch_bump_required = True
         if self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR):
             return
         self.error = error
         self.state = State.ABORTABLE_ERROR
-        self._finish(error)
+        self._complete_call(error)
 
     def fatal(self, error: BaseException) -> None:
         if self.state is State.FATAL_ERROR:
             return
         self.error = error
         self.state = State.FATAL_ERROR
-        self._finish(error)
+        self._complete_call(error)
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _complete_call(self, error: BaseException | None) -> None:
         done, self._done = self._done, None
         if error is not None:
             self._end_offsets(error)
@@ -278,54 +283,54 @@ class Transactions:
         for entry in offsets:
             entry.done(error)
 
-    def _ended(self) -> None:
+    def _on_ended(self) -> None:
         self.state = State.READY
         self.error = None
-        self._added.clear()
-        self._new.clear()
-        self._finish(None)
+        self._partitions.clear()
+        self._pending_partitions.clear()
+        self._complete_call(None)
 
     def next_time(self, now: float) -> float:
-        if self._asked is not None or self._not_before <= now:
-            return math.inf  # an answer, or a change of what is wanted, wakes
+        if self._in_flight_request is not None or self._not_before <= now:
+            return math.inf  # a response or a change of the state wakes the loop
         return self._not_before
 
     def poll(self, now: float) -> list[UnsentRequest]:
-        if self._asked is not None or now < self._not_before or self.state is State.FATAL_ERROR:
+        if self._in_flight_request is not None or now < self._not_before or self.state is State.FATAL_ERROR:
             return []
         if not self.transactional and self.state is State.UNINITIALIZED and self._incomplete():
             self.state = State.INITIALIZING
         unsent = self._next_request()
         if unsent is None:
             return []
-        self._asked = unsent.message
+        self._in_flight_request = unsent.message
         return [unsent]
 
     def _next_request(self) -> UnsentRequest | None:
-        """The next step towards what is wanted."""
+        """The next request towards the wanted state."""
         if self.state is State.INITIALIZING:
             return self._initialize()
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            if self._new:
-                add = requests.add_partitions(self._identity, self._new)
-                return self._to_coordinator(add, version_max=requests.ADD_OF_ONE)
+            if self._pending_partitions:
+                add = requests.add_partitions(self._identity, self._pending_partitions)
+                return self._to_coordinator(add, version_max=requests.ADD_PARTITIONS_VERSION_MAX)
             if self._offsets:
                 return self._send_offsets(self._offsets[0])
         if self.ending and not self._incomplete():
-            if self._started:
+            if self._transaction_started:
                 committed = self.state is State.COMMITTING
                 return self._to_coordinator(requests.end(self._identity, committed=committed))
-            if self._bump:
+            if self._epoch_bump_required:
                 return self._initialize()
-            self._ended()
+            self._on_ended()
         return None
 
     def _initialize(self) -> UnsentRequest:
         request = m.InitProducerIdRequest(
             transactional_id=self._id if self.transactional else None,
             transaction_timeout_ms=self._timeout_ms if self.transactional else 2**31 - 1,
-            producer_id=self.producer_id if self._bump else NO_PRODUCER_ID,
-            producer_epoch=self.epoch if self._bump else NO_PRODUCER_EPOCH,
+            producer_id=self.producer_id if self._epoch_bump_required else NO_PRODUCER_ID,
+            producer_epoch=self.epoch if self._epoch_bump_required else NO_PRODUCER_EPOCH,
         )
         return self._to_coordinator(request) if self.transactional else self._unsent(ANY_NODE, request)
 
@@ -347,36 +352,36 @@ class Transactions:
         node = self._cluster.coordinator(kind, key)
         if node is None or node not in self._cluster.nodes:
             find = m.FindCoordinatorRequest(key=key, key_type=kind)
-            return self._unsent(ANY_NODE, find, requests.FIND_ONE)
+            return self._unsent(ANY_NODE, find, requests.FIND_COORDINATOR_VERSION_MAX)
         return self._unsent(node, request, version_max)
 
     def _unsent(self, node: int, request: Message, version_max: int | None = None) -> UnsentRequest:
         return UnsentRequest(node, request, request, self._request_timeout_s, version_max, keeps=True)
 
-    # --- answers ---
+    # --- responses ---
 
     def on_response(self, request: Message, response: Any, now: float) -> None:
-        assert request is self._asked, "one request is on its way"
-        self._asked = None
-        if isinstance(response, OSError | TimeoutError):  # also what stands for a lost connection
+        assert request is self._in_flight_request, "one request is in flight"
+        self._in_flight_request = None
+        if isinstance(response, OSError | TimeoutError):  # including ConnectionLost
             self._forget_coordinator(request)
-            self._later(now)
+            self._retry_later(now)
         elif isinstance(response, KafkaError):
-            self._refused(response)
+            self._on_fatal_response(response)
         elif isinstance(response, BaseException):
-            self._refused(ClientError(str(response)))
+            self._on_fatal_response(ClientError(str(response)))
         else:
-            self._take(request, response, now)
+            self._on_success_or_code(request, response, now)
 
-    def _take(self, request: Message, response: Any, now: float) -> None:
-        told = map(ErrorCode.of, requests.codes_of(request, response))
-        codes = [code for code in told if code is not ErrorCode.NONE]
+    def _on_success_or_code(self, request: Message, response: Any, now: float) -> None:
+        returned = map(ErrorCode.of, requests.codes_of(request, response))
+        codes = [code for code in returned if code is not ErrorCode.NONE]
         if not codes:
             self._attempts = 0
             self._not_before = -math.inf
             self._succeeded(request, response)
             return
-        # What is said of the others, that they were not tried, matters less.
+        # OPERATION_NOT_ATTEMPTED only says that another partition failed.
         codes.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)
         code = codes[0]
         if isinstance(request, m.TxnOffsetCommitRequest):
@@ -385,40 +390,42 @@ class Transactions:
             code is ErrorCode.REQUEST_TIMED_OUT and isinstance(request, m.TxnOffsetCommitRequest)
         ):
             self._forget_coordinator(request)
-            self._later(now)
-        elif code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._added:
-            self._not_before = now + _CONCURRENT_PAUSE_S  # the markers of the one before are being written
+            self._retry_later(now)
+        elif code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._partitions:
+            self._not_before = (
+                now + _CONCURRENT_PAUSE_S
+            )  # the markers of the previous transaction are being written
         elif code.retriable:
-            self._later(now)
+            self._retry_later(now)
         else:
-            self._refuse(request, code, getattr(response, "error_message", None))
+            self._on_error_code(request, code, getattr(response, "error_message", None))
 
-    def _refuse(self, request: Message, code: ErrorCode, message: str | None) -> None:
+    def _on_error_code(self, request: Message, code: ErrorCode, message: str | None) -> None:
         if code in _FENCED:
             self.fatal(ProducerFencedError(f"transactional.id={self._id}: a newer producer uses it"))
             return
         error: ClientError = for_code(code, message)
         if isinstance(request, m.TxnOffsetCommitRequest) and code in _GROUP_MISMATCH:
-            error = CommitFailedError(f"the group has moved on without this consumer: {code.message}")
-        if code in _ID_LOST:
-            self._started = False  # nothing to end under this id
+            error = CommitFailedError(f"the group has rebalanced: {code.message}")
+        if code in _UNKNOWN_ID:
+            self._transaction_started = False  # there is no transaction to end under this id
         if self.state is State.INITIALIZING or code not in _ABORTABLE:
-            self._refused(error)
+            self._on_fatal_response(error)
         else:
             self.abortable(error)
 
-    def _refused(self, error: BaseException) -> None:
-        """Nothing that is known to help."""
+    def _on_fatal_response(self, error: BaseException) -> None:
+        """An error after which no retry is known to help."""
         if self.state is State.INITIALIZING:
-            # It may be asked for again: somebody may have changed what is allowed.
+            # The producer may initialize again: permissions may have changed.
             self.state = State.UNINITIALIZED
             if not self.transactional:
-                self._doomed = error
-            self._finish(error)
+                self._init_error = error
+            self._complete_call(error)
         else:
             self.fatal(error)
 
-    def _later(self, now: float) -> None:
+    def _retry_later(self, now: float) -> None:
         self._not_before = now + self._config.retry_pause_s(self._attempts, self._uniform)
         self._attempts += 1
 
@@ -435,28 +442,28 @@ class Transactions:
         elif isinstance(request, m.InitProducerIdRequest):
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             log.debug("producer id %d, epoch %d", self.producer_id, self.epoch)
-            self._bump = False
-            self._ended()
+            self._epoch_bump_required = False
+            self._on_ended()
         elif isinstance(request, m.AddPartitionsToTxnRequest):
             added = {
                 TopicPartition(topic.name, partition)
                 for topic in request.v3_and_below_topics
                 for partition in topic.partitions
             }
-            self._added |= added
-            self._new -= added
-            self._started = True
+            self._partitions |= added
+            self._pending_partitions -= added
+            self._transaction_started = True
         elif isinstance(request, m.AddOffsetsToTxnRequest):
-            self._started = True
+            self._transaction_started = True
             if self._offsets:
                 self._offsets[0].added = True
         elif isinstance(request, m.TxnOffsetCommitRequest):
             if self._offsets:
                 self._offsets.pop(0).done(None)
         elif isinstance(request, m.EndTxnRequest):
-            self._started = False
-            if not self._bump:
-                self._ended()
+            self._transaction_started = False
+            if not self._epoch_bump_required:
+                self._on_ended()
 
     def _drop_committed(self, response: m.TxnOffsetCommitResponse) -> None:
         for topic in response.topics:

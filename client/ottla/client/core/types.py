@@ -1,4 +1,4 @@
-"""The values that users of the client and its rooms hand to each other."""
+"""Values that the client exchanges with its users, and that its modules exchange with each other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ottla.protocol.types import Message
 Header: TypeAlias = tuple[str, bytes | None]
 
 ANY_NODE: Final = -1
-"""In place of a broker's id: whichever broker is least busy."""
+"""In place of a broker id: the least loaded broker."""
 
 
 class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
     topic: str
     partition: int
 
@@ -24,6 +26,8 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A broker and its address."""
+
     id: int
     host: str
     port: int
@@ -31,14 +35,14 @@ class Node:
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch (-1: the broker did not say)."""
+    """The leader of a partition and its leader epoch, -1 if the broker did not return it."""
 
     node_id: int
     epoch: int
 
 
 class ProducerRecord(NamedTuple):
-    """A record on its way out, as interceptors see it."""
+    """A record to send, as interceptors get it."""
 
     topic: str
     value: Any = None
@@ -48,9 +52,14 @@ class ProducerRecord(NamedTuple):
     headers: Sequence[Header] = ()
 
 
+RecordFields: TypeAlias = tuple[str, Any, Any, int | None, int | None, Sequence[Header]]
+"""The fields of a `ProducerRecord`, as arguments of internal calls."""
+
+
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 where the broker does not say: acks=0, and a batch that it
-    had already; `timestamp_ms` is the record's, with message.timestamp.type=LogAppendTime the broker's."""
+    """The partition and offset of a written record. `offset` is -1 if the broker did not return it: with
+    acks=0, and for a batch that it already had. `timestamp_ms` is the timestamp of the record, or with
+    message.timestamp.type=LogAppendTime that of the broker."""
 
     topic: str
     partition: int
@@ -59,16 +68,16 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetToCommit(NamedTuple):
-    """The next offset that a group is to read, and what goes with it."""
+    """The offset of the next record that a group reads, with metadata."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
-    """Of the record before it; -1 for unknown (KIP-320)."""
+    """The leader epoch of the last consumed record; -1 if unknown (KIP-320)."""
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group, for transactions that commit its offsets (KIP-447)."""
+    """The membership of a consumer in its group, for transactions that commit its offsets (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
@@ -77,14 +86,16 @@ class GroupMetadata(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as it was read. A tuple, since nothing is made as fast; `_replace` gives a changed one."""
+    """A consumed record. It is a tuple because tuples are created fastest; `_replace` returns a changed
+    copy."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    """0 for CreateTime, 1 for LogAppendTime (KIP-32), -1 for a message of format 0, which has none."""
+    """0 for CreateTime, 1 for LogAppendTime (KIP-32), -1 for a message of format 0, which has no
+    timestamp."""
     key: Any
     value: Any
     headers: Sequence[Header] = ()
@@ -92,35 +103,40 @@ class ConsumerRecord(NamedTuple):
 
 
 class UnsentRequest(NamedTuple):
-    """A request that a core wants sent; the answer comes back under its `tag`."""
+    """A request that a request manager wants to send; the response is passed back with its `tag`."""
 
     node_id: int
-    """A broker's id, or ANY_NODE."""
+    """A broker id, or ANY_NODE."""
     message: Message
     tag: Any
     timeout_s: float
     version_max: int | None = None
-    """No version above this, where a later one says things otherwise."""
+    """The highest version to use, if a later version has other semantics."""
     channel: str = ""
-    """Requests of different channels have connections of their own: what must not wait behind a long poll."""
+    """Requests of different channels use separate connections, so that they do not wait behind a long
+    poll."""
     keeps: bool = False
-    """Whether the response outlives `answered`; else views in it are valid during the call only."""
+    """Whether the response is used after `on_response` returns; if not, views in it are valid during the call
+    only."""
     expects_response: bool = True
-    """False for Produce with acks=0, which no response follows: `answered` gets None once it is sent."""
+    """False for Produce with acks=0, which has no response: `on_response` gets None once it is sent."""
     version_min: int = 0
-    """No version below this, where an earlier one cannot say it: the answer is UnsupportedVersionError."""
+    """The lowest version to use; `on_response` gets UnsupportedVersionError if the broker does not support
+    it."""
     version: int | None = None
-    """This version and no other."""
+    """The version to use, instead of the highest that both sides support."""
 
 
 class RequestManager(Protocol):
-    """What the shell drives (`ottla.client.network_loop`)."""
+    """A state machine that sends requests, polled by `ottla.client.network_loop`; as Kafka's
+    RequestManager."""
 
     def poll(self, now: float) -> list[UnsentRequest]:
         """The requests to send now."""
 
     def on_response(self, tag: Any, response: Any, now: float) -> None:
-        """The response to a request, or the exception in its place; once for each that `poll` gave."""
+        """The response to a request, or the exception in its place; once for each request that `poll`
+        returned."""
 
     def next_time(self, now: float) -> float:
-        """When to poll again at the latest, if nothing happens before; `math.inf` for never."""
+        """The time of the next poll if nothing happens before; `math.inf` for never."""

@@ -17,7 +17,7 @@ from ottla.client.consumer import Consumer
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.legacy.streams import KafkaStream, PartitionTopicInfo
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import EventLoopThread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class ConsumerFetcher:
         """Raises ConfigError."""
         self._streams = streams
         self.consumer = Consumer(settings)
-        self._thread = LoopThread(name)
+        self._thread = EventLoopThread(name)
         self._partition_infos: dict[TopicPartition, PartitionTopicInfo] = {}
         self._poll_task: asyncio.Task[None] | None = None
         self._thread.run(self.consumer.start())

@@ -43,7 +43,7 @@ from ottla.client.legacy.simple_requests import (
     TopicMetadata,
     TopicMetadataResponse,
 )
-from ottla.client.loop_thread import LoopThread
+from ottla.client.loop_thread import EventLoopThread
 from ottla.protocol import messages
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import by_topic
@@ -89,7 +89,7 @@ class SimpleConsumer:
         settings = {"bootstrap.servers": [(host, port)], **(security or {})}
         self._security = ClientConfig.of(settings).security()
         self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
+        self._thread: EventLoopThread | None = None
         self._connections: dict[str, BrokerConnection] = {}
         """By client id."""
         self._closed = False
@@ -297,7 +297,7 @@ class SimpleConsumer:
             if self._closed:
                 raise IllegalStateError("the consumer is closed")
             if self._thread is None:
-                self._thread = LoopThread(f"ottla-simple-{self.host}:{self.port}")
+                self._thread = EventLoopThread(f"ottla-simple-{self.host}:{self.port}")
             return self._thread.run(
                 self._run_with_retry(work, {self._client_id_or_own(each) for each in client_ids})
             )

@@ -1,4 +1,4 @@
-"""All messages of the protocol, by name. The modules underneath hold the table, one API family each."""
+"""All messages of the protocol, by name. Each module of this package declares those of one API family."""
 
 from ottla.protocol.messages.acls import (
     CreateAclsRequest,

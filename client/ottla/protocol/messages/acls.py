@@ -6,7 +6,7 @@ from ottla.protocol.types import Int8, Int16, Int32, Message, String, Struct, fi
 
 
 class DescribeAclsRequest(Message, api_key=29, versions="0-3", flexible="2+"):
-    """The entries that match a filter; null matches any."""
+    """Describes the ACLs that match a filter; null matches any value."""
 
     resource_type_filter: Int8 = field("0+")
     resource_name_filter: String | None = field("0+", nullable="0+")
@@ -18,7 +18,7 @@ class DescribeAclsRequest(Message, api_key=29, versions="0-3", flexible="2+"):
 
 
 class DescribeAclsResponse(Message, api_key=29, versions="0-3", flexible="2+"):
-    """Entries by resource."""
+    """The ACLs by resource pattern."""
 
     class AclDescription(Struct):
         principal: String = field("0+")
@@ -39,7 +39,7 @@ class DescribeAclsResponse(Message, api_key=29, versions="0-3", flexible="2+"):
 
 
 class CreateAclsRequest(Message, api_key=30, versions="0-3", flexible="2+"):
-    """Add entries."""
+    """Creates ACLs."""
 
     class AclCreation(Struct):
         resource_type: Int8 = field("0+")
@@ -54,7 +54,7 @@ class CreateAclsRequest(Message, api_key=30, versions="0-3", flexible="2+"):
 
 
 class CreateAclsResponse(Message, api_key=30, versions="0-3", flexible="2+"):
-    """The outcome per entry, in the order of the request."""
+    """The result of each ACL, in the order of the request."""
 
     class AclCreationResult(Struct):
         error_code: Int16 = field("0+")
@@ -65,7 +65,7 @@ class CreateAclsResponse(Message, api_key=30, versions="0-3", flexible="2+"):
 
 
 class DeleteAclsRequest(Message, api_key=31, versions="0-3", flexible="2+"):
-    """Remove the entries that match any of the filters."""
+    """Deletes the ACLs that match any of the filters."""
 
     class DeleteAclsFilter(Struct):
         resource_type_filter: Int8 = field("0+")
@@ -80,7 +80,7 @@ class DeleteAclsRequest(Message, api_key=31, versions="0-3", flexible="2+"):
 
 
 class DeleteAclsResponse(Message, api_key=31, versions="0-3", flexible="2+"):
-    """Per filter, in the order of the request: what it matched."""
+    """The deleted ACLs of each filter, in the order of the request."""
 
     class DeleteAclsMatchingAcl(Struct):
         error_code: Int16 = field("0+")

@@ -1,4 +1,4 @@
-"""Who is on the connection: SASL (KIP-43, KIP-152), and the SCRAM credentials behind it (KIP-554)."""
+"""SASL authentication of a connection (KIP-43, KIP-152), and SCRAM credentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from ottla.protocol.types import Bytes, Int8, Int16, Int32, Int64, Message, Stri
 
 
 class SaslHandshakeRequest(Message, api_key=17, versions="0-1"):
-    """Choose a mechanism. After version 0, raw tokens follow without frames of their own."""
+    """Selects a SASL mechanism. After version 0, tokens follow without Kafka's request headers."""
 
     mechanism: String = field("0+")
 
 
 class SaslHandshakeResponse(Message, api_key=17, versions="0-1"):
-    """The mechanisms there are."""
+    """The enabled mechanisms."""
 
     error_code: Int16 = field("0+")
     mechanisms: list[String] = field("0+")
 
 
 class SaslAuthenticateRequest(Message, api_key=36, versions="0-2", flexible="2+"):
-    """The client's next token."""
+    """A SASL token of the client."""
 
     auth_bytes: Bytes = field("0+")
 
 
 class SaslAuthenticateResponse(Message, api_key=36, versions="0-2", flexible="2+"):
-    """The broker's; at the end, when to authenticate anew (KIP-368)."""
+    """A SASL token of the broker; the last one has the lifetime of the session (KIP-368)."""
 
     error_code: Int16 = field("0+")
     error_message: String | None = field("0+", nullable="0+")
@@ -34,7 +34,7 @@ class SaslAuthenticateResponse(Message, api_key=36, versions="0-2", flexible="2+
 
 
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions="0", flexible="0+"):
-    """Mechanisms and iterations of users, of all of them when null."""
+    """Describes the SCRAM credentials of users; null: of all users."""
 
     class UserName(Struct):
         name: String = field("0+")
@@ -43,7 +43,7 @@ class DescribeUserScramCredentialsRequest(Message, api_key=50, versions="0", fle
 
 
 class DescribeUserScramCredentialsResponse(Message, api_key=50, versions="0", flexible="0+"):
-    """Never the secrets themselves."""
+    """The mechanisms and iterations of each user, without secrets."""
 
     class CredentialInfo(Struct):
         mechanism: Int8 = field("0+")
@@ -62,7 +62,7 @@ class DescribeUserScramCredentialsResponse(Message, api_key=50, versions="0", fl
 
 
 class AlterUserScramCredentialsRequest(Message, api_key=51, versions="0", flexible="0+"):
-    """Delete and set credentials; passwords arrive salted."""
+    """Deletes and sets SCRAM credentials; the client sends salted passwords."""
 
     class ScramCredentialDeletion(Struct):
         name: String = field("0+")
@@ -80,7 +80,7 @@ class AlterUserScramCredentialsRequest(Message, api_key=51, versions="0", flexib
 
 
 class AlterUserScramCredentialsResponse(Message, api_key=51, versions="0", flexible="0+"):
-    """The outcome per user."""
+    """The result of each user."""
 
     class AlterUserScramCredentialsResult(Struct):
         user: String = field("0+")

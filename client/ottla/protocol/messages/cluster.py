@@ -1,4 +1,4 @@
-"""Between the controller and the brokers; never sent by clients."""
+"""Requests between the controller and the brokers; clients do not send them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Bytes, Int8, Int16, Int32, Int64, Message
 
 
 class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
-    """The controller tells a broker which partitions it leads, which it follows, and whom."""
+    """The controller sends a broker the leaders and ISRs of its partitions."""
 
     class LeaderAndIsrPartitionState(Struct):
         topic_name: String = field("0-1", ignorable=True)
@@ -43,7 +43,7 @@ class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
 
 
 class LeaderAndIsrResponse(Message, api_key=4, versions="0-7", flexible="4+"):
-    """One error code per partition of the request."""
+    """The error code of each partition of the request."""
 
     class LeaderAndIsrPartitionError(Struct):
         topic_name: String = field("0-4", ignorable=True)
@@ -60,7 +60,7 @@ class LeaderAndIsrResponse(Message, api_key=4, versions="0-7", flexible="4+"):
 
 
 class StopReplicaRequest(Message, api_key=5, versions="0-4", flexible="2+"):
-    """The controller takes replicas from a broker, and may have their logs deleted."""
+    """The controller stops replicas of a broker, and optionally deletes their logs."""
 
     class StopReplicaPartitionV0(Struct):
         topic_name: String = field("0")
@@ -90,7 +90,7 @@ class StopReplicaRequest(Message, api_key=5, versions="0-4", flexible="2+"):
 
 
 class StopReplicaResponse(Message, api_key=5, versions="0-4", flexible="2+"):
-    """One error code per partition of the request."""
+    """The error code of each partition of the request."""
 
     class StopReplicaPartitionError(Struct):
         topic_name: String = field("0+")
@@ -102,7 +102,7 @@ class StopReplicaResponse(Message, api_key=5, versions="0-4", flexible="2+"):
 
 
 class UpdateMetadataRequest(Message, api_key=6, versions="0-8", flexible="6+"):
-    """The controller tells every broker what to answer to Metadata."""
+    """The controller sends every broker the cluster's metadata, which Metadata responses have."""
 
     class UpdateMetadataPartitionState(Struct):
         topic_name: String = field("0-4", ignorable=True)
@@ -144,20 +144,20 @@ class UpdateMetadataRequest(Message, api_key=6, versions="0-8", flexible="6+"):
 
 
 class UpdateMetadataResponse(Message, api_key=6, versions="0-8", flexible="6+"):
-    """Whether the update was taken."""
+    """The result of the update."""
 
     error_code: Int16 = field("0+")
 
 
 class ControlledShutdownRequest(Message, api_key=7, versions="0-3", flexible="3+"):
-    """A broker asks the controller to move leadership away before it stops."""
+    """A broker requests that the controller moves its leaders to other brokers before it stops."""
 
     broker_id: Int32 = field("0+")
     broker_epoch: Int64 = field("2+", default=-1, ignorable=True)
 
 
 class ControlledShutdownResponse(Message, api_key=7, versions="0-3", flexible="3+"):
-    """The partitions the broker still leads; it asks again until there are none."""
+    """The partitions that the broker still leads; the broker repeats the request until there are none."""
 
     class RemainingPartition(Struct):
         topic_name: String = field("0+")
@@ -168,7 +168,7 @@ class ControlledShutdownResponse(Message, api_key=7, versions="0-3", flexible="3
 
 
 class AlterPartitionRequest(Message, api_key=56, versions="0-3", flexible="0+"):
-    """A leader asks the controller to change in-sync replica sets (KIP-497)."""
+    """A leader requests changes of ISRs from the controller (KIP-497)."""
 
     class BrokerState(Struct):
         broker_id: Int32 = field("3+")
@@ -193,7 +193,7 @@ class AlterPartitionRequest(Message, api_key=56, versions="0-3", flexible="0+"):
 
 
 class AlterPartitionResponse(Message, api_key=56, versions="0-3", flexible="0+"):
-    """The state of each partition after the change, or why it was refused."""
+    """The state of each partition after the change, or its error."""
 
     class PartitionData(Struct):
         partition_index: Int32 = field("0+")
@@ -226,7 +226,7 @@ class EnvelopeRequest(Message, api_key=58, versions="0", flexible="0+"):
 
 
 class EnvelopeResponse(Message, api_key=58, versions="0", flexible="0+"):
-    """The response to what was inside."""
+    """The response to the forwarded request."""
 
     response_data: Bytes | None = field("0+", nullable="0+", default=None)
     error_code: Int16 = field("0+")

@@ -1,4 +1,4 @@
-"""Reading and changing configuration of topics and brokers."""
+"""Settings of topics and brokers: describe and alter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Int8, Int16, Int32, Message, String, Stru
 
 
 class DescribeConfigsRequest(Message, api_key=32, versions="0-4", flexible="4+"):
-    """Configuration of resources, of all keys when null; with synonyms and documentation on request."""
+    """Describes settings of resources (null: all), optionally with synonyms and documentation."""
 
     class DescribeConfigsResource(Struct):
         resource_type: Int8 = field("0+")
@@ -19,7 +19,7 @@ class DescribeConfigsRequest(Message, api_key=32, versions="0-4", flexible="4+")
 
 
 class DescribeConfigsResponse(Message, api_key=32, versions="0-4", flexible="4+"):
-    """Values, and where each of them comes from."""
+    """The settings of each resource with their sources."""
 
     class DescribeConfigsSynonym(Struct):
         name: String = field("1+")
@@ -49,7 +49,7 @@ class DescribeConfigsResponse(Message, api_key=32, versions="0-4", flexible="4+"
 
 
 class AlterConfigsRequest(Message, api_key=33, versions="0-2", flexible="2+"):
-    """Replace the whole configuration of resources: what is not named goes back to its default."""
+    """Replaces all settings of resources: settings that are not in the request go back to their defaults."""
 
     class AlterableConfig(Struct):
         name: String = field("0+")
@@ -65,7 +65,7 @@ class AlterConfigsRequest(Message, api_key=33, versions="0-2", flexible="2+"):
 
 
 class AlterConfigsResponse(Message, api_key=33, versions="0-2", flexible="2+"):
-    """The outcome per resource."""
+    """The result of each resource."""
 
     class AlterConfigsResourceResponse(Struct):
         error_code: Int16 = field("0+")
@@ -78,7 +78,7 @@ class AlterConfigsResponse(Message, api_key=33, versions="0-2", flexible="2+"):
 
 
 class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexible="1+"):
-    """Set, delete, append to or subtract from single keys (KIP-339)."""
+    """Sets, deletes, appends to or subtracts from single settings (KIP-339)."""
 
     class AlterableConfig(Struct):
         name: String = field("0+")
@@ -95,7 +95,7 @@ class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexib
 
 
 class IncrementalAlterConfigsResponse(Message, api_key=44, versions="0-1", flexible="1+"):
-    """The outcome per resource."""
+    """The result of each resource."""
 
     class AlterConfigsResourceResponse(Struct):
         error_code: Int16 = field("0+")

@@ -1,4 +1,4 @@
-"""Groups whose assignment the coordinator makes (KIP-848). Advertised by Kafka 3.9 but not served."""
+"""Groups with assignment by the coordinator (KIP-848). Kafka 3.9 with ZooKeeper does not serve these APIs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Int16, Int32, Message, String, Struct, Uu
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions="0", flexible="0+"):
-    """A member joins (epoch 0), stays, or leaves (-1; static ones -2). Null: as it was."""
+    """A member joins (epoch 0), stays in or leaves a group (-1; static members -2). Null: unchanged."""
 
     class TopicPartitions(Struct):
         topic_id: Uuid = field("0+")
@@ -26,7 +26,7 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions="0", flexible=
 
 
 class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions="0", flexible="0+"):
-    """The epoch of the member, and its assignment when that changed."""
+    """The member's epoch, and its assignment if it has changed."""
 
     class TopicPartitions(Struct):
         topic_id: Uuid = field("0+")
@@ -45,14 +45,14 @@ class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions="0", flexible
 
 
 class ConsumerGroupDescribeRequest(Message, api_key=69, versions="0", flexible="0+"):
-    """Groups by id."""
+    """Describes groups by id."""
 
     group_ids: list[String] = field("0+")
     include_authorized_operations: Bool = field("0+")
 
 
 class ConsumerGroupDescribeResponse(Message, api_key=69, versions="0", flexible="0+"):
-    """State, epochs and members, with present and target assignment."""
+    """State, epochs and members of each group, with current and target assignment."""
 
     class TopicPartitions(Struct):
         topic_id: Uuid = field("0+")

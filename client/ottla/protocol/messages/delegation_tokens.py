@@ -6,7 +6,7 @@ from ottla.protocol.types import Bytes, Int16, Int32, Int64, Message, String, St
 
 
 class CreateDelegationTokenRequest(Message, api_key=38, versions="0-3", flexible="2+"):
-    """A token for oneself; from version 3 for another owner (KIP-373)."""
+    """Creates a token for the authenticated user; from version 3 also for another owner (KIP-373)."""
 
     class CreatableRenewers(Struct):
         principal_type: String = field("0+")
@@ -19,7 +19,7 @@ class CreateDelegationTokenRequest(Message, api_key=38, versions="0-3", flexible
 
 
 class CreateDelegationTokenResponse(Message, api_key=38, versions="0-3", flexible="2+"):
-    """The token, its secret, and its times."""
+    """The token with its HMAC and times."""
 
     error_code: Int16 = field("0+")
     principal_type: String = field("0+")
@@ -35,14 +35,14 @@ class CreateDelegationTokenResponse(Message, api_key=38, versions="0-3", flexibl
 
 
 class RenewDelegationTokenRequest(Message, api_key=39, versions="0-2", flexible="2+"):
-    """Put off the expiry."""
+    """Renews a token."""
 
     hmac: Bytes = field("0+")
     renew_period_ms: Int64 = field("0+")
 
 
 class RenewDelegationTokenResponse(Message, api_key=39, versions="0-2", flexible="2+"):
-    """The new expiry."""
+    """The token's new expiry time."""
 
     error_code: Int16 = field("0+")
     expiry_timestamp_ms: Int64 = field("0+")
@@ -50,14 +50,14 @@ class RenewDelegationTokenResponse(Message, api_key=39, versions="0-2", flexible
 
 
 class ExpireDelegationTokenRequest(Message, api_key=40, versions="0-2", flexible="2+"):
-    """Bring the expiry forward; a negative period ends the token now."""
+    """Changes the expiry time of a token; a negative period expires it now."""
 
     hmac: Bytes = field("0+")
     expiry_time_period_ms: Int64 = field("0+")
 
 
 class ExpireDelegationTokenResponse(Message, api_key=40, versions="0-2", flexible="2+"):
-    """The new expiry."""
+    """The token's new expiry time."""
 
     error_code: Int16 = field("0+")
     expiry_timestamp_ms: Int64 = field("0+")
@@ -65,7 +65,7 @@ class ExpireDelegationTokenResponse(Message, api_key=40, versions="0-2", flexibl
 
 
 class DescribeDelegationTokenRequest(Message, api_key=41, versions="0-3", flexible="2+"):
-    """The tokens of owners, of all that one may see when null."""
+    """Describes the tokens of owners; null: all that the user may describe."""
 
     class DescribeDelegationTokenOwner(Struct):
         principal_type: String = field("0+")
@@ -77,7 +77,7 @@ class DescribeDelegationTokenRequest(Message, api_key=41, versions="0-3", flexib
 
 
 class DescribeDelegationTokenResponse(Message, api_key=41, versions="0-3", flexible="2+"):
-    """The tokens, with their secrets."""
+    """The tokens with their HMACs."""
 
     class DescribedDelegationTokenRenewer(Struct):
         principal_type: String = field("0+")

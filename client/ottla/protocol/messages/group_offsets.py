@@ -1,15 +1,16 @@
-"""Offsets that groups commit."""
+"""Committed offsets of groups."""
 
 from __future__ import annotations
 
 from ottla.protocol.types import Bool, Int16, Int32, Int64, Message, String, Struct, field
 
 REMOVE_MEMBERS_TAG = 10_000
-"""Not Kafka's; its own tags count up from 0. A broker that does not know a tag skips it (KIP-482)."""
+"""The tag of a field that Kafka does not have; Kafka's tags start at 0. Brokers ignore unknown tags
+(KIP-482)."""
 
 
 class OffsetCommitRequest(Message, api_key=8, versions="0-9", flexible="8+"):
-    """Store positions for a group. Generation -1 is a consumer that assigns partitions itself.
+    """Commits offsets of a group. Generation -1: a consumer that is not a member.
 
     `remove_members` is Ottla's own (docs/groups.md): the coordinator removes all members in the same step.
     """
@@ -35,7 +36,7 @@ class OffsetCommitRequest(Message, api_key=8, versions="0-9", flexible="8+"):
 
 
 class OffsetCommitResponse(Message, api_key=8, versions="0-9", flexible="8+"):
-    """One error code per partition."""
+    """The error code of each partition."""
 
     class OffsetCommitResponsePartition(Struct):
         partition_index: Int32 = field("0+")
@@ -50,7 +51,7 @@ class OffsetCommitResponse(Message, api_key=8, versions="0-9", flexible="8+"):
 
 
 class OffsetFetchRequest(Message, api_key=9, versions="0-9", flexible="6+"):
-    """Read positions back; no topics means all. Many groups from version 8 (KIP-709)."""
+    """Gets committed offsets; null topics: all. From version 8 of several groups (KIP-709)."""
 
     class OffsetFetchRequestTopic(Struct):
         name: String = field("0-7")
@@ -73,7 +74,7 @@ class OffsetFetchRequest(Message, api_key=9, versions="0-9", flexible="6+"):
 
 
 class OffsetFetchResponse(Message, api_key=9, versions="0-9", flexible="6+"):
-    """Committed offsets, -1 where there is none."""
+    """The committed offsets; -1: none."""
 
     class OffsetFetchResponsePartition(Struct):
         partition_index: Int32 = field("0-7")
@@ -109,7 +110,7 @@ class OffsetFetchResponse(Message, api_key=9, versions="0-9", flexible="6+"):
 
 
 class OffsetDeleteRequest(Message, api_key=47, versions="0", flexible="none"):
-    """Forget positions of topics the group no longer reads (KIP-496)."""
+    """Deletes committed offsets of topics that the group does not subscribe to (KIP-496)."""
 
     class OffsetDeleteRequestPartition(Struct):
         partition_index: Int32 = field("0+")
@@ -123,7 +124,7 @@ class OffsetDeleteRequest(Message, api_key=47, versions="0", flexible="none"):
 
 
 class OffsetDeleteResponse(Message, api_key=47, versions="0", flexible="none"):
-    """One error code per partition, and one for all."""
+    """The error code of each partition, and one for the whole request."""
 
     class OffsetDeleteResponsePartition(Struct):
         partition_index: Int32 = field("0+")

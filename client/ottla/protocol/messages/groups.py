@@ -1,4 +1,5 @@
-"""Membership of consumer groups, and their administration."""
+"""Consumer groups: membership, administration, and the data that consumers exchange in the classic
+protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from ottla.protocol.types import Bool, Bytes, Int16, Int32, Message, String, Str
 
 
 class JoinGroupRequest(Message, api_key=11, versions="0-9", flexible="6+"):
-    """Enter a group, or come back after a rebalance began, with the protocols one can speak."""
+    """Joins a group, or joins again in a rebalance, with the supported protocols."""
 
     class JoinGroupRequestProtocol(Struct):
         name: String = field("0+")
@@ -23,7 +24,7 @@ class JoinGroupRequest(Message, api_key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponse(Message, api_key=11, versions="0-9", flexible="6+"):
-    """The new generation; its leader is also given every member's metadata."""
+    """The new generation; for the leader with the metadata of all members."""
 
     class JoinGroupResponseMember(Struct):
         member_id: String = field("0+")
@@ -42,7 +43,7 @@ class JoinGroupResponse(Message, api_key=11, versions="0-9", flexible="6+"):
 
 
 class SyncGroupRequest(Message, api_key=14, versions="0-5", flexible="4+"):
-    """Ask for one's assignment; the leader brings everyone's."""
+    """Gets the member's assignment; the leader sends the assignments of all members."""
 
     class SyncGroupRequestAssignment(Struct):
         member_id: String = field("0+")
@@ -58,7 +59,7 @@ class SyncGroupRequest(Message, api_key=14, versions="0-5", flexible="4+"):
 
 
 class SyncGroupResponse(Message, api_key=14, versions="0-5", flexible="4+"):
-    """The member's share, opaque to the broker."""
+    """The member's assignment, which the broker does not decode."""
 
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field("0+")
@@ -68,7 +69,7 @@ class SyncGroupResponse(Message, api_key=14, versions="0-5", flexible="4+"):
 
 
 class HeartbeatRequest(Message, api_key=12, versions="0-4", flexible="4+"):
-    """A member is alive in its generation."""
+    """Keeps a member in its generation."""
 
     group_id: String = field("0+")
     generation_id: Int32 = field("0+")
@@ -77,14 +78,14 @@ class HeartbeatRequest(Message, api_key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Message, api_key=12, versions="0-4", flexible="4+"):
-    """Whether it may go on, or must rejoin."""
+    """Whether the member stays, or must join again."""
 
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field("0+")
 
 
 class LeaveGroupRequest(Message, api_key=13, versions="0-5", flexible="4+"):
-    """Leave at once, rather than by session timeout; an administrator may remove several members."""
+    """Leaves a group before the session time-out; an administrator may remove several members."""
 
     class MemberIdentity(Struct):
         member_id: String = field("3+")
@@ -97,7 +98,7 @@ class LeaveGroupRequest(Message, api_key=13, versions="0-5", flexible="4+"):
 
 
 class LeaveGroupResponse(Message, api_key=13, versions="0-5", flexible="4+"):
-    """The outcome, per member from version 3."""
+    """The result; from version 3 of each member."""
 
     class MemberResponse(Struct):
         member_id: String = field("3+")
@@ -110,14 +111,14 @@ class LeaveGroupResponse(Message, api_key=13, versions="0-5", flexible="4+"):
 
 
 class DescribeGroupsRequest(Message, api_key=15, versions="0-5", flexible="5+"):
-    """State, protocol and members of groups."""
+    """Describes groups: state, protocol and members."""
 
     groups: list[String] = field("0+")
     include_authorized_operations: Bool = field("3+")
 
 
 class DescribeGroupsResponse(Message, api_key=15, versions="0-5", flexible="5+"):
-    """One description per group asked for."""
+    """The description of each group."""
 
     class DescribedGroupMember(Struct):
         member_id: String = field("0+")
@@ -141,14 +142,14 @@ class DescribeGroupsResponse(Message, api_key=15, versions="0-5", flexible="5+")
 
 
 class ListGroupsRequest(Message, api_key=16, versions="0-5", flexible="3+"):
-    """The groups this broker coordinates, by state (KIP-518) and type if so filtered."""
+    """Lists the groups that the broker coordinates, optionally by state (KIP-518) and type."""
 
     states_filter: list[String] = field("4+")
     types_filter: list[String] = field("5+")
 
 
 class ListGroupsResponse(Message, api_key=16, versions="0-5", flexible="3+"):
-    """Ids, protocol types and states."""
+    """Group ids, protocol types and states."""
 
     class ListedGroup(Struct):
         group_id: String = field("0+")
@@ -162,13 +163,13 @@ class ListGroupsResponse(Message, api_key=16, versions="0-5", flexible="3+"):
 
 
 class DeleteGroupsRequest(Message, api_key=42, versions="0-2", flexible="2+"):
-    """Remove empty groups with their committed offsets."""
+    """Deletes groups without members, with their committed offsets."""
 
     groups_names: list[String] = field("0+")
 
 
 class DeleteGroupsResponse(Message, api_key=42, versions="0-2", flexible="2+"):
-    """One error code per group."""
+    """The error code of each group."""
 
     class DeletableGroupResult(Struct):
         group_id: String = field("0+")
@@ -179,7 +180,7 @@ class DeleteGroupsResponse(Message, api_key=42, versions="0-2", flexible="2+"):
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
-    """What a member wants to read, and what it owned until now (KIP-429)."""
+    """The topics of a member's subscription, and the partitions it owns (KIP-429)."""
 
     class TopicPartition(Struct):
         topic: String = field("1+")
@@ -193,7 +194,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3"):
-    """The partitions that the leader of the group gave to a member."""
+    """The partitions that the group's leader assigned to a member."""
 
     class TopicPartition(Struct):
         topic: String = field("0+")

@@ -1,4 +1,4 @@
-"""What precedes every message on the wire. `frames` handles these by hand; the tests compare."""
+"""The headers of requests and responses. `frames` encodes them without the table; tests compare both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Int16, Int32, Message, String, field
 
 
 class RequestHeader(Message, versions="0-2", flexible="2+"):
-    """Names the API and its version, so that the receiver can tell how the rest is laid out."""
+    """API key and version of a request, its correlation id and the client id."""
 
     request_api_key: Int16 = field("0+")
     request_api_version: Int16 = field("0+")
@@ -15,6 +15,6 @@ class RequestHeader(Message, versions="0-2", flexible="2+"):
 
 
 class ResponseHeader(Message, versions="0-1", flexible="1+"):
-    """Echoes the correlation id of the request that is being answered."""
+    """The correlation id of the request."""
 
     correlation_id: Int32 = field("0+")

@@ -1,4 +1,4 @@
-"""The logs behind partitions: cutting their start, and the folders they lie in."""
+"""Logs of partitions: deletion of records, and log directories."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Int16, Int32, Int64, Message, String, Str
 
 
 class DeleteRecordsRequest(Message, api_key=21, versions="0-2", flexible="2+"):
-    """Raise the log start offset of partitions (KIP-107); offset -1 stands for the high watermark."""
+    """Deletes records before an offset (KIP-107); -1 is the high watermark."""
 
     class DeleteRecordsPartition(Struct):
         partition_index: Int32 = field("0+")
@@ -21,7 +21,7 @@ class DeleteRecordsRequest(Message, api_key=21, versions="0-2", flexible="2+"):
 
 
 class DeleteRecordsResponse(Message, api_key=21, versions="0-2", flexible="2+"):
-    """The lowest offset that is left on any replica, per partition."""
+    """The low watermark of each partition: the lowest log start offset of its replicas."""
 
     class DeleteRecordsPartitionResult(Struct):
         partition_index: Int32 = field("0+")
@@ -37,7 +37,8 @@ class DeleteRecordsResponse(Message, api_key=21, versions="0-2", flexible="2+"):
 
 
 class AlterReplicaLogDirsRequest(Message, api_key=34, versions="0-2", flexible="2+"):
-    """Move replicas between log directories of the broker, or say where they are to be made (KIP-113)."""
+    """Moves replicas between log directories of the broker, or sets the directory of future replicas
+    (KIP-113)."""
 
     class AlterReplicaLogDirTopic(Struct):
         name: String = field("0+")
@@ -51,7 +52,7 @@ class AlterReplicaLogDirsRequest(Message, api_key=34, versions="0-2", flexible="
 
 
 class AlterReplicaLogDirsResponse(Message, api_key=34, versions="0-2", flexible="2+"):
-    """The outcome per partition."""
+    """The result of each partition."""
 
     class AlterReplicaLogDirPartitionResult(Struct):
         partition_index: Int32 = field("0+")
@@ -66,7 +67,7 @@ class AlterReplicaLogDirsResponse(Message, api_key=34, versions="0-2", flexible=
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions="0-4", flexible="2+"):
-    """What lies in the log directories (KIP-113), of all partitions when null."""
+    """Describes the log directories of the broker (KIP-113); null: all partitions."""
 
     class DescribableLogDirTopic(Struct):
         topic: String = field("0+")
@@ -76,7 +77,7 @@ class DescribeLogDirsRequest(Message, api_key=35, versions="0-4", flexible="2+")
 
 
 class DescribeLogDirsResponse(Message, api_key=35, versions="0-4", flexible="2+"):
-    """Sizes of replicas in bytes, how far future ones lag in offsets, and the volume's size (KIP-827)."""
+    """The size and offset lag of replicas in each log directory, and the size of the volume (KIP-827)."""
 
     class DescribeLogDirsPartition(Struct):
         partition_index: Int32 = field("0+")

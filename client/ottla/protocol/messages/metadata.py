@@ -1,4 +1,4 @@
-"""What a client asks any broker first: versions, the cluster, and where the leaders and coordinators are."""
+"""Metadata that any broker serves: API versions, features, the cluster, leaders and coordinators."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from ottla.protocol.types import Bool, Int8, Int16, Int32, Int64, Message, Strin
 
 
 class ApiVersionsRequest(Message, api_key=18, versions="0-4", flexible="3+"):
-    """What can the receiver serve? Sent before anything else on a connection."""
+    """Gets the API versions that the broker supports; the first request of a connection."""
 
     client_software_name: String = field("3+", ignorable=True)
     client_software_version: String = field("3+", ignorable=True)
 
 
 class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
-    """The version range of every API served. Its response header is always version 0."""
+    """The version range of each supported API. Its response header is always version 0."""
 
     class ApiVersion(Struct):
         api_key: Int16 = field("0+")
@@ -40,7 +40,7 @@ class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
 
 
 class MetadataRequest(Message, api_key=3, versions="0-12", flexible="9+"):
-    """Brokers and topics. No topics: all of them when null (an empty list in version 0)."""
+    """Gets the metadata of topics and the brokers; null: all topics (in version 0 an empty list)."""
 
     class MetadataRequestTopic(Struct):
         topic_id: Uuid = field("10+", ignorable=True)
@@ -53,7 +53,8 @@ class MetadataRequest(Message, api_key=3, versions="0-12", flexible="9+"):
 
 
 class MetadataResponse(Message, api_key=3, versions="0-12", flexible="9+"):
-    """Live brokers, the controller, and each partition's leader and replicas as this broker knows them."""
+    """Live brokers, the controller, and leader and replicas of each partition, from the broker's metadata
+    cache."""
 
     class MetadataResponseBroker(Struct):
         node_id: Int32 = field("0+")
@@ -87,14 +88,14 @@ class MetadataResponse(Message, api_key=3, versions="0-12", flexible="9+"):
 
 
 class DescribeClusterRequest(Message, api_key=60, versions="0-1", flexible="0+"):
-    """The cluster's id, controller and brokers, without topics (KIP-700)."""
+    """Gets the cluster's id, controller and brokers, without topics (KIP-700)."""
 
     include_cluster_authorized_operations: Bool = field("0+")
     endpoint_type: Int8 = field("1+", default=1)
 
 
 class DescribeClusterResponse(Message, api_key=60, versions="0-1", flexible="0+"):
-    """The answer, with the caller's authorized operations on the cluster when asked for."""
+    """The cluster, optionally with the caller's authorized operations."""
 
     class DescribeClusterBroker(Struct):
         broker_id: Int32 = field("0+")
@@ -113,7 +114,8 @@ class DescribeClusterResponse(Message, api_key=60, versions="0-1", flexible="0+"
 
 
 class FindCoordinatorRequest(Message, api_key=10, versions="0-6", flexible="3+"):
-    """Which broker coordinates this group (key type 0) or transactional id (1)? Many keys from version 4."""
+    """Finds the coordinator of a group (key type 0) or a transactional id (1); from version 4 of several
+    keys."""
 
     key: String = field("0-3")
     key_type: Int8 = field("1+")
@@ -121,7 +123,7 @@ class FindCoordinatorRequest(Message, api_key=10, versions="0-6", flexible="3+")
 
 
 class FindCoordinatorResponse(Message, api_key=10, versions="0-6", flexible="3+"):
-    """The coordinator's address; a list of them from version 4."""
+    """The address of the coordinator; from version 4 a list."""
 
     class Coordinator(Struct):
         key: String = field("4+")
@@ -141,7 +143,7 @@ class FindCoordinatorResponse(Message, api_key=10, versions="0-6", flexible="3+"
 
 
 class UpdateFeaturesRequest(Message, api_key=57, versions="0-1", flexible="0+"):
-    """Raise or lower feature levels; level 0 removes a feature."""
+    """Upgrades or downgrades finalized features (KIP-584); level 0 removes a feature."""
 
     class FeatureUpdateKey(Struct):
         feature: String = field("0+")
@@ -155,7 +157,7 @@ class UpdateFeaturesRequest(Message, api_key=57, versions="0-1", flexible="0+"):
 
 
 class UpdateFeaturesResponse(Message, api_key=57, versions="0-1", flexible="0+"):
-    """The outcome per feature."""
+    """The result of each feature."""
 
     class UpdatableFeatureResult(Struct):
         feature: String = field("0+")

@@ -1,4 +1,4 @@
-"""Asking a leader about the offsets of its log."""
+"""Offsets of a log by timestamp and leader epoch, from its leader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, String, Str
 
 
 class ListOffsetsRequest(Message, api_key=2, versions="0-9", flexible="6+"):
-    """The offset at a timestamp; negative ones stand for the log's ends (-1 latest, -2 earliest, -3 max)."""
+    """Gets offsets by timestamp: -1 latest, -2 earliest, -3 maximum timestamp."""
 
     class ListOffsetsPartition(Struct):
         partition_index: Int32 = field("0+")
@@ -24,7 +24,7 @@ class ListOffsetsRequest(Message, api_key=2, versions="0-9", flexible="6+"):
 
 
 class ListOffsetsResponse(Message, api_key=2, versions="0-9", flexible="6+"):
-    """An offset and its timestamp per partition."""
+    """The offset and timestamp of each partition."""
 
     class ListOffsetsPartitionResponse(Struct):
         partition_index: Int32 = field("0+")
@@ -43,7 +43,7 @@ class ListOffsetsResponse(Message, api_key=2, versions="0-9", flexible="6+"):
 
 
 class OffsetForLeaderEpochRequest(Message, api_key=23, versions="0-4", flexible="4+"):
-    """Where an epoch ended in the leader's log: how followers and consumers spot divergence (KIP-101)."""
+    """Gets the end offset of a leader epoch, by which followers and consumers detect divergence (KIP-101)."""
 
     class OffsetForLeaderPartition(Struct):
         partition: Int32 = field("0+")
@@ -59,7 +59,7 @@ class OffsetForLeaderEpochRequest(Message, api_key=23, versions="0-4", flexible=
 
 
 class OffsetForLeaderEpochResponse(Message, api_key=23, versions="0-4", flexible="4+"):
-    """The largest epoch not above the one asked for, and its end offset."""
+    """The largest epoch up to the requested one, and its end offset."""
 
     class EpochEndOffset(Struct):
         error_code: Int16 = field("0+")

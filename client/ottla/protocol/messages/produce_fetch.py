@@ -1,4 +1,4 @@
-"""Produce and Fetch: record batches to a leader, and from it to consumers and followers."""
+"""Produce and Fetch: record batches to a leader, and to consumers and followers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, Records, St
 
 
 class ProduceRequest(Message, api_key=0, versions="0-11", flexible="9+"):
-    """Append batches to partitions whose leader is the receiver. `acks` 0 gets no response at all."""
+    """Appends batches to partitions that the broker leads. With `acks` 0 there is no response."""
 
     class PartitionProduceData(Struct):
         index: Int32 = field("0+")
@@ -20,7 +20,7 @@ class ProduceRequest(Message, api_key=0, versions="0-11", flexible="9+"):
 
     counted_from_bytes: ClassVar[int] = 32 << 10
     elements_max: ClassVar[int] = 4096
-    """More partitions than the loop goes through at once: see server.large_requests."""
+    """Requests with more partitions are decoded in slices: see server.dispatch.large_requests."""
 
     transactional_id: String | None = field("3+", nullable="3+", default=None)
     acks: Int16 = field("0+")
@@ -29,7 +29,7 @@ class ProduceRequest(Message, api_key=0, versions="0-11", flexible="9+"):
 
 
 class ProduceResponse(Message, api_key=0, versions="0-11", flexible="9+"):
-    """Where the batches landed, or why they did not; from version 10 also who leads instead (KIP-951)."""
+    """The base offset or error of each partition; from version 10 also the current leader (KIP-951)."""
 
     class BatchIndexAndErrorMessage(Struct):
         batch_index: Int32 = field("8+")
@@ -65,7 +65,7 @@ class ProduceResponse(Message, api_key=0, versions="0-11", flexible="9+"):
 
 
 class FetchRequest(Message, api_key=1, versions="0-17", flexible="12+"):
-    """Read from partitions, waiting for `min_bytes` at most `max_wait_ms`; whole, or by session (KIP-227)."""
+    """Fetches records, waiting at most `max_wait_ms` for `min_bytes`; full or in a session (KIP-227)."""
 
     class ReplicaState(Struct):
         replica_id: Int32 = field("15+", default=-1)
@@ -105,7 +105,7 @@ class FetchRequest(Message, api_key=1, versions="0-17", flexible="12+"):
 
 
 class FetchResponse(Message, api_key=1, versions="0-17", flexible="12+"):
-    """Batches per partition, with the offsets (high watermark, last stable, log start) that go with them."""
+    """Batches of each partition, with high watermark, last stable offset and log start offset."""
 
     class EpochEndOffset(Struct):
         epoch: Int32 = field("12+", default=-1)

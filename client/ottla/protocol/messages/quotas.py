@@ -6,7 +6,8 @@ from ottla.protocol.types import Bool, Float64, Int8, Int16, Int32, Message, Str
 
 
 class DescribeClientQuotasRequest(Message, api_key=48, versions="0-1", flexible="1+"):
-    """Quotas of the entities that match (0 exact, 1 default, 2 any); strict: that have no other component."""
+    """Describes the quotas of matching entities (0 exact, 1 default, 2 any); strict: without other
+    components."""
 
     class ComponentData(Struct):
         entity_type: String = field("0+")
@@ -18,7 +19,7 @@ class DescribeClientQuotasRequest(Message, api_key=48, versions="0-1", flexible=
 
 
 class DescribeClientQuotasResponse(Message, api_key=48, versions="0-1", flexible="1+"):
-    """Keys and values per entity; a name of null is the default of its type."""
+    """The quotas of each entity; a null name is the default entity of its type."""
 
     class EntityData(Struct):
         entity_type: String = field("0+")
@@ -39,7 +40,7 @@ class DescribeClientQuotasResponse(Message, api_key=48, versions="0-1", flexible
 
 
 class AlterClientQuotasRequest(Message, api_key=49, versions="0-1", flexible="1+"):
-    """Set or remove quota keys of entities."""
+    """Sets or removes quotas of entities."""
 
     class EntityData(Struct):
         entity_type: String = field("0+")
@@ -59,7 +60,7 @@ class AlterClientQuotasRequest(Message, api_key=49, versions="0-1", flexible="1+
 
 
 class AlterClientQuotasResponse(Message, api_key=49, versions="0-1", flexible="1+"):
-    """The outcome per entity."""
+    """The result of each entity."""
 
     class EntityData(Struct):
         entity_type: String = field("0+")

@@ -1,4 +1,4 @@
-"""Moving partitions between brokers (KIP-455)."""
+"""Partition reassignments (KIP-455)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Int16, Int32, Message, String, Struct, field
 
 
 class AlterPartitionReassignmentsRequest(Message, api_key=45, versions="0", flexible="0+"):
-    """Start a move to these replicas; null replicas cancel the one under way."""
+    """Starts reassignments; null replicas cancel a reassignment in progress."""
 
     class ReassignablePartition(Struct):
         partition_index: Int32 = field("0+")
@@ -21,7 +21,7 @@ class AlterPartitionReassignmentsRequest(Message, api_key=45, versions="0", flex
 
 
 class AlterPartitionReassignmentsResponse(Message, api_key=45, versions="0", flexible="0+"):
-    """The outcome per partition."""
+    """The result of each partition."""
 
     class ReassignablePartitionResponse(Struct):
         partition_index: Int32 = field("0+")
@@ -39,7 +39,7 @@ class AlterPartitionReassignmentsResponse(Message, api_key=45, versions="0", fle
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexible="0+"):
-    """The moves under way, of all topics when null."""
+    """Lists the reassignments in progress; null: of all topics."""
 
     class ListPartitionReassignmentsTopics(Struct):
         name: String = field("0+")
@@ -52,7 +52,7 @@ class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexi
 
 
 class ListPartitionReassignmentsResponse(Message, api_key=46, versions="0", flexible="0+"):
-    """Current, incoming and outgoing replicas per partition."""
+    """Replicas, adding and removing replicas of each partition."""
 
     class OngoingPartitionReassignment(Struct):
         partition_index: Int32 = field("0+")

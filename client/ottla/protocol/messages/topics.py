@@ -1,4 +1,4 @@
-"""The life of topics: created, grown, led, deleted."""
+"""Topics: create, delete, add partitions, elect leaders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Int8, Int16, Int32, Message, String, Stru
 
 
 class CreateTopicsRequest(Message, api_key=19, versions="0-7", flexible="5+"):
-    """Make topics, with a replica count or an explicit assignment, and their configuration."""
+    """Creates topics, with a replication factor or an assignment, and settings."""
 
     class CreatableReplicaAssignment(Struct):
         partition_index: Int32 = field("0+")
@@ -29,7 +29,7 @@ class CreateTopicsRequest(Message, api_key=19, versions="0-7", flexible="5+"):
 
 
 class CreateTopicsResponse(Message, api_key=19, versions="0-7", flexible="5+"):
-    """The outcome per topic; from version 5 its effective configuration too (KIP-525)."""
+    """The result of each topic; from version 5 with its settings (KIP-525)."""
 
     class CreatableTopicConfigs(Struct):
         name: String = field("5+")
@@ -55,7 +55,7 @@ class CreateTopicsResponse(Message, api_key=19, versions="0-7", flexible="5+"):
 
 
 class DeleteTopicsRequest(Message, api_key=20, versions="0-6", flexible="4+"):
-    """Remove topics by name; from version 6 by name or id (KIP-516)."""
+    """Deletes topics by name; from version 6 by name or id (KIP-516)."""
 
     class DeleteTopicState(Struct):
         name: String | None = field("6+", nullable="6+", default=None)
@@ -67,7 +67,7 @@ class DeleteTopicsRequest(Message, api_key=20, versions="0-6", flexible="4+"):
 
 
 class DeleteTopicsResponse(Message, api_key=20, versions="0-6", flexible="4+"):
-    """The outcome per topic."""
+    """The result of each topic."""
 
     class DeletableTopicResult(Struct):
         name: String | None = field("0+", nullable="6+")
@@ -80,7 +80,7 @@ class DeleteTopicsResponse(Message, api_key=20, versions="0-6", flexible="4+"):
 
 
 class CreatePartitionsRequest(Message, api_key=37, versions="0-3", flexible="2+"):
-    """Grow topics to a new partition count."""
+    """Increases the number of partitions of topics."""
 
     class CreatePartitionsAssignment(Struct):
         broker_ids: list[Int32] = field("0+")
@@ -98,7 +98,7 @@ class CreatePartitionsRequest(Message, api_key=37, versions="0-3", flexible="2+"
 
 
 class CreatePartitionsResponse(Message, api_key=37, versions="0-3", flexible="2+"):
-    """The outcome per topic."""
+    """The result of each topic."""
 
     class CreatePartitionsTopicResult(Struct):
         name: String = field("0+")
@@ -110,7 +110,7 @@ class CreatePartitionsResponse(Message, api_key=37, versions="0-3", flexible="2+
 
 
 class ElectLeadersRequest(Message, api_key=43, versions="0-2", flexible="2+"):
-    """Elect the preferred leader (type 0), or any replica at the price of records (type 1; KIP-460)."""
+    """Elects preferred leaders (type 0), or any live replica, with loss of records (type 1; KIP-460)."""
 
     class TopicPartitions(Struct):
         topic: String = field("0+")
@@ -122,7 +122,7 @@ class ElectLeadersRequest(Message, api_key=43, versions="0-2", flexible="2+"):
 
 
 class ElectLeadersResponse(Message, api_key=43, versions="0-2", flexible="2+"):
-    """The outcome per partition."""
+    """The result of each partition."""
 
     class PartitionResult(Struct):
         partition_id: Int32 = field("0+")

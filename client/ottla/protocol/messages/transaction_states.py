@@ -1,4 +1,4 @@
-"""Looking at producers and their transactions (KIP-664)."""
+"""States of producers and transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Int16, Int32, Int64, Message, String, Struct, f
 
 
 class DescribeProducersRequest(Message, api_key=61, versions="0", flexible="0+"):
-    """The producers that partitions remember."""
+    """Describes the producer states of partitions."""
 
     class TopicRequest(Struct):
         name: String = field("0+")
@@ -16,7 +16,7 @@ class DescribeProducersRequest(Message, api_key=61, versions="0", flexible="0+")
 
 
 class DescribeProducersResponse(Message, api_key=61, versions="0", flexible="0+"):
-    """Per partition: epochs, sequence numbers, and where the open transaction began (-1: none)."""
+    """Epochs, sequence numbers and the first offset of the open transaction (-1: none), by partition."""
 
     class ProducerState(Struct):
         producer_id: Int64 = field("0+")
@@ -41,13 +41,13 @@ class DescribeProducersResponse(Message, api_key=61, versions="0", flexible="0+"
 
 
 class DescribeTransactionsRequest(Message, api_key=65, versions="0", flexible="0+"):
-    """The state of transactional ids, asked of their coordinator."""
+    """Describes transactional ids; sent to their coordinator."""
 
     transactional_ids: list[String] = field("0+")
 
 
 class DescribeTransactionsResponse(Message, api_key=65, versions="0", flexible="0+"):
-    """State, timeout, start, producer and partitions of each."""
+    """State, time-out, start time, producer and partitions of each transactional id."""
 
     class TopicData(Struct):
         topic: String = field("0+")
@@ -68,7 +68,7 @@ class DescribeTransactionsResponse(Message, api_key=65, versions="0", flexible="
 
 
 class ListTransactionsRequest(Message, api_key=66, versions="0-1", flexible="0+"):
-    """The transactional ids of a coordinator, filtered by state, producer id and age (KIP-994)."""
+    """Lists the transactional ids of a coordinator, filtered by state, producer id and duration (KIP-994)."""
 
     state_filters: list[String] = field("0+")
     producer_id_filters: list[Int64] = field("0+")
@@ -76,7 +76,7 @@ class ListTransactionsRequest(Message, api_key=66, versions="0-1", flexible="0+"
 
 
 class ListTransactionsResponse(Message, api_key=66, versions="0-1", flexible="0+"):
-    """The ids; and the states among the filters that the broker does not know."""
+    """The transactional ids, and the unknown states of the filter."""
 
     class TransactionState(Struct):
         transactional_id: String = field("0+")

@@ -1,4 +1,4 @@
-"""Transactions as producers and coordinators carry them out (KIP-98)."""
+"""Producer ids and transactions (KIP-98): requests of producers and coordinators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ottla.protocol.types import Bool, Int16, Int32, Int64, Message, String, Str
 
 
 class InitProducerIdRequest(Message, api_key=22, versions="0-5", flexible="2+"):
-    """A producer id; with a transactional id, the one it owns, at a higher epoch."""
+    """Gets a producer id; with a transactional id the id that belongs to it, with a higher epoch."""
 
     transactional_id: String | None = field("0+", nullable="0+")
     transaction_timeout_ms: Int32 = field("0+")
@@ -15,7 +15,7 @@ class InitProducerIdRequest(Message, api_key=22, versions="0-5", flexible="2+"):
 
 
 class InitProducerIdResponse(Message, api_key=22, versions="0-5", flexible="2+"):
-    """The id and epoch to stamp batches with."""
+    """The producer id and epoch for the headers of batches."""
 
     throttle_time_ms: Int32 = field("0+", ignorable=True)
     error_code: Int16 = field("0+")
@@ -24,14 +24,14 @@ class InitProducerIdResponse(Message, api_key=22, versions="0-5", flexible="2+")
 
 
 class AllocateProducerIdsRequest(Message, api_key=67, versions="0", flexible="0+"):
-    """A broker asks the controller for a block of producer ids (KIP-730)."""
+    """A broker gets a block of producer ids from the controller (KIP-730)."""
 
     broker_id: Int32 = field("0+")
     broker_epoch: Int64 = field("0+", default=-1)
 
 
 class AllocateProducerIdsResponse(Message, api_key=67, versions="0", flexible="0+"):
-    """The block: its first id, and how many."""
+    """The first producer id of the block, and their number."""
 
     throttle_time_ms: Int32 = field("0+")
     error_code: Int16 = field("0+")
@@ -40,9 +40,10 @@ class AllocateProducerIdsResponse(Message, api_key=67, versions="0", flexible="0
 
 
 class AddPartitionsToTxnRequest(Message, api_key=24, versions="0-5", flexible="3+"):
-    """Partitions that a transaction is about to write to.
+    """Adds partitions to a transaction, before the producer writes to them.
 
-    From version 4 of several transactions, from brokers that verify them before they append (KIP-890).
+    From version 4 it has several transactions; brokers use it to verify partitions before an append
+    (KIP-890).
     """
 
     class AddPartitionsToTxnTopic(Struct):
@@ -64,7 +65,7 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions="0-5", flexible="3
 
 
 class AddPartitionsToTxnResponse(Message, api_key=24, versions="0-5", flexible="3+"):
-    """The outcome per partition; from version 4 per transaction."""
+    """The result of each partition; from version 4 by transaction."""
 
     class AddPartitionsToTxnPartitionResult(Struct):
         partition_index: Int32 = field("0+")
@@ -87,7 +88,7 @@ class AddPartitionsToTxnResponse(Message, api_key=24, versions="0-5", flexible="
 
 
 class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+"):
-    """The group whose offsets a transaction is about to commit."""
+    """Adds a group, whose offsets the transaction will commit."""
 
     transactional_id: String = field("0+")
     producer_id: Int64 = field("0+")
@@ -96,14 +97,14 @@ class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+")
 
 
 class AddOffsetsToTxnResponse(Message, api_key=25, versions="0-4", flexible="3+"):
-    """Whether its partition of __consumer_offsets was added."""
+    """Whether the group's partition of __consumer_offsets was added."""
 
     throttle_time_ms: Int32 = field("0+")
     error_code: Int16 = field("0+")
 
 
 class EndTxnRequest(Message, api_key=26, versions="0-4", flexible="3+"):
-    """Commit or abort."""
+    """Commits or aborts a transaction."""
 
     transactional_id: String = field("0+")
     producer_id: Int64 = field("0+")
@@ -112,14 +113,14 @@ class EndTxnRequest(Message, api_key=26, versions="0-4", flexible="3+"):
 
 
 class EndTxnResponse(Message, api_key=26, versions="0-4", flexible="3+"):
-    """Whether the outcome is decided; markers may still be on their way."""
+    """Whether the result is stored; markers may not be written yet."""
 
     throttle_time_ms: Int32 = field("0+")
     error_code: Int16 = field("0+")
 
 
 class WriteTxnMarkersRequest(Message, api_key=27, versions="0-1", flexible="1+"):
-    """The outcome of transactions, to be written into the logs; from coordinators, and who aborts by hand."""
+    """Writes the markers of ended transactions; sent by coordinators, and by admin clients to abort."""
 
     class WritableTxnMarkerTopic(Struct):
         name: String = field("0+")
@@ -136,7 +137,7 @@ class WriteTxnMarkersRequest(Message, api_key=27, versions="0-1", flexible="1+")
 
 
 class WriteTxnMarkersResponse(Message, api_key=27, versions="0-1", flexible="1+"):
-    """The outcome per partition of each marker."""
+    """The result of each marker by partition."""
 
     class WritableTxnMarkerPartitionResult(Struct):
         partition_index: Int32 = field("0+")
@@ -154,7 +155,7 @@ class WriteTxnMarkersResponse(Message, api_key=27, versions="0-1", flexible="1+"
 
 
 class TxnOffsetCommitRequest(Message, api_key=28, versions="0-4", flexible="3+"):
-    """Commit a group's offsets as part of a transaction."""
+    """Commits offsets of a group in a transaction."""
 
     class TxnOffsetCommitRequestPartition(Struct):
         partition_index: Int32 = field("0+")
@@ -177,7 +178,7 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions="0-4", flexible="3+")
 
 
 class TxnOffsetCommitResponse(Message, api_key=28, versions="0-4", flexible="3+"):
-    """The outcome per partition."""
+    """The result of each partition."""
 
     class TxnOffsetCommitResponsePartition(Struct):
         partition_index: Int32 = field("0+")

@@ -13,7 +13,7 @@ from uuid import UUID
 from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.server.dispatch.fetch_sessions import WantedPartition
-from ottla.server.network.connection import Part
+from ottla.server.network.channel import Part
 from ottla.storage.segment_files import FileSlice
 
 # A smaller slice that is in the page cache is read into the response: one sendmsg is faster than many

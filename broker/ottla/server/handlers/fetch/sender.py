@@ -28,7 +28,7 @@ from ottla.server.handlers.fetch.response import (
     size_of,
 )
 from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
-from ottla.server.network.connection import Part
+from ottla.server.network.channel import Part
 from ottla.storage.log_config import LogConfig
 
 LEADER_HINTS_FROM: Final = 16

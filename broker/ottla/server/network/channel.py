@@ -1,9 +1,9 @@
-"""Client connections: frames in, responses out, in order, with back-pressure.
+"""A client's connection as a state machine: frames in, responses out, in order, with back-pressure; no I/O.
 
-`SocketConnection` owns a non-blocking socket and serves it from the event loop's readers and writers. Its two
-kinds differ in how bytes are sent: `PlaintextConnection` here and `TlsConnection` in
-ottla.server.network.tls_connection. The dispatcher and the handlers see a
-ottla.server.network.connection.Connection.
+A `KafkaChannel` is driven by its transport (ottla.server.network.plaintext_transport or tls_transport), which
+owns the socket: it puts received bytes into `space`, calls `received`, and sends what is at the head of the
+queue when the channel calls it. The dispatcher and the handlers see a `Connection`, which is one request at a
+time and its response.
 
 Rules:
 - One request at a time, as Kafka's muted channels: the next frame is handed out only after the response to
@@ -14,56 +14,138 @@ Rules:
   the order of requests.
 - Small responses that are given at once to requests that came together are sent together (`_serve`): sending
   is a quarter of the cost of a small request.
-- A muted connection (`mute`, KIP-219) sends its responses, but is not read, and hands out no request.
+- A muted channel (`mute`, KIP-219) sends its responses, but is not read, and hands out no request.
 - `on_frame` is called with a view of the receive buffer that is valid until the response.
-- Ranges of files are sent from the page cache only: where one is not there, the connection waits until a
-  thread has read it (`PageCacheReader`).
-- A connection is closed once; responses to a closed connection are dropped.
+- Ranges of files are sent from the page cache only: where one is not there, the channel waits until a thread
+  has read it (`PageCacheReader`).
+- A channel is closed once; responses to a closed channel are dropped.
 
-Called by ottla.server.network.listener (creation) and ottla.server.dispatch.dispatcher (responses).
+Time is the event loop's, of which only `time`, `call_soon` and `call_at` are used. Called by
+ottla.server.network.listener (creation, idle time), the transports, and ottla.server.dispatch.dispatcher
+(responses).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from ottla.protocol.api import ApiKey
-from ottla.security.principals import ANONYMOUS
+from ottla.security.principals import ANONYMOUS, Principal
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool, RequestMemory
-from ottla.server.network.connection import FrameHandler, Part, PendingResponse
 from ottla.server.network.framing import AHEAD, FrameBuffer, InvalidFrameSize
 from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 
-IOV_MAX = 64
-GATHERED_ANSWERS_MAX = 16
-GATHERED_BYTES_MAX = 4096
+GATHERED_RESPONSES_MAX: Final = 16
+GATHERED_BYTES_MAX: Final = 4096
 """A larger response is sent at once."""
-SENDFILE_TURN_BYTES = 1 << 20
+SENDFILE_TURN_BYTES: Final = 1 << 20
 """The bytes of files that a connection sends before other connections are served: to a client that reads as
 fast as the broker sends it would send for ever. Also the range that is looked up in the page cache at a
 time."""
-WARM_S = 0.1
+RESIDENT_S: Final = 0.1
 """How long a range that was found in the page cache is taken to be there."""
-PENDING_RESPONSES_MAX = 32
-_PRODUCE = int(ApiKey.PRODUCE)
+PENDING_RESPONSES_MAX: Final = 32
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+
+Part = bytes | bytearray | memoryview | FileSlice
 
 
-class SocketConnection(ABC):
-    """See the module. Children send what is at the head of the queue `_out`."""
+class PendingResponse:
+    """A response that is not ready, in its place in the order of its connection's responses."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Part] | None = None) -> None:
+        self.parts = parts
+
+
+class Connection(Protocol):
+    """A client's connection as the dispatcher and the handlers see it."""
+
+    listener: str
+    peer_host: str
+    principal: Principal
+    """The authenticated client; ANONYMOUS without authentication. Only authentication changes it."""
+    by_token: bool
+    """Whether the client authenticated with a delegation token (KIP-48)."""
+    closed: bool
+
+    def respond(self, parts: Sequence[Part]) -> None:
+        """Send the response to the current request: its size, header and body, in `parts`."""
+
+    def skip_response(self) -> None:
+        """End the current request without a response (Produce with acks=0)."""
+
+    def detach(self) -> None:
+        """Release the frame of the current request before its response: the request may wait long, and its
+        bytes are not needed meanwhile."""
+
+    def defer_response(self) -> PendingResponse:
+        """Release the current request and its frame: it waits for replication. The Produce requests behind it
+        are handed out meanwhile."""
+
+    def complete(self, response: PendingResponse, parts: Sequence[Part]) -> None:
+        """Respond to a deferred request. The response is sent after those to the requests before it."""
+
+    def mute(self, duration_ms: int) -> None:
+        """Throttle the client (KIP-219): hand out no further request for that long. Responses are sent
+        nevertheless. Call it before the response to the current request, which lets the next one in. A second
+        call can only lengthen the time; 0 or less does nothing."""
+
+    def close(self, reason: str = "") -> None: ...
+
+
+FrameHandler = Callable[[Connection, memoryview], None]
+
+
+class Transport(Protocol):
+    """A nonblocking stream of bytes to a client. It calls the channel's `space` and then `received`, `ended`
+    or `nothing_received`, when it has a reader; `writable`, when it has a writer; and `close` after an
+    error."""
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's certificate in DER, verified; None if it sent none."""
+
+    def send(self, out: deque[Part]) -> bool:
+        """Send bytes at the head of the queue, up to the next range of a file, and remove them. False: the
+        rest has to wait for `writable`."""
+
+    def send_file(self, out: deque[Part], count_max: int) -> int:
+        """Send at most that many bytes of the range of a file at the head of the queue, and remove them;
+        returns how many were taken, 0 if the rest has to wait for `writable`."""
+
+    def add_reader(self) -> None: ...
+
+    def remove_reader(self) -> None: ...
+
+    def add_writer(self) -> None: ...
+
+    def remove_writer(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Authentication(Protocol):
+    """What handles the channel's frames before the dispatcher does."""
+
+    def close(self) -> None:
+        """The channel is closed."""
+
+
+class KafkaChannel:
+    """See the module."""
 
     __slots__ = (
         "_buffer",
         "_ended",
-        "_fd",
         "_gathering",
         "_in_loop",
         "_last_active",
@@ -71,27 +153,30 @@ class SocketConnection(ABC):
         "_memory",
         "_muted",
         "_on_closed",
-        "_on_frame",
         "_out",
         "_page_cache_reader",
         "_pending",
         "_reading",
-        "_sock",
+        "_resident",
         "_waits_for_memory",
-        "_warm",
         "_writing",
+        "authentication",
         "by_token",
         "closed",
         "idle_bucket",
         "listener",
+        "on_frame",
         "peer_host",
         "peer_port",
         "principal",
+        "transport",
     )
+
+    transport: Transport
+    """Sets itself, and has a reader at first."""
 
     def __init__(
         self,
-        sock: socket.socket,
         *,
         loop: asyncio.AbstractEventLoop,
         listener: str,
@@ -101,7 +186,7 @@ class SocketConnection(ABC):
         memory: RequestMemory | None,
         page_cache_reader: PageCacheReader,
         on_frame: FrameHandler,
-        on_closed: Callable[[SocketConnection], None],
+        on_closed: Callable[[KafkaChannel], None],
     ) -> None:
         self.listener = listener
         self.peer_host, self.peer_port = peer
@@ -109,60 +194,67 @@ class SocketConnection(ABC):
         self.by_token = False
         self.closed = False
         self.idle_bucket = 0  # the IdleWatch's
-        self._sock = sock
-        self._fd = sock.fileno()
+        self.on_frame = on_frame
+        self.authentication: Authentication | None = None
         self._loop = loop
         self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
         self._memory = memory
         self._page_cache_reader = page_cache_reader
-        self._warm = 0  # bytes of the file range at the head of _out that are in the page cache
-        self._on_frame = on_frame
+        self._resident = 0  # bytes of the file range at the head of _out that are in the page cache
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
         self._pending: deque[PendingResponse] = deque()
         self._last_active = loop.time()
         self._gathering = False  # _send_gathered is scheduled
         self._in_loop = False  # _serve is on the stack, and sends the responses given now
-        self._writing = False
+        self._writing = False  # the kernel or the page cache is waited for
         self._reading = True
         self._ended = False  # the client has closed its side
         self._waits_for_memory = False
         self._muted: asyncio.TimerHandle | None = None
-        loop.add_reader(self._fd, self._readable)
 
     def __repr__(self) -> str:
         return f"<connection of {self.peer_host}:{self.peer_port} on {self.listener}>"
 
     # --- in -----------------------------------------------------------------------------------------
 
-    def _readable(self) -> None:
+    def space(self) -> memoryview | None:
+        """The memory for bytes that the transport can receive; None or empty if none may be received now."""
         # While a request is served, bytes gather behind it in the buffer. Reading stops while the buffer is
-        # full, responses wait for the client to read them, or the connection is muted; `_serve` resumes it.
+        # full, responses wait for the client to read them, or the channel is muted; `_serve` resumes it.
         if self._out or self._muted is not None:
             self._stop_reading()
-            return
+            return None
         buffer = self._buffer
         if self._memory is not None and self._memory.available <= 0 and not buffer.reserved:
             self._await_memory()
-            return
+            return None
         try:
             space = buffer.space()
-            if not space:
-                self._stop_reading()
-                return
-            count = self._sock.recv_into(space)
-        except (BlockingIOError, InterruptedError):
-            buffer.received(0)
-            return
         except (OSError, MemoryError) as e:
             self.close(str(e) or "no memory")
-            return
-        buffer.received(count)
-        if count == 0:
-            self._client_sends_no_more()
-            return
+            return None
+        if not space:
+            self._stop_reading()
+        return space
+
+    def received(self, count: int) -> None:
+        """So many bytes, at least one, were put into `space`."""
+        self._buffer.received(count)
         self._last_active = self._loop.time()
         self._serve()
+
+    def nothing_received(self) -> None:
+        """The transport has no bytes for `space`."""
+        self._buffer.received(0)
+
+    def ended(self) -> None:
+        """The client has closed its side of the connection. It may still read, and gets its responses, as
+        from Kafka."""
+        self._buffer.received(0)
+        self._ended = True
+        self._stop_reading()
+        self._resume_reading()
 
     def _serve(self) -> None:
         """Hand out frames as long as each gets its response at once."""
@@ -170,7 +262,7 @@ class SocketConnection(ABC):
             return
         self._in_loop = True
         out, pending = self._out, self._pending
-        on_frame, next_frame = self._on_frame, self._buffer.next_frame
+        on_frame, next_frame = self.on_frame, self._buffer.next_frame
         try:
             while not self.closed and not self._writing:
                 if self._muted is not None or len(pending) >= PENDING_RESPONSES_MAX:
@@ -179,7 +271,7 @@ class SocketConnection(ABC):
                     frame = next_frame(_PRODUCE) if pending else next_frame()
                 if frame is not None:
                     on_frame(self, frame)
-                    if len(out) < GATHERED_ANSWERS_MAX:
+                    if len(out) < GATHERED_RESPONSES_MAX:
                         continue
                 if out:
                     self._flush()
@@ -202,19 +294,12 @@ class SocketConnection(ABC):
                 self.close()
             return
         self._reading = True
-        self._loop.add_reader(self._fd, self._readable)
+        self.transport.add_reader()
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._fd)
-
-    def _client_sends_no_more(self) -> None:
-        """The client has closed its side of the connection. It may still read, and gets its responses, as
-        from Kafka."""
-        self._ended = True
-        self._stop_reading()
-        self._resume_reading()
+            self.transport.remove_reader()
 
     def _await_memory(self) -> None:
         """queued.max.request.bytes is used up: stop reading until other requests have their responses."""
@@ -230,7 +315,7 @@ class SocketConnection(ABC):
             self._serve()
 
     def set_max_request_bytes(self, max_request_bytes: int) -> None:
-        """Allow larger requests, once the client has authenticated."""
+        """Allow requests of another size: larger ones, once the client has authenticated."""
         self._buffer.set_max_frame_bytes(max_request_bytes)
 
     def detach(self) -> None:
@@ -318,60 +403,58 @@ class SocketConnection(ABC):
         if not self._out:
             self._serve()
 
-    def _writable(self) -> None:
+    def writable(self) -> None:
+        """The transport, which has a writer, can send again."""
         now = self._loop.time()
-        if now - self._last_active > WARM_S:
-            self._warm = 0
+        if now - self._last_active > RESIDENT_S:
+            self._resident = 0
         self._last_active = now
         self._flush()
         if not self._out:
             self._serve()
 
     def _flush(self) -> None:
-        out = self._out
+        """Send the queue, as far as the transport takes it."""
+        out, transport = self._out, self.transport
         turn_left = SENDFILE_TURN_BYTES
-        try:
-            while out:
-                head = out[0]
-                if isinstance(head, FileSlice):
-                    if turn_left <= 0:
-                        break
-                    if not self._warm and not self._is_in_page_cache(head):
-                        return
-                    turn_left -= self._send_file(head, min(turn_left, self._warm))
-                elif not self._send_bytes():
+        while out:
+            head = out[0]
+            if isinstance(head, FileSlice):
+                if turn_left <= 0:
                     break
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError as e:
-            self.close(str(e))
-            return
+                if not self._resident and not self._is_in_page_cache(head):
+                    return
+                sent = transport.send_file(out, min(turn_left, self._resident))
+                if not sent:
+                    break
+                self._resident -= sent
+                turn_left -= sent
+            elif not transport.send(out):
+                break
         if self.closed:
             return
-        if out and not self._writing:
-            self._writing = True
-            self._loop.add_writer(self._fd, self._writable)
-        elif not out and self._writing:
+        if out:
+            if not self._writing:
+                self._writing = True
+                transport.add_writer()
+        elif self._writing:
             self._writing = False
-            self._loop.remove_writer(self._fd)
-
-    @abstractmethod
-    def _send_bytes(self) -> bool:
-        """Send the bytes at the head of the queue; False when the kernel took fewer."""
-
-    @abstractmethod
-    def _send_file(self, part: FileSlice, most: int) -> int:
-        """Send at most that many bytes of the file range at the head of the queue; returns how many."""
+            transport.remove_writer()
 
     def _is_in_page_cache(self, part: FileSlice) -> bool:
         """Return whether the next bytes of the file range at the head of the queue are in the page cache. If
         not, a thread reads them and `_page_cache_filled` is called."""
         length = min(part.length, SENDFILE_TURN_BYTES)
-        if self._page_cache_reader.ensure_resident(part, length, self._page_cache_filled):
-            self._warm = length
+        try:
+            resident = self._page_cache_reader.ensure_resident(part, length, self._page_cache_filled)
+        except OSError as e:
+            self.close(str(e))
+            return False
+        if resident:
+            self._resident = length
             return True
         if self._writing:
-            self._loop.remove_writer(self._fd)
+            self.transport.remove_writer()
         self._writing = True
         return False
 
@@ -384,7 +467,7 @@ class SocketConnection(ABC):
         self._writing = False
         head = self._out[0]
         assert isinstance(head, FileSlice)
-        self._warm = min(head.length, SENDFILE_TURN_BYTES)
+        self._resident = min(head.length, SENDFILE_TURN_BYTES)
         self._last_active = self._loop.time()
         self._flush()
         if not self._out:
@@ -411,65 +494,25 @@ class SocketConnection(ABC):
             log.log(level, "closing %r: %s", self, reason)
         if self._in_loop and self._out and not isinstance(self._out[0], FileSlice):
             # The responses gathered so far are valid, whatever the reason.
-            with contextlib.suppress(OSError):
-                self._send_bytes()
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
+            self.transport.send(self._out)
+        self.transport.close()
         self._reading = self._writing = False
         if self._muted is not None:
             self._muted.cancel()
             self._muted = None
+        if self.authentication is not None:
+            self.authentication.close()
         self._out.clear()
         self._pending.clear()
         self._buffer.close()
-        self._sock.close()
         self._on_closed(self)
 
 
-class PlaintextConnection(SocketConnection):
-    """A connection that is not encrypted: the kernel sends ranges of files itself (sendfile)."""
-
-    __slots__ = ()
-
-    def _send_bytes(self) -> bool:
-        out = self._out
-        flags = 0
-        if len(out) == 1:
-            head = out[0]
-            assert not isinstance(head, FileSlice)
-            sent = self._sock.send(head)
-            if sent == len(head):
-                out.popleft()
-                return True
-            chunks: list[bytes | bytearray | memoryview] = [head]
-        else:
-            chunks = []
-            for part in out:
-                if isinstance(part, FileSlice):
-                    flags = socket.MSG_MORE  # the file's bytes follow: no packet of its own for a header
-                    break
-                chunks.append(part)
-                if len(chunks) == IOV_MAX:
-                    break
-            sent = self._sock.sendmsg(chunks, (), flags)
-        for chunk in chunks:
-            size = len(chunk)
-            if sent < size:
-                out[0] = memoryview(chunk)[sent:]
-                return False
-            sent -= size
-            out.popleft()
-        return True
-
-    def _send_file(self, part: FileSlice, most: int) -> int:
-        length = part.length
-        sent = part.file.files.sendfile(self._fd, part.file.fd, part.position, min(length, most))
-        self._warm -= sent
-        if sent == 0:
-            # The response's size was sent already: no valid continuation exists.
-            self.close(f"a segment ended {length} bytes before its slice", level=logging.ERROR)
-        elif sent < length:
-            self._out[0] = FileSlice(part.file, part.position + sent, length - sent)
-        else:
-            self._out.popleft()
-        return sent
+def drop_from_file(out: deque[Part], count: int) -> None:
+    """Remove the first `count` bytes of the range of a file at the head of a queue."""
+    part = out[0]
+    assert isinstance(part, FileSlice)
+    if count < part.length:
+        out[0] = FileSlice(part.file, part.position + count, part.length - count)
+    else:
+        out.popleft()

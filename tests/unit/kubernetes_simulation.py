@@ -1,7 +1,8 @@
-"""An API server in memory with as much of its controllers as an operator needs, under virtual time.
+"""The operator over a simulated API server with its controllers, in virtual time.
 
-It takes the requests that `Api` would send. StatefulSets make, keep and let go of pods and make claims for
-them; what is owned goes with its owner. It judges, too: `most_down` is how many brokers were out at a time.
+`InMemoryApi` replaces the requests of `Api`. StatefulSets create and delete pods and claims; the garbage
+collector deletes owned objects with their owner. `max_unavailable` is the largest number of brokers that were
+unavailable at the same time.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 
 
-def is_selected(item: Item, selector: str) -> bool:
-    """By `name=value` and by `name` alone, with commas between."""
+def matches_selector(item: Item, selector: str) -> bool:
+    """Whether a label selector, such as `name=value,other`, selects the object."""
     labels = item["metadata"].get("labels") or {}
     wanted = (each.partition("=") for each in selector.split(",") if each)
     return all(labels.get(name) == value if sign else name in labels for name, sign, value in wanted)
 
 
-class FakeApi(Api):
-    """ChildObjects by (kind, name), all in one namespace."""
+class InMemoryApi(Api):
+    """Objects by (kind, name) in one namespace, with the controllers of StatefulSets and pods."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
         self.items: dict[tuple[str, str], Item] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
-        self.images_that_fail: set[str] = set()
-        self.most_down = 0
+        self.unpullable_images: set[str] = set()
+        self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
         self._ids = itertools.count(1)
 
@@ -115,7 +116,7 @@ class FakeApi(Api):
         return [
             item
             for (one, _), item in sorted(self.items.items())
-            if one == kind and is_selected(item, selector)
+            if one == kind and matches_selector(item, selector)
         ]
 
     def _create(self, kind: str, body: Item) -> Item:
@@ -147,7 +148,7 @@ class FakeApi(Api):
         return content
 
     def put(self, kind: str, name: str, body: Mapping[str, Any]) -> Item:
-        """A new object, as if somebody had created it."""
+        """Create an object, as another client of the API server."""
         number = next(self._ids)
         content = copy.deepcopy(dict(body))
         content["kind"] = kind
@@ -175,7 +176,7 @@ class FakeApi(Api):
         self._remove(item, orphan=options.get("propagationPolicy") == "Orphan")
 
     def _in_use(self, claim: str) -> bool:
-        """By a pod: it is kept until that is gone, as pvc-protection keeps it."""
+        """Whether a pod uses the claim: pvc-protection keeps it until the pod is deleted."""
         return ("Pod", claim.removeprefix("data-")) in self.items
 
     def _remove(self, item: Item, *, orphan: bool = False) -> None:
@@ -193,7 +194,7 @@ class FakeApi(Api):
     # ---- controllers
 
     def tick(self) -> None:
-        """A second goes by: pods that were let go are gone, others start or are ready."""
+        """Let a second pass: deleted pods disappear, others start or become ready."""
         self.now_ms += 1000
         for item in list(self.items.values()):
             if item["kind"] == "Pod" and item["metadata"].get("deletionTimestamp"):
@@ -208,7 +209,7 @@ class FakeApi(Api):
             if item["kind"] == "StatefulSet":
                 self._run_set(item)
         brokers = self._set_pods("demo-brokers")
-        self.most_down = max(self.most_down, sum(not self.is_ready(pod) for pod in brokers))
+        self.max_unavailable = max(self.max_unavailable, sum(not self.is_ready(pod) for pod in brokers))
 
     def _set_pods(self, name: str) -> list[Item]:
         return [
@@ -225,7 +226,7 @@ class FakeApi(Api):
         claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
         if claim is None or claim.get("status", {}).get("phase") == "Lost":
             return
-        if container["image"] in self.images_that_fail:
+        if container["image"] in self.unpullable_images:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
             ready = False
         else:
@@ -264,22 +265,22 @@ class FakeApi(Api):
             if ordinal_of is not None and ordinal_of >= spec["replicas"]:
                 pod["metadata"].setdefault("deletionTimestamp", iso_time(self.now_ms))
 
-    # ---- people
+    # ---- users
 
-    def resource(self, kind: str, name: str, spec: Mapping[str, Any], **annotations: str) -> None:
+    def apply_resource(self, kind: str, name: str, spec: Mapping[str, Any], **annotations: str) -> None:
         """kubectl apply."""
-        told = {f"ottla.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        prefixed = {f"ottla.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
         item = self.items.get((kind, name))
         if item is None:
-            content = {"apiVersion": API_VERSION, "metadata": {"annotations": told}, "spec": dict(spec)}
+            content = {"apiVersion": API_VERSION, "metadata": {"annotations": prefixed}, "spec": dict(spec)}
             self.put(kind, name, content)
             return
         item["metadata"]["generation"] += item["spec"] != spec
-        item["metadata"]["annotations"] = told
+        item["metadata"]["annotations"] = prefixed
         item["metadata"]["resourceVersion"] = str(next(self._ids))
         item["spec"] = copy.deepcopy(dict(spec))
 
-    def delete_one(self, kind: str, name: str, propagation: str = "Background") -> None:
+    def delete_resource(self, kind: str, name: str, propagation: str = "Background") -> None:
         """kubectl delete --wait=false."""
         self._delete(self.items[kind, name], {"propagationPolicy": propagation})
 
@@ -288,7 +289,7 @@ class FakeApi(Api):
 
 
 def _listed(item: Item) -> Item:
-    """As lists have them: without their kind."""
+    """The object as a list has it: without apiVersion and kind."""
     return copy.deepcopy({key: value for key, value in item.items() if key not in _VERSIONED})
 
 
@@ -304,8 +305,8 @@ def _merged(base: Any, patch: Any) -> Any:
     return result
 
 
-class QuietKafka:
-    """A cluster with no topics whose members are the brokers that answer."""
+class EmptyKafka:
+    """The Kafka interface of a cluster without topics; its brokers are those with an address."""
 
     async def observe(
         self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
@@ -316,11 +317,11 @@ class QuietKafka:
         return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))
 
     async def execute(self, step: KafkaStep) -> None:
-        raise AssertionError(f"nothing asks for {step}")
+        raise AssertionError(f"unexpected step: {step}")
 
 
-class Said:
-    """A recorder that remembers."""
+class FakeRecorder:
+    """A Recorder that keeps the Events in a list."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, bool]] = []
@@ -329,62 +330,64 @@ class Said:
         self.events.append((resource.key, reason, message, warning))
 
 
-class KubernetesWorld:
-    """The operator over all of it. Every pass is made by a new operator: it remembers nothing."""
+class KubernetesSimulation:
+    """The operator over the simulated API server. Each reconciliation has a new operator."""
 
     def __init__(self) -> None:
-        self.api = FakeApi()
-        self.said = Said()
+        self.api = InMemoryApi()
+        self.recorder = FakeRecorder()
         self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
-        self.secured_nodes: list[tuple[str, str]] = []
-        """(zookeeper.connect, owner) of each time that the ACLs of ZooKeeper's nodes were set."""
-        self.acls_fail = False
+        self.acl_migrations: list[tuple[str, str]] = []
+        """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
+        self.acl_migration_fails = False
 
-    def cluster(self, **spec: Any) -> None:
+    def apply_cluster(self, **spec: Any) -> None:
         rolling = {"minReadySeconds": 0}
         storage = {"size": "1Gi", "deleteClaim": True}
         content = {"replicas": 3, "storage": storage, "rollingUpdate": rolling, **spec}
         annotations = content.pop("annotations", {})
-        self.api.resource("BrokerCluster", "demo", content, **annotations)
+        self.api.apply_resource("BrokerCluster", "demo", content, **annotations)
 
-    def step(self) -> list[str]:
-        """One pass, then a second."""
+    def reconcile(self) -> list[str]:
+        """Reconcile once, then let a second pass. Returns the steps."""
         try:
-            return self.make_pass().steps
+            return self.reconcile_once().steps
         except ApiError as error:
             return [f"failed: {error}"]
         finally:
             self.api.tick()
 
-    def make_pass(self) -> ReconcileResult:
-        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
+    def reconcile_once(self) -> ReconcileResult:
+        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder)
         platform = KubernetesPlatform(
             self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self._set_acls
         )
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
         reconciler = Reconciler(
-            Environment(platform, QuietKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.said)
+            Environment(
+                platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder
+            )
         )
         return asyncio.run(reconcile(reconciler, store))
 
     def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
         assert tls.key
         assert tls.certificates
-        if self.acls_fail:
-            raise TimeoutError("no server answers")
-        self.secured_nodes.append((connect, owner))
+        if self.acl_migration_fails:
+            raise TimeoutError("no server responds")
+        self.acl_migrations.append((connect, owner))
         return 7
 
-    def until(self, condition: Callable[[], bool], passes: int = 100) -> None:
-        for _ in range(passes):
+    def reconcile_until(self, condition: Callable[[], bool], reconciles_max: int = 100) -> None:
+        for _ in range(reconciles_max):
             if condition():
                 return
-            self.step()
-        raise AssertionError(f"it did not come to that: {json.dumps(self.status(), indent=1)}")
+            self.reconcile()
+        raise AssertionError(f"the condition did not become true: {json.dumps(self.status(), indent=1)}")
 
-    def settle(self) -> None:
-        self.until(self.ready)
+    def reconcile_until_ready(self) -> None:
+        self.reconcile_until(self.ready)
 
     def status(self, kind: str = "BrokerCluster", name: str = "demo") -> Item:
         item = self.api.items.get((kind, name), {})

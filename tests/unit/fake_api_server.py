@@ -1,7 +1,7 @@
-"""`FakeApi` behind HTTP, with watches: as much of an API server as kopf and the official client talk to.
+"""`InMemoryApi` over HTTP with watches: the part of an API server that kopf and the official client need.
 
-It runs in a thread with a loop of its own; the objects are touched in that thread alone (`edit`, `look`).
-`deaf` makes watches say nothing while they stay open, as those do that nobody notices.
+It runs in a thread with its own event loop; only that thread accesses the objects (`edit`, `get`). With
+`suppresses_events`, watches stay open and send no events, like a stalled watch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
-from kubernetes_world import NAMESPACE, FakeApi, Item, is_selected
+from kubernetes_simulation import NAMESPACE, InMemoryApi, Item, matches_selector
 
 from ottla_operator.kubernetes.api import _PLURALS, ApiError, NotFound
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _POLL_S = 0.02
 _START_S = 60
-# Kopf looks for these, too; there is one namespace, and nobody defines kinds.
+# kopf discovers these, too; there is one namespace and no CustomResourceDefinition.
 _SERVED = {
     **_PLURALS,
     "Namespace": ("v1", "namespaces"),
@@ -41,21 +41,23 @@ _VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 
 @dataclass(frozen=True)
 class Change:
+    """A watch event."""
+
     number: int
     type: str
     kind: str
     item: Item
 
 
-class KubernetesServer:
-    """Started by `with`; `url` is where it listens."""
+class FakeApiServer:
+    """The server; a context manager starts and stops it. `url`: its address."""
 
     def __init__(self) -> None:
-        self.api = FakeApi()
+        self.api = InMemoryApi()
         self.url = ""
-        self.deaf = False
+        self.suppresses_events = False
         self.watches = 0
-        """How many are open."""
+        """The number of open watches."""
         self._changes: list[Change] = []
         self._seen: dict[tuple[str, str], tuple[object, Item]] = {}
         self._cuts = 0
@@ -63,7 +65,7 @@ class KubernetesServer:
         self._started, self._stopping = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
 
-    def __enter__(self) -> KubernetesServer:
+    def __enter__(self) -> FakeApiServer:
         self._thread.start()
         assert self._started.wait(_START_S)
         return self
@@ -76,19 +78,19 @@ class KubernetesServer:
 
     # ---- for tests, from their thread
 
-    def edit(self, change: Callable[[FakeApi], T]) -> T:
-        """As somebody else at the API server."""
+    def edit(self, change: Callable[[InMemoryApi], T]) -> T:
+        """Run `change` in the server's thread, as another client."""
 
         async def run() -> T:
             return change(self.api)
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_START_S)
 
-    def look(self, kind: str, name: str) -> Item | None:
+    def get(self, kind: str, name: str) -> Item | None:
         return self.edit(lambda api: copy.deepcopy(api.items.get((kind, name))))
 
-    def cut(self) -> None:
-        """End all watches, as a proxy in between does."""
+    def close_watches(self) -> None:
+        """End all watches, as a proxy does."""
         self._cuts += 1
 
     # ---- HTTP
@@ -149,14 +151,14 @@ class KubernetesServer:
         found = _PATH.match(request.path)
         kind = _KIND_OF.get((found["version"], found["plural"])) if found else None
         if found is None or kind is None:
-            return _refusal(NotFound(404, "NotFound", f"nothing is at {request.path}"))
+            return _error_response(NotFound(404, "NotFound", f"no resource at {request.path}"))
         query = dict(request.query)
         if request.method == "GET" and query.get("watch") == "true":
             return await self._watch(request, kind, query)
         try:
             return web.json_response(await self._answer(request, kind, found["name"], query))
         except ApiError as error:
-            return _refusal(error)
+            return _error_response(error)
 
     async def _answer(self, request: web.Request, kind: str, name: str | None, query: dict[str, str]) -> Item:
         if request.method == "GET" and name is not None:
@@ -175,7 +177,7 @@ class KubernetesServer:
             content_type=request.content_type,
         )
         if request.method == "GET":
-            self._note_changes()
+            self._record_changes()
             version = _SERVED[kind][0]
             metadata = {"resourceVersion": str(next(self.api._ids))}
             return {"kind": f"{kind}List", "apiVersion": version, "metadata": metadata, **answer}
@@ -183,19 +185,19 @@ class KubernetesServer:
 
     # ---- watches
 
-    def _note_changes(self) -> None:
-        """Compare with what was there when we last looked."""
+    def _record_changes(self) -> None:
+        """Record a change for each object that differs from the last call."""
         for key, item in self.api.items.items():
             metadata = item["metadata"]
             state = (metadata["uid"], metadata["resourceVersion"], metadata.get("deletionTimestamp"))
             before = self._seen.get(key)
             if before is None or before[0] != state:
-                self._note("ADDED" if before is None else "MODIFIED", key[0], item)
+                self._record_change("ADDED" if before is None else "MODIFIED", key[0], item)
                 self._seen[key] = (state, item)
         for key in [key for key in self._seen if key not in self.api.items]:
-            self._note("DELETED", key[0], self._seen.pop(key)[1])
+            self._record_change("DELETED", key[0], self._seen.pop(key)[1])
 
-    def _note(self, type_: str, kind: str, item: Item) -> None:
+    def _record_change(self, type_: str, kind: str, item: Item) -> None:
         number = next(self.api._ids)
         told = copy.deepcopy(item)
         told |= {"apiVersion": _SERVED[kind][0], "kind": kind}
@@ -209,11 +211,15 @@ class KubernetesServer:
         self.watches += 1
         try:
             while not self._stopping.is_set() and cuts == self._cuts:
-                self._note_changes()
-                news = [c for c in self._changes if c.kind == kind and c.number > since and not self.deaf]
-                for change in news:
+                self._record_changes()
+                new = [
+                    c
+                    for c in self._changes
+                    if c.kind == kind and c.number > since and not self.suppresses_events
+                ]
+                for change in new:
                     since = change.number
-                    if is_selected(change.item, query.get("labelSelector", "")):
+                    if matches_selector(change.item, query.get("labelSelector", "")):
                         line = json.dumps({"type": change.type, "object": change.item})
                         await response.write(line.encode() + b"\n")
                 await asyncio.sleep(_POLL_S)
@@ -224,7 +230,7 @@ class KubernetesServer:
         return response
 
 
-def _refusal(error: ApiError) -> web.Response:
+def _error_response(error: ApiError) -> web.Response:
     status: dict[str, Any] = {
         "kind": "Status",
         "status": "Failure",
@@ -236,7 +242,7 @@ def _refusal(error: ApiError) -> web.Response:
 
 
 def kubeconfig(url: str) -> str:
-    """For clients that read one."""
+    """A kubeconfig for the server."""
     return json.dumps(
         {
             "apiVersion": "v1",

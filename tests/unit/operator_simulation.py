@@ -1,7 +1,7 @@
-"""A cluster as the operator sees one, in memory: both ports (platform, Admin API) under virtual time.
+"""The operator over a simulated cluster in virtual time, with fake resources, Secrets and drivers.
 
-Brokers take time to stop, to start and to catch up; leadership moves as Kafka moves it. It also
-judges: `violations` fills up when something that runs over it stops too much at once.
+Brokers take time to stop, to start and to catch up; leaders are elected as Kafka does. Invariant violations
+of the operator are collected in `SimulatedCluster.violations`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ START_MS, STOP_MS, CATCH_UP_MS, MOVE_MS = 3_000, 1_000, 2_000, 2_500
 
 
 @dataclass
-class Broker:
+class SimulatedBroker:
+    """The process of a broker with its launch configuration."""
+
     id: int
     launch: BrokerLaunch
     state: BrokerRunState = "Starting"
@@ -71,7 +73,9 @@ class Broker:
 
 
 @dataclass
-class Partition:
+class SimulatedPartition:
+    """Replicas, ISR and leader, with the reassignment in flight."""
+
     replicas: list[int]
     isr: list[int]
     leader: int
@@ -80,22 +84,24 @@ class Partition:
 
 
 @dataclass
-class FakeTopic:
+class SimulatedTopic:
+    """Partitions and settings of a topic."""
+
     topic_id: str
-    partitions: list[Partition]
+    partitions: list[SimulatedPartition]
     config: dict[str, str]
 
 
-class FakeCluster:
-    """Brokers, topics and the clock; implements the platform's port."""
+class SimulatedCluster:
+    """Brokers, topics and the clock; implements the Platform interface."""
 
     def __init__(
         self, *, broken_hashes: Collection[str] = (), racks: Mapping[int, str] | None = None
     ) -> None:
         self.now_ms = 1_700_000_000_000
         self.zookeeper = False
-        self.brokers: dict[int, Broker] = {}
-        self.topics: dict[str, FakeTopic] = {}
+        self.brokers: dict[int, SimulatedBroker] = {}
+        self.topics: dict[str, SimulatedTopic] = {}
         self.groups: dict[str, GroupState] = {}
         self.settings: dict[str, str | None] = {}
         self.controller = -1
@@ -103,21 +109,22 @@ class FakeCluster:
         self.racks = dict(racks or {})
         self.violations: list[str] = []
         self.log: list[str] = []
-        self.max_down = 0
-        self.made_of: dict[str, str] = {}
+        self.max_unavailable = 0
+        self.broker_traits: dict[str, str] = {}
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.scram: dict[str, tuple[int, str]] = {}
         """Iterations and password by user."""
         self.acls: set[AclBinding] | None = None
         """None: there is no authorizer."""
-        self.tells_access = True
+        self.describes_access = True
         self.losses: dict[int, VolumeLoss] = {}
-        self.refuse: dict[type, StepFailed] = {}
+        self.step_failures: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
     # ---- time
 
     def advance(self, ms: int) -> None:
+        """Let virtual time pass."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms = min(until, self.now_ms + 250)
@@ -154,7 +161,7 @@ class FakeCluster:
     def live(self) -> set[int]:
         return {broker.id for broker in self.brokers.values() if broker.up}
 
-    def _progress(self, partition: Partition, live: set[int]) -> None:
+    def _progress(self, partition: SimulatedPartition, live: set[int]) -> None:
         for broker, at_ms in list(partition.joins_at_ms.items()):
             if broker in live and at_ms <= self.now_ms and partition.leader in live:
                 del partition.joins_at_ms[broker]
@@ -189,12 +196,13 @@ class FakeCluster:
                     )
 
     def crash(self, broker: int) -> None:
+        """End the broker's process at once."""
         self.brokers[broker].state = "Crashed"
         self.brokers[broker].changes_at_ms = None
         self._left(broker)
         self._tick()
 
-    # ---- the platform's port
+    # ---- the Platform interface
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         instances = {
@@ -225,7 +233,7 @@ class FakeCluster:
         return ()
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
-        return self.made_of
+        return self.broker_traits
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
@@ -246,7 +254,7 @@ class FakeCluster:
             assert known is not None
             launch = known.launch
         self.log.append(f"start {broker} {launch.config_hash}")
-        self.brokers[broker] = Broker(
+        self.brokers[broker] = SimulatedBroker(
             broker,
             launch,
             changes_at_ms=self.now_ms + START_MS,
@@ -262,12 +270,13 @@ class FakeCluster:
         if known.state not in ("Running", "Starting"):
             return
         self.log.append(f"stop {broker}")
-        self.judge_stop(broker)
+        self.check_stop(broker)
         known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
         down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
-        self.max_down = max(self.max_down, len(down))
+        self.max_unavailable = max(self.max_unavailable, len(down))
 
-    def judge_stop(self, broker: int) -> None:
+    def check_stop(self, broker: int) -> None:
+        """Record a violation when stopping the broker takes a partition below its min ISR."""
         going = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
         for name, topic in self.topics.items():
             min_isr = int(topic.config.get("min.insync.replicas", "1"))
@@ -287,7 +296,7 @@ class FakeCluster:
         del self.brokers[broker]
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        """Its log is gone: a partition without another replica in sync has lost its records."""
+        """Its logs are lost: a partition without another replica in sync has lost its records."""
         self.log.append(f"replace {broker}")
         loss, known = self.losses.pop(broker), self.brokers[broker]
         in_service = self.live() - {broker}
@@ -298,14 +307,14 @@ class FakeCluster:
                 if alone and loss.kind != "Forced" and not hopeless:
                     self.violations.append(f"replacing {broker} loses {name}-{number}")
         if known.state in ("Running", "Starting"):
-            self.judge_stop(broker)
+            self.check_stop(broker)
             known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
         else:
             known.state, known.changes_at_ms = "Stopped", None
         down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
-        self.max_down = max(self.max_down, len(down))
+        self.max_unavailable = max(self.max_unavailable, len(down))
 
-    # ---- what Kafka's port needs
+    # ---- for SimulatedKafka
 
     def describe_access(self) -> AccessState:
         scram = {user: {"SCRAM-SHA-512": iterations} for user, (iterations, _) in self.scram.items()}
@@ -339,13 +348,13 @@ class FakeCluster:
             found,
             settings=dict(self.settings),
             quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
-            access=self.describe_access() if access and self.tells_access else None,
+            access=self.describe_access() if access and self.describes_access else None,
         )
 
     def execute(self, step: KafkaStep) -> None:
         self.log.append(str(step))
-        if type(step) in self.refuse:
-            raise self.refuse[type(step)]
+        if type(step) in self.step_failures:
+            raise self.step_failures[type(step)]
         match step:
             case CreateTopic():
                 self.create_topic(step.topic, step.partitions, step.replicas, step.config, step.assignment)
@@ -404,8 +413,8 @@ class FakeCluster:
             if assignment
             else ([live[(p + r) % len(live)] for r in range(factor)] for p in range(partitions))
         )
-        made = [Partition(list(r), list(r), r[0]) for r in placed]
-        self.topics[name] = FakeTopic(f"id-{next(self._ids)}", made, dict(config or {}))
+        made = [SimulatedPartition(list(r), list(r), r[0]) for r in placed]
+        self.topics[name] = SimulatedTopic(f"id-{next(self._ids)}", made, dict(config or {}))
 
     def _grow(self, step: CreatePartitions) -> None:
         topic, live = self.topics[step.topic], sorted(self.live())
@@ -416,7 +425,7 @@ class FakeCluster:
             tuple(live[(p + r) % len(live)] for r in range(factor))
             for p in range(step.total - len(topic.partitions))
         ]
-        topic.partitions += [Partition(list(r), list(r), r[0]) for r in new]
+        topic.partitions += [SimulatedPartition(list(r), list(r), r[0]) for r in new]
         assert len(topic.partitions) == step.total
 
     def _reassign(self, step: Reassign) -> None:
@@ -432,10 +441,10 @@ class FakeCluster:
             self._progress(partition, self.live())
 
 
-class FakeKafka:
-    """The Admin API's port of a fake cluster."""
+class SimulatedKafka:
+    """The Kafka interface (Admin API) of a simulated cluster."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
 
     async def observe(
@@ -447,10 +456,10 @@ class FakeKafka:
         self._cluster.execute(step)
 
 
-def _state(name: str, number: int, partition: Partition) -> PartitionState:
+def _state(name: str, number: int, partition: SimulatedPartition) -> PartitionState:
     target = partition.target if partition.target is not None else partition.replicas
-    settled = [b for b in partition.replicas if b not in partition.joins_at_ms or b in partition.isr]
-    adding = tuple(b for b in target if b not in settled) if partition.target is not None else ()
+    in_sync_or_old = [b for b in partition.replicas if b not in partition.joins_at_ms or b in partition.isr]
+    adding = tuple(b for b in target if b not in in_sync_or_old) if partition.target is not None else ()
     removing = tuple(b for b in partition.replicas if b not in target)
     ordered = [*target, *removing]
     return PartitionState(
@@ -459,14 +468,14 @@ def _state(name: str, number: int, partition: Partition) -> PartitionState:
 
 
 class FakeDrivers:
-    """Drivers that start, work and end at once when they are told to, unless a test says otherwise."""
+    """The Drivers interface. Drivers start and stop at once; with `stops_slowly`, they stay in Stopping."""
 
     def __init__(self) -> None:
         self.running: dict[str, DriverInstance] = {}
         self.launches: dict[str, DriverLaunch] = {}
         self.log: list[str] = []
         self.image = "one"
-        self.lingers = False
+        self.stops_slowly = False
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
         return {"image": self.image}
@@ -479,7 +488,7 @@ class FakeDrivers:
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
         known = self.running.get(pipeline.key)
-        assert known is None or known.state in ("Stopped", "Crashed"), f"there is one already: {known}"
+        assert known is None or known.state in ("Stopped", "Crashed"), f"a driver runs already: {known}"
         self.log.append(f"start {launch.revision}")
         self.launches[pipeline.key] = launch
         progress = JobProgress("app-1", 0, True)
@@ -489,9 +498,9 @@ class FakeDrivers:
         )  # fmt: skip
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
-        self.log.append("stop" if after is None else "stop to start again")
+        self.log.append("stop" if after is None else "stop to restart")
         now = self.running[pipeline.key]
-        if self.lingers:
+        if self.stops_slowly:
             self.running[pipeline.key] = replace(now, state="Stopping", progress=None)
         else:
             del self.running[pipeline.key]
@@ -502,42 +511,42 @@ class FakeDrivers:
 
 
 class FakeSecrets:
-    """Secrets by name."""
+    """The Secrets interface in memory."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Secret] = {}
+        self.stored: dict[str, Secret] = {}
         self._versions = itertools.count(1)
 
     def write(self, name: str, data: Mapping[str, bytes], owner: str = "") -> None:
-        self.kept[name] = Secret(name, dict(data), owner, str(next(self._versions)))
+        self.stored[name] = Secret(name, dict(data), owner, str(next(self._versions)))
 
     async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
-        return {name: secret for name, secret in self.kept.items() if name in names}
+        return {name: secret for name, secret in self.stored.items() if name in names}
 
     async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
-        known = self.kept.get(name)
+        known = self.stored.get(name)
         assert known is None or known.owner == owner.key, f"{name} is of {known}"
         self.write(name, data, owner.key)
 
     async def delete(self, owner: AnyResource, name: str) -> None:
-        assert self.kept[name].owner == owner.key
-        del self.kept[name]
+        assert self.stored[name].owner == owner.key
+        del self.stored[name]
 
     async def release(self, owner: AnyResource) -> None:
-        self.kept = {name: secret for name, secret in self.kept.items() if secret.owner != owner.key}
+        self.stored = {name: secret for name, secret in self.stored.items() if secret.owner != owner.key}
 
 
 class FakeStore:
-    """Resources by key, as the API server keeps them."""
+    """The Store interface in memory, with generations as the API server counts them."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
-        self.kept: dict[str, AnyResource] = {}
+        self.stored: dict[str, AnyResource] = {}
         self._ages = itertools.count(1)
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         key = f"{kind}/{name}"
-        old = self.kept.get(key)
+        old = self.stored.get(key)
         metadata = {
             "name": name,
             "uid": key,
@@ -550,28 +559,28 @@ class FakeStore:
         status = old.status.model_dump(by_alias=True, exclude_none=True) if old else None
         resource, problems = parse_resource(kind, metadata, spec, status)
         assert resource is not None, problems
-        self.kept[key] = resource
+        self.stored[key] = resource
 
     def delete(self, key: str) -> None:
-        resource = self.kept[key]
+        resource = self.stored[key]
         metadata = resource.metadata.model_copy(update={"deletion_timestamp": "2024-02-01T00:00:00Z"})
-        self.kept[key] = resource.model_copy(update={"metadata": metadata})
+        self.stored[key] = resource.model_copy(update={"metadata": metadata})
 
     async def resources(self) -> Sequence[AnyResource]:
-        return list(self.kept.values())
+        return list(self.stored.values())
 
     async def update_status(self, resource: AnyResource, status: Status) -> None:
-        self.kept[resource.key] = self.kept[resource.key].model_copy(update={"status": status})
+        self.stored[resource.key] = self.stored[resource.key].model_copy(update={"status": status})
 
     async def release(self, resource: AnyResource) -> None:
-        del self.kept[resource.key]
+        del self.stored[resource.key]
 
 
-class World:
-    """A cluster, its resources, and a reconciler that is made anew for each pass: it may keep nothing."""
+class OperatorSimulation:
+    """A simulated cluster with its resources. Each reconciliation has a new Reconciler, without any state."""
 
-    def __init__(self, cluster: FakeCluster | None = None) -> None:
-        self.cluster = cluster or FakeCluster()
+    def __init__(self, cluster: SimulatedCluster | None = None) -> None:
+        self.cluster = cluster or SimulatedCluster()
         self.store = FakeStore(self.cluster)
         self.secrets = FakeSecrets()
         self.drivers = FakeDrivers()
@@ -579,22 +588,24 @@ class World:
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
 
-    def brokers(self, replicas: int = 3, *, config: Mapping[str, str] | None = None, **spec: object) -> None:
+    def apply_cluster(
+        self, replicas: int = 3, *, config: Mapping[str, str] | None = None, **spec: object
+    ) -> None:
         self.apply("BrokerCluster", "demo", {"replicas": replicas, "config": dict(config or {}), **spec})
 
-    def topic(self, name: str, *, partitions: int = 4, replicas: int = 3, **spec: object) -> None:
+    def apply_topic(self, name: str, *, partitions: int = 4, replicas: int = 3, **spec: object) -> None:
         self.apply(
             "Topic",
             name,
             {"clusterRef": {"name": "demo"}, "partitions": partitions, "replicas": replicas, **spec},
         )
 
-    def step(self, ms: int = 500) -> list[str]:
-        """One pass, then time goes on."""
+    def reconcile(self, ms: int = 500) -> list[str]:
+        """Reconcile once, then let time pass. Returns the steps."""
         reconciler = Reconciler(
             Environment(
                 self.cluster,
-                FakeKafka(self.cluster),
+                SimulatedKafka(self.cluster),
                 self.store,
                 self.secrets,
                 self.drivers,
@@ -605,28 +616,28 @@ class World:
         self.cluster.advance(ms)
         return result.steps
 
-    def settle(self, passes: int = 400) -> None:
-        """Until everything is Ready, or nothing is left."""
-        for _ in range(passes):
-            self.step()
-            if all(is_ready(resource) for resource in self.store.kept.values()):
+    def reconcile_until_ready(self, reconciles_max: int = 400) -> None:
+        """Reconcile until all resources are Ready, or none is left."""
+        for _ in range(reconciles_max):
+            self.reconcile()
+            if all(is_ready(resource) for resource in self.store.stored.values()):
                 return
-        raise AssertionError("not settled: " + "; ".join(self.describe()))
+        raise AssertionError("not converged: " + "; ".join(self.describe_conditions()))
 
-    def until(self, condition: Callable[[], bool], passes: int = 200) -> None:
-        for _ in range(passes):
+    def reconcile_until(self, condition: Callable[[], bool], reconciles_max: int = 200) -> None:
+        for _ in range(reconciles_max):
             if condition():
                 return
-            self.step()
-        raise AssertionError("it did not come to that: " + "; ".join(self.describe()))
+            self.reconcile()
+        raise AssertionError("the condition did not become true: " + "; ".join(self.describe_conditions()))
 
-    def describe(self) -> list[str]:
-        return [f"{key}: {self.condition(key)}" for key in self.store.kept]
+    def describe_conditions(self) -> list[str]:
+        return [f"{key}: {self.condition(key)}" for key in self.store.stored]
 
     def condition(self, key: str, type_: str = "Ready") -> tuple[str, str, str]:
-        condition = find(self.store.kept[key].status.conditions, type_)
+        condition = find(self.store.stored[key].status.conditions, type_)
         assert condition is not None, f"{key} has no condition {type_}"
         return condition.status, condition.reason, condition.message
 
     def status(self, key: str = "BrokerCluster/demo") -> Status:
-        return self.store.kept[key].status
+        return self.store.stored[key].status
