@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.dev.journal import DamagedJournal, JournaledTree
+from ottla.dev.journal import DamagedJournal, open_journaled_tree
 from ottla.metadata.memory import MemoryTree
 from ottla.metadata.store import ANY_VERSION, Check, Create, Delete, Operation, SetData, Stat, StoreError
 
@@ -25,8 +25,8 @@ operations = st.one_of(
 )
 
 
-def tree(path: Path) -> JournaledTree:
-    return JournaledTree(path, clock=lambda: 1_700_000_000_000)
+def tree(path: Path) -> MemoryTree:
+    return open_journaled_tree(path, clock=lambda: 1_700_000_000_000)
 
 
 @settings(max_examples=40)
