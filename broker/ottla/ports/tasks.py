@@ -17,13 +17,13 @@ class TaskSet:
     """See the module."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine in a task of the running loop."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def wait(self) -> None:

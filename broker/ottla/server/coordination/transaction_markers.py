@@ -73,7 +73,7 @@ class TransactionMarkerWriter:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp=now_ms,
         )
-        for key in marker.partitions:
+        for key in sorted(marker.partitions):
             if self._replicas.find(*key) is None:
                 errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -145,7 +145,7 @@ class TransactionMarkerChannelManager:
         by_leader: dict[int | None, list[TopicPartition]] = {}
         gone: list[TopicPartition] = []
         metadata_known = bool(self._cache.brokers())
-        for key in pending.marker.partitions:
+        for key in sorted(pending.marker.partitions):
             partition = self._cache.partition(*key)
             if partition is None and metadata_known:
                 gone.append(key)
@@ -255,7 +255,7 @@ def _request(batch: list[_PendingMarker]) -> WriteTxnMarkersRequest:
                 transaction_result=marker.commit,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in indexes_by_topic(marker.partitions).items()
+                    for name, indexes in indexes_by_topic(sorted(marker.partitions)).items()
                 ],
                 coordinator_epoch=marker.coordinator_epoch,
             )
