@@ -11,7 +11,7 @@ from ottla.server.handlers.produce.handler import PACKED_FROM, pack_response
 
 @pytest.mark.parametrize("version", range(PACKED_FROM, ProduceResponse.max_version + 1))
 @pytest.mark.parametrize("partitions", [0, 1, 200])
-def test_packed_as_the_codec_does(version: int, partitions: int) -> None:
+def test_the_packed_produce_response_equals_the_codecs(version: int, partitions: int) -> None:
     response = ProduceResponse(
         throttle_time_ms=7,
         responses=[
