@@ -1,4 +1,4 @@
-"""A large request holds the loop for a slice at a time, and is answered as if it had been handled at once."""
+"""A large request takes the event loop one slice at a time, with the same response as without slices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
+from ottla.ports import Clock, OsClock
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
@@ -35,25 +36,27 @@ from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandle
 ITEMS = 30_000
 
 
-class Ticks:
-    """A clock that goes on by a step whenever it is asked."""
+class Ticks(OsClock):
+    """A clock that advances by a step at each call."""
 
     def __init__(self, step_s: float) -> None:
+        super().__init__()
         self.now_s = 0.0
         self._step_s = step_s
+        self.monotonic_s = self._tick
 
-    def __call__(self) -> float:
+    def _tick(self) -> float:
         self.now_s += self._step_s
         return self.now_s
 
 
 async def answered(
-    route: Route, message: Message, version: int, clock: Callable[[], float] | None = None
+    route: Route, message: Message, version: int, clock: Clock | None = None
 ) -> tuple[FakeConnection, int]:
-    """The connection after the answer, and in how many turns of the loop something else could run."""
+    """The connection after the response, and the number of loop iterations for other work."""
     loop = asyncio.get_running_loop()
     dispatcher = Dispatcher(loop)
-    dispatcher.large = LargeRequests(loop, None if clock is None else SlicedWork(loop, clock))
+    dispatcher.large = LargeRequests(loop, clock or OsClock())
     dispatcher.register([route])
     connection = FakeConnection()
     dispatcher.on_frame(connection, frame_of(message, version))
@@ -123,7 +126,7 @@ def test_a_large_request_is_handled_in_parts_and_answered_whole() -> None:
     assert turns > len(offsets.sizes) > 10
 
 
-def test_what_is_named_twice_is_seen_in_one_part() -> None:
+def test_duplicates_are_in_the_same_part() -> None:
     offsets = Offsets()
     route = Route(m.ListOffsetsRequest, offsets.handle, no_error)
     indexes = [*range(ITEMS), *range(ITEMS), *range(ITEMS)]
@@ -134,8 +137,8 @@ def test_what_is_named_twice_is_seen_in_one_part() -> None:
     assert len(answer.topics[0].partitions) == 2 * ITEMS
 
 
-def test_others_have_their_turn_after_each_slice() -> None:
-    """With a clock that goes on by a millisecond at each step of the work, a slice has five steps."""
+def test_other_work_runs_after_each_slice() -> None:
+    """With a clock that advances by a millisecond at each step of the work, a slice has five steps."""
     offsets = Offsets()
     route = Route(m.ListOffsetsRequest, offsets.handle, no_error)
     clock = Ticks(0.001)
@@ -145,7 +148,7 @@ def test_others_have_their_turn_after_each_slice() -> None:
     assert turns >= 2 * steps_decoding * 0.001 / SLICE_S
 
 
-def test_a_handler_that_is_a_coroutine_is_given_parts_too() -> None:
+def test_coroutine_handlers_get_parts_too() -> None:
     seen: list[int] = []
 
     async def delete(request: Request) -> Message:
@@ -193,7 +196,7 @@ def test_a_malformed_large_request_closes_the_connection() -> None:
     async def send() -> FakeConnection:
         loop = asyncio.get_running_loop()
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         dispatcher.register([route])
         connection = FakeConnection()
         dispatcher.on_frame(connection, frame_of(list_offsets(("t", list(range(ITEMS)))), 7)[:-1])
@@ -327,7 +330,7 @@ def test_a_closed_connection_ends_the_work() -> None:
     async def leave() -> None:
         loop = asyncio.get_running_loop()
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         connection = FakeConnection()
 
         def handle(request: Request) -> None:
@@ -353,9 +356,9 @@ def work(steps: int, done: list[str], name: str) -> Generator[None, None, str]:
     return name
 
 
-def test_short_work_overtakes_long_work() -> None:
+def test_short_requests_overtake_long_ones() -> None:
     async def scenario() -> list[str]:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         done: list[str] = []
 
         async def one(steps: int, name: str) -> None:
@@ -370,7 +373,7 @@ def test_short_work_overtakes_long_work() -> None:
 
 def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
     async def scenario() -> list[str]:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         order: list[str] = []
         inside: list[str] = []
 
@@ -390,7 +393,7 @@ def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
     assert sorted(order) == ["a", "a", "a", "b", "c"]
 
 
-def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> None:
+def test_members_that_wait_in_a_join_do_not_block_other_requests() -> None:
     """More than may be in progress: the last one to join completes the group."""
     members = sliced_work.SMALL_BYTES_MAX // 20_000 + 10
 
@@ -408,7 +411,7 @@ def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> No
             return m.JoinGroupResponse(protocol_name="range")
 
         dispatcher = Dispatcher(loop)
-        dispatcher.large = LargeRequests(loop)
+        dispatcher.large = LargeRequests(loop, OsClock())
         dispatcher.register([Route(m.JoinGroupRequest, join_group, no_error)])
         protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(20_000))
         frame = frame_of(m.JoinGroupRequest(group_id="g", protocols=[protocol]), 6)
@@ -421,9 +424,9 @@ def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> No
     assert asyncio.run(scenario()) == members
 
 
-def test_work_that_nobody_waits_for_stops() -> None:
+def test_work_for_a_closed_connection_stops() -> None:
     async def scenario() -> None:
-        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S))
+        sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         gone = False
         async with sliced.task(1, "a", lambda: gone) as task:
             running = asyncio.ensure_future(task.run(work(1_000_000, [], "a")))
@@ -439,7 +442,7 @@ def test_full_collections_wait_for_the_end_of_the_work() -> None:
     before = gc.get_threshold()
 
     async def scenario() -> None:
-        sliced = SlicedWork(asyncio.get_running_loop())
+        sliced = SlicedWork(asyncio.get_running_loop(), OsClock().monotonic_s)
         async with sliced.task(1, "a", lambda: False):
             assert gc.get_threshold()[2] > 1_000_000
         assert gc.get_threshold() == before
@@ -456,7 +459,7 @@ def cut(message: Message, version: int, size: int) -> list[Message]:
     return [part for part in parts(message, split, lambda: size) if part is not None]
 
 
-def test_lists_that_stand_for_everything_are_not_cut() -> None:
+def test_null_lists_are_not_cut() -> None:
     assert split_of(m.MetadataRequest(topics=None), 9) is None
     assert split_of(m.MetadataRequest(topics=[]), 0) is None
     assert split_of(m.OffsetFetchRequest(group_id="g", topics=None), 7) is None
@@ -523,7 +526,7 @@ def test_topics_to_delete_are_cut_by_name_or_id(version: int) -> None:
 
 
 def test_every_api_that_clients_call_with_a_list_is_cut_or_bounded() -> None:
-    """So that a new one is thought about."""
+    """So that a new API is considered."""
     own_way = {ApiKey.FETCH}
     with_lists = {
         ApiKey(key)

@@ -11,13 +11,12 @@ one); ephemeral nodes end with the process; session ids are not reused.
 from __future__ import annotations
 
 import base64
-import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.metadata.memory import MemoryTree
+from ottla.metadata.memory import AppliedChange, MemoryTree
 from ottla.metadata.store import Create, Delete, Operation, OperationResult, SetData, StoreError
 
 FORMAT: Final = 1
@@ -27,54 +26,48 @@ class DamagedJournal(Exception):
     """The journal is corrupt; the message has the line."""
 
 
-class JournaledTree(MemoryTree):
-    """A MemoryTree that is restored from a journal, and writes its changes to it."""
+def open_journaled_tree(path: Path, clock: Callable[[], int]) -> MemoryTree:
+    """A MemoryTree that is restored from the journal at `path`, and writes its changes to it. Raises
+    DamagedJournal, OSError."""
+    tree = MemoryTree(clock)
+    last_session = _restore(tree, path) if path.exists() else 0
+    for session in range(1, last_session + 1):
+        tree.end_session(session)
+    tree.skip_sessions(last_session)
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        head = {"format": FORMAT, "last_session": last_session, **tree.dump()}
+        file.write(json.dumps(head) + "\n")
+    fresh.replace(path)
+    write = path.open("a", buffering=1).write
 
-    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
-        """Raises DamagedJournal, OSError."""
-        self._now_ms: int | None = None
-        """The time of the change that is being replayed."""
-        super().__init__(lambda: clock() if self._now_ms is None else self._now_ms)
-        self._last_session = 0
-        self._write: Callable[[str], object] | None = None
-        if path.exists():
-            self._read(path)
-        for session in range(1, self._last_session + 1):
-            self.end_session(session)
-        self._sessions = itertools.count(self._last_session + 1)
-        fresh = path.with_suffix(".new")
-        with fresh.open("w") as file:
-            head = {"format": FORMAT, "last_session": self._last_session, **self.dump()}
-            file.write(json.dumps(head) + "\n")
-        fresh.replace(path)
-        self._write = path.open("a", buffering=1).write
+    def journal(change: AppliedChange) -> None:
+        done = [_encoded(*each) for each in zip(change.operations, change.results, strict=True)]
+        entry = [change.zxid, change.session, clock(), [each for each in done if each]]
+        write(json.dumps(entry) + "\n")
 
-    def apply(self, operations: Sequence[Operation], session: int) -> list[OperationResult]:
-        results = super().apply(operations, session)
-        if self._write is not None:
-            done = [_encoded(each, result) for each, result in zip(operations, results, strict=True)]
-            entry = [self._zxid, session, self._clock(), [each for each in done if each]]
-            self._write(json.dumps(entry) + "\n")
-        return results
+    tree.on_applied = journal
+    return tree
 
-    def _read(self, path: Path) -> None:
-        lines = path.read_text().split("\n")[:-1]  # an incomplete last line had no response
-        number = 1
-        try:
-            head = json.loads(lines[0])
-            if head["format"] != FORMAT:
-                raise ValueError(f"format {head['format']}")
-            self.load(head)
-            self._last_session = head["last_session"]
-            for line in lines[1:]:
-                number += 1
-                zxid, session, self._now_ms, operations = json.loads(line)
-                self._zxid = zxid - 1  # it increases by one for a failed change, too
-                super().apply([_decoded(*each) for each in operations], session)
-                self._last_session = max(self._last_session, session)
-        except (AssertionError, LookupError, StoreError, TypeError, ValueError) as e:
-            raise DamagedJournal(f"{path}, line {number}: {e}") from e
-        self._now_ms = None
+
+def _restore(tree: MemoryTree, path: Path) -> int:
+    """Read the journal into the tree; returns the last session id. Raises DamagedJournal."""
+    lines = path.read_text().split("\n")[:-1]  # an incomplete last line had no response
+    number = 1
+    try:
+        head = json.loads(lines[0])
+        if head["format"] != FORMAT:
+            raise ValueError(f"format {head['format']}")
+        tree.load(head)
+        last_session: int = head["last_session"]
+        for line in lines[1:]:
+            number += 1
+            zxid, session, now_ms, operations = json.loads(line)
+            tree.replay(zxid, session, now_ms, [_decoded(*each) for each in operations])
+            last_session = max(last_session, session)
+    except (AssertionError, LookupError, StoreError, TypeError, ValueError) as e:
+        raise DamagedJournal(f"{path}, line {number}: {e}") from e
+    return last_session
 
 
 def _encoded(operation: Operation, result: OperationResult) -> list[Any]:

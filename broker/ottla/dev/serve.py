@@ -17,7 +17,7 @@ from typing import Final
 
 from ottla.dev.control import Control
 from ottla.dev.faults import Faults
-from ottla.dev.journal import JournaledTree
+from ottla.dev.journal import open_journaled_tree
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.ports import Ports
@@ -68,7 +68,7 @@ def run(options: DevOptions, ready: Callable[[str], None]) -> int:
     )
     ports = Ports()
     clock = ports.clock.wall_ms
-    tree = JournaledTree(options.data / "metadata.jsonl", clock) if options.keep else MemoryTree(clock)
+    tree = open_journaled_tree(options.data / "metadata.jsonl", clock) if options.keep else MemoryTree(clock)
     broker = Broker(config, store=MemoryStore(tree), ports=ports)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(broker, options, ready))

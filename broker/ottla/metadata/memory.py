@@ -14,7 +14,7 @@ import base64
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -60,6 +60,15 @@ def _split(path: str) -> tuple[str, str]:
     return parent or "/", name
 
 
+class AppliedChange(NamedTuple):
+    """A change of the tree, with what is needed to repeat it."""
+
+    zxid: int
+    session: int
+    operations: Sequence[Operation]
+    results: Sequence[OperationResult]
+
+
 class MemoryTree:
     """The tree of nodes, shared by the sessions."""
 
@@ -72,6 +81,8 @@ class MemoryTree:
         self._watches: dict[tuple[str, str], dict[int, Callable[[], None]]] = {}
         self._watch_ids = itertools.count()
         self.writes = 0
+        self.on_applied: Callable[[AppliedChange], None] | None = None
+        """Called after each change, before its caller gets the results."""
 
     def new_session(self) -> int:
         return next(self._sessions)
@@ -104,7 +115,22 @@ class MemoryTree:
         for key in dict.fromkeys(touched):
             for callback in list(self._watches.get(key, {}).values()):
                 callback()
+        if self.on_applied is not None:
+            self.on_applied(AppliedChange(self._zxid, session, operations, results))
         return results
+
+    def replay(self, zxid: int, session: int, now_ms: int, operations: Sequence[Operation]) -> None:
+        """Repeat a change with its transaction id and time. Raises as `apply`."""
+        clock, self._clock = self._clock, lambda: now_ms
+        self._zxid = zxid - 1  # failed changes have a transaction id, too
+        try:
+            self.apply(operations, session)
+        finally:
+            self._clock = clock
+
+    def skip_sessions(self, last: int) -> None:
+        """Number new sessions from the one after `last`."""
+        self._sessions = itertools.count(last + 1)
 
     def _apply_one(
         self,

@@ -113,8 +113,11 @@ async def start_request_processing(
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
-    dispatcher.meters = RequestTimeMeters(replication.quotas.requests, context.clock)
-    dispatcher.large = LargeRequests(loop)
+    undo.push_async_callback(topic_creator.stop)
+    dispatcher.meters = RequestTimeMeters(
+        replication.quotas.requests, context.clock, context.ports.clock.monotonic_s
+    )
+    dispatcher.large = LargeRequests(loop, context.ports.clock)
     handlers: tuple[Handler, ...] = (
         *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),
         *_cluster_handlers(context, replication, dynamic, coordinators, topic_creator, dispatcher),
@@ -139,6 +142,8 @@ def _records_handlers(
     authorizer = None if acls is None else TopicAuthorizer(acls.authorizer)
     converter = DownConverter(context.ports.workers)
     context.undo.push_async_callback(converter.stop)
+    verification = TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock)
+    context.undo.push_async_callback(verification.stop)
     return (
         ProduceHandler(
             replicas,
@@ -146,7 +151,7 @@ def _records_handlers(
             cache,
             clock,
             throttle,
-            TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock),
+            verification,
             deferred_validation,
             authorizer,
             counters,

@@ -20,9 +20,9 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
@@ -169,6 +169,7 @@ class Request:
         "_body_offset",
         "_frame",
         "_message",
+        "_monotonic_s",
         "_pending",
         "_timed_from",
         "amend",
@@ -259,7 +260,7 @@ class Request:
         assert not self.answered, f"{self.route.api_key!r} has two responses"
         self.answered = True
         if self._timed_from:
-            self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
+            self.route.counters.times_ms.append((self._monotonic_s() - self._timed_from) * 1000)
         # From here on the buffer may overwrite the bytes of the frame.
         self._frame = self._message = None
         if self._pending is None:
@@ -267,9 +268,10 @@ class Request:
         else:
             self.connection.complete(self._pending, parts)
 
-    def start_timer(self) -> None:
+    def start_timer(self, monotonic_s: Callable[[], float]) -> None:
         """Measure the time until the response."""
-        self._timed_from = perf_counter()
+        self._monotonic_s = monotonic_s
+        self._timed_from = monotonic_s()
 
     def respond_nothing(self) -> None:
         """End the request without a response (acks=0)."""
@@ -336,7 +338,7 @@ class Dispatcher:
         self.meters: Meters | None = None
         self.large: LargeRequestServer | None = None
         self._routes: dict[int, Route] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def register(self, routes: Iterable[Route]) -> None:
         for route in routes:
@@ -376,9 +378,9 @@ class Dispatcher:
         counts = route.counters.by_version
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
-            request.start_timer()
+            request.start_timer(self.loop.time)
         if request.size > route.large_bytes and self.large is not None:
-            self._start(self._finish(request, self.large.serve(request)))
+            self._tasks.start(self._finish(request, self.large.serve(request)))
         elif route.is_async:
             try:
                 request.decode(route.request_class)
@@ -386,7 +388,7 @@ class Dispatcher:
                 request.fail(e)
                 return
             request.detach()
-            self._start(self._run(request))
+            self._tasks.start(self._run(request))
         else:
             try:
                 route.handle(request)
@@ -394,7 +396,7 @@ class Dispatcher:
                 if self.large is None:
                     request.fail(e)
                 else:
-                    self._start(self._finish(request, self.large.serve(request)))
+                    self._tasks.start(self._finish(request, self.large.serve(request)))
             except Exception as e:
                 request.fail(e)
             if not request.answered and not route.keeps_frame:
@@ -402,15 +404,10 @@ class Dispatcher:
         if request.meter is not None:
             request.meter.pause(request)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
         """Respond with the join of `answers`, each of which is computed quickly."""
         assert self.large is not None
-        self._start(self._finish(request, self.large.respond(request, answers, split)))
+        self._tasks.start(self._finish(request, self.large.respond(request, answers, split)))
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -447,12 +444,8 @@ class Dispatcher:
 
     async def idle(self) -> None:
         """Wait until no request is served in a task."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     async def stop(self) -> None:
         """Cancel the tasks (after the connections are closed)."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Coroutine, Generator, Iterator, Sequence
-from time import perf_counter, thread_time
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Final, cast
 
+from ottla.ports import Clock
 from ottla.protocol import codec, frames
 from ottla.protocol.types import Message
 from ottla.server.dispatch.dispatcher import AsyncHandler, Request, SyncHandler
@@ -94,9 +94,10 @@ class PartRequest(Request):
 class LargeRequests:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: SlicedWork | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
-        self._work = SlicedWork(loop) if work is None else work
+        self._clock = clock
+        self._work = SlicedWork(loop, clock.monotonic_s)
 
     async def serve(self, request: Request) -> None:
         """Serve a request that is not decoded yet. Raises exceptions for `Request.fail`."""
@@ -162,10 +163,10 @@ class LargeRequests:
         steps = parts(message, split, lambda: items)
         answer: Message | None = None
         while (part := await task.run(_next_part(steps))) is not None:
-            began, began_cpu_s = task.spent_s, thread_time()
+            began, began_cpu_s = task.spent_s, self._clock.cpu_s()
             more = await self._handle(request, part, task, is_part=True)
             # A coroutine may have its work done in other tasks, as in the controller.
-            took_s = thread_time() - began_cpu_s if request.route.is_async else task.spent_s - began
+            took_s = self._clock.cpu_s() - began_cpu_s if request.route.is_async else task.spent_s - began
             if took_s > PART_S:
                 items = max(PART_ITEMS_MIN, int(items * PART_S / took_s))
             elif took_s < PART_S / 2:
@@ -185,20 +186,20 @@ class LargeRequests:
         if whole.route.is_async:
             await task.wait(self._run(part, task), is_part=is_part)
         else:
-            began = perf_counter()
+            began = self._clock.monotonic_s()
             try:
                 cast(SyncHandler, whole.route.handle)(part)
             except Exception as e:
                 part.fail(e)
-            task.spent_s += perf_counter() - began
+            task.spent_s += self._clock.monotonic_s() - began
         if not part.answer.done():
             await task.wait(self._answered(part), is_part=is_part)
         return part.answer.result()
 
-    @staticmethod
-    async def _run(part: PartRequest, task: SlicedTask) -> None:
+    async def _run(self, part: PartRequest, task: SlicedTask) -> None:
+        work = cast(AsyncHandler, part.route.handle)(part)
         try:
-            part.respond(await _Timed(cast(AsyncHandler, part.route.handle)(part), task))
+            part.respond(await _Timed(work, task, self._clock.monotonic_s))
         except Exception as e:
             part.fail(e)
 
@@ -221,22 +222,25 @@ class LargeRequests:
 class _Timed:
     """Awaits a coroutine, and adds the event loop's time that it takes to that of a task."""
 
-    def __init__(self, work: Coroutine[Any, Any, Message], task: SlicedTask) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, Message], task: SlicedTask, monotonic_s: Callable[[], float]
+    ) -> None:
         self._work = work
         self._task = task
+        self._monotonic_s = monotonic_s
 
     def __await__(self) -> Generator[Any, Any, Message]:
         steps = self._work.__await__()
         send: Any = None
         problem: BaseException | None = None
         while True:
-            began = perf_counter()
+            began = self._monotonic_s()
             try:
                 awaited = steps.send(send) if problem is None else steps.throw(problem)
             except StopIteration as done:
                 return cast(Message, done.value)
             finally:
-                self._task.spent_s += perf_counter() - began
+                self._task.spent_s += self._monotonic_s() - began
             try:
                 send, problem = (yield awaited), None
             except BaseException as e:

@@ -20,7 +20,6 @@ import heapq
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable
 from contextlib import asynccontextmanager
-from time import perf_counter
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -34,6 +33,7 @@ BIG_MAX: Final = 2
 SMALL_BYTES_MAX: Final = 1 << 20
 """The bytes of the other requests in progress, without those that wait in their handlers."""
 _NEVER: Final = 1 << 30
+_GC_THRESHOLDS: Final = gc.get_threshold()
 
 
 class Abandoned(Exception):
@@ -110,9 +110,10 @@ class SlicedWork:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float],
         slice_s: float = SLICE_S,
     ) -> None:
+        """`clock` gives seconds that never step."""
         self._loop = loop
         self._clock = clock
         self._slice_s = slice_s
@@ -121,7 +122,6 @@ class SlicedWork:
         self._scheduled = False
         self._admission = Admission(loop)
         self._working = 0
-        self._thresholds = gc.get_threshold()
         self._collected_s = clock()
 
     @asynccontextmanager
@@ -197,15 +197,14 @@ class SlicedWork:
     def began(self) -> None:
         """A task begins or continues its work."""
         if not self._working:
-            self._thresholds = gc.get_threshold()
-            gc.set_threshold(*self._thresholds[:2], _NEVER)
+            gc.set_threshold(*_GC_THRESHOLDS[:2], _NEVER)
         self._working += 1
 
     def ended(self) -> None:
         """A task ends its work or waits."""
         self._working -= 1
         if not self._working:
-            gc.set_threshold(*self._thresholds)
+            gc.set_threshold(*_GC_THRESHOLDS)
             now = self._clock()
             if now - self._collected_s > FULL_COLLECTION_S:
                 self._collected_s = now

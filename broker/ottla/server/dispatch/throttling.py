@@ -9,7 +9,6 @@ longest counts. Requests between brokers are not counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Final
 
 from ottla.metadata.config import BrokerConfig
@@ -128,47 +127,57 @@ class Mutations:
 class RequestTimeMeters:
     """Makes a meter for each request, while any client has the quota request_percentage."""
 
-    def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, quotas: RequestQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
+    ) -> None:
+        """`clock`: wall time in ms, for the windows of the quota."""
         self.quotas = quotas
         self._clock = clock
+        self._monotonic_s = monotonic_s
 
     def begin(self, request: Request) -> Meter | None:
-        return None if request.route.api_key in EXEMPT else _Stopwatch(self.quotas, self._clock)
+        if request.route.api_key in EXEMPT:
+            return None
+        return _Stopwatch(self.quotas, self._clock, self._monotonic_s)
 
 
 class _Stopwatch:
     """The meter of one request. The loop's time after the response is counted, but does not throttle."""
 
-    __slots__ = ("_answered", "_clock", "_quotas", "_since_ns", "_spent_ns", "_wait_ms")
+    __slots__ = ("_answered", "_clock", "_monotonic_s", "_quotas", "_since_s", "_spent_s", "_wait_ms")
 
-    def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, quotas: RequestQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
+    ) -> None:
         self._quotas = quotas
         self._clock = clock
-        self._spent_ns = 0
-        self._since_ns = perf_counter_ns()  # 0 while the loop does something else
+        self._monotonic_s = monotonic_s
+        self._spent_s = 0.0
+        self._since_s: float | None = monotonic_s()  # None while the loop does something else
         self._answered = False
         self._wait_ms = 0
 
     def resume(self) -> None:
-        self._since_ns = perf_counter_ns()
+        self._since_s = self._monotonic_s()
 
     def pause(self, request: Request) -> None:
-        self._spent_ns += perf_counter_ns() - self._since_ns
-        self._since_ns = 0
+        assert self._since_s is not None
+        self._spent_s += self._monotonic_s() - self._since_s
+        self._since_s = None
         if self._answered:
             self._record(request)
 
     def answered(self, request: Request) -> int:
         if not self._answered:
             self._answered = True
-            if self._since_ns:
-                now_ns = perf_counter_ns()
-                self._spent_ns += now_ns - self._since_ns
-                self._since_ns = now_ns
+            if self._since_s is not None:
+                now_s = self._monotonic_s()
+                self._spent_s += now_s - self._since_s
+                self._since_s = now_s
             self._wait_ms = self._record(request)
             request.connection.mute(self._wait_ms)
         return self._wait_ms
 
     def _record(self, request: Request) -> int:
-        percent, self._spent_ns = self._spent_ns * PERCENT_PER_NANOSECOND, 0
+        percent, self._spent_s = self._spent_s * 1e9 * PERCENT_PER_NANOSECOND, 0.0
         return self._quotas.record(request.principal.name, request.client_id, percent, self._clock())

@@ -89,7 +89,7 @@ class Sender:
         self.stats = ProducerStats(config.window)
         self._in_flight: dict[int, int] = defaultdict(int)
         self._unready_since: dict[int, float] = {}
-        self._unresolved: set[Sequence] = set()
+        self._unresolved: dict[Sequence, None] = {}
         self._now = 0.0
         self._next = math.inf
         accumulator.is_available = self._available
@@ -395,7 +395,7 @@ class Sender:
             self._accumulator.remove(queue, batch)
         if self._transactions is not None and batch.stamped:
             queue.sequence.unresolved = True
-            self._unresolved.add(queue.sequence)
+            self._unresolved[queue.sequence] = None
             if not batch.in_flight:
                 queue.sequence.drop(batch)
             self._transactions.batch_expired(queue.sequence, error)
@@ -404,7 +404,7 @@ class Sender:
     def _resolve_sequences(self, transactions: Transactions) -> None:
         """Where batches have expired: when no other batch is in flight, check whether there is a gap."""
         for sequence in [s for s in self._unresolved if not s.in_flight]:
-            self._unresolved.remove(sequence)
+            del self._unresolved[sequence]
             if sequence.resolved():
                 sequence.unresolved = False
             else:

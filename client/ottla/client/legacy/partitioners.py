@@ -32,9 +32,15 @@ class DefaultPartitioner:
         return _abs(java_hash(key)) % partitions
 
 
-class ByteArrayPartitioner(DefaultPartitioner):
-    """As Java's ByteArrayPartitioner, hash(bytes) % partitions; here the same as DefaultPartitioner. (Java's
-    DefaultPartitioner hashes the identity of a byte array, so that equal keys get different partitions.)"""
+class ByteArrayPartitioner:
+    """hash(bytes) % partitions, with Java's Arrays.hashCode. The same as DefaultPartitioner, which in Java
+    hashes the identity of a byte array, so that equal keys get different partitions there."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
+
+    def partition(self, key: Any, partitions: int) -> int:
+        """The partition of a key. Raises TypeError for a key of another type."""
+        return _abs(java_hash(key)) % partitions
 
 
 def java_hash(key: object) -> int:
