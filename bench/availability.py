@@ -28,10 +28,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import IN_FLIGHT, TOPIC, RequestConnection, produce_frame
+from bench.connection import RequestConnection
+from bench.processes import cpu_s_of
+from bench.requests import IN_FLIGHT, TOPIC, produce_frame
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
-from bench.usage import cpu_s_of
 from ottla.local.ports import wait_until
 
 BROKERS = 3

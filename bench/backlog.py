@@ -9,21 +9,19 @@ dropped from the page cache before each pass. On SIGTERM it prints its throughpu
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
-from struct import Struct
 
 import click
 
-from bench.page_cache import make_cold
-from ottla.protocol import codec, frames
+from bench.connection import RequestConnection, check_errors, decode_response
+from bench.processes import make_cold
+from ottla.protocol import frames
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.protocol.records import LOG_OVERHEAD, parse_batch_header
 
 FETCH_VERSION = 12
-_SIZE = Struct(">i")
 
 
 class Stopped(Exception):
@@ -35,9 +33,7 @@ class BacklogReader:
 
     def __init__(self, port: int, topic: str) -> None:
         self._topic = topic
-        self._sock = socket.create_connection(("127.0.0.1", port))
-        self._buffer = memoryview(bytearray(4 << 20))
-        self.bytes_read = 0
+        self.connection = RequestConnection(port)
 
     def read_all(self) -> None:
         """One pass; returns at the end of the log."""
@@ -55,29 +51,12 @@ class BacklogReader:
             max_bytes=50 << 20,
             topics=[FetchRequest.FetchTopic(topic=self._topic, partitions=[wanted])],
         )
-        self._sock.sendall(frames.encode_request(request, FETCH_VERSION, 1, "bench-backlog"))
-        frame = self._receive()
-        body = frames.response_body_offset(FetchRequest.api_key, FETCH_VERSION, frame)
-        response = codec.decode(FetchResponse, FETCH_VERSION, frame, body)
+        self.connection.send(frames.encode_request(request, FETCH_VERSION, 1, "bench-backlog"))
+        response = decode_response(FetchRequest.api_key, FETCH_VERSION, self.connection.receive())
+        check_errors(response)
+        assert isinstance(response, FetchResponse)
         partition = response.responses[0].partitions[0]
-        if partition.error_code:
-            raise click.ClickException(f"the Fetch response has error {partition.error_code}")
         return next_offset(memoryview(partition.records or b""), offset)
-
-    def _receive(self) -> memoryview:
-        self._fill(4)
-        (size,) = _SIZE.unpack_from(self._buffer)
-        self._fill(size)
-        return self._buffer[:size]
-
-    def _fill(self, count: int) -> None:
-        filled = 0
-        while filled < count:
-            got = self._sock.recv_into(self._buffer[filled:count])
-            if got == 0:
-                raise click.ClickException("the broker closed the connection")
-            filled += got
-        self.bytes_read += count
 
 
 def next_offset(records: memoryview, offset: int) -> int:
@@ -107,7 +86,7 @@ def main() -> None:
             make_cold(map(Path, files))
             reader.read_all()
     except Stopped:
-        click.echo(f"{reader.bytes_read / 2**20 / (time.monotonic() - started):.1f}")
+        click.echo(f"{reader.connection.bytes_received / 2**20 / (time.monotonic() - started):.1f}")
 
 
 if __name__ == "__main__":

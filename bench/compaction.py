@@ -16,9 +16,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -32,12 +30,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.page_cache import touch_free_pages
-from bench.sides import KafkaSide, OttlaSide, Side
+from bench.connection import RequestConnection, check_errors, decode_response
+from bench.processes import touch_free_pages
+from bench.sides import Side, chosen_sides, only_option
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.ports.files import OS_FILES
-from ottla.protocol import codec, frames
-from ottla.protocol.messages import ProduceRequest, ProduceResponse
+from ottla.protocol import frames
+from ottla.protocol.messages import ProduceRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
 
@@ -54,7 +53,6 @@ SETTINGS = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.segment.bytes": str(SEGMENT_BYTES),
 }
-_SIZE = struct.Struct(">i")
 
 
 class Round(NamedTuple):
@@ -67,39 +65,14 @@ class Round(NamedTuple):
     mib: float
 
 
-class ProduceConnection:
-    """A connection with one Produce request in flight."""
-
-    def __init__(self, port: int) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port))
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def produce(self, frame: bytes) -> float:
-        """Send a request; the time until its response, in ms."""
-        began = time.perf_counter()
-        self._sock.sendall(frame)
-        (size,) = _SIZE.unpack(self._read(4))
-        response_frame = self._read(size)
-        took_ms = (time.perf_counter() - began) * 1000
-        body = frames.response_body_offset(ProduceRequest.api_key, PRODUCE_VERSION, response_frame)
-        response = codec.decode(ProduceResponse, PRODUCE_VERSION, response_frame, body)
-        error = response.responses[0].partition_responses[0].error_code
-        if error:
-            raise click.ClickException(f"the Produce response has error {error}")
-        return took_ms
-
-    def _read(self, count: int) -> bytes:
-        parts = []
-        while count:
-            part = self._sock.recv(count)
-            if not part:
-                raise click.ClickException("the broker closed the connection")
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
-
-    def close(self) -> None:
-        self._sock.close()
+def timed(connection: RequestConnection, frame: bytes) -> float:
+    """Sends a Produce request; the time until its response, in ms."""
+    began = time.perf_counter()
+    connection.send(frame)
+    response = connection.receive()
+    took_ms = (time.perf_counter() - began) * 1000
+    check_errors(decode_response(ProduceRequest.api_key, PRODUCE_VERSION, response))
+    return took_ms
 
 
 def frame(topic: str, records: list[Record]) -> bytes:
@@ -115,7 +88,7 @@ def frame(topic: str, records: list[Record]) -> bytes:
 def fill(side: Side, mib: int, keys: int) -> float:
     """Fill the compacted topic with keyed records; the MiB that were written."""
     rng = random.Random(7)
-    connection = ProduceConnection(side.leader_port(COMPACTED_TOPIC))
+    connection = RequestConnection(side.leader_port(COMPACTED_TOPIC))
     now_ms = time.time_ns() // 1_000_000
     sent = 0
     try:
@@ -125,14 +98,14 @@ def fill(side: Side, mib: int, keys: int) -> float:
                 for at in range(BATCH_RECORDS)
             ]
             data = frame(COMPACTED_TOPIC, records)
-            connection.produce(data)
+            timed(connection, data)
             sent += len(data)
     finally:
         connection.close()
     return sent / (1 << 20)
 
 
-def send_paced(connection: ProduceConnection, rate: float, done: Callable[[float], bool]) -> list[float]:
+def send_paced(connection: RequestConnection, rate: float, done: Callable[[float], bool]) -> list[float]:
     """Send `rate` records a second until `done(seconds so far)` is true; the latencies in ms."""
     record = Record(0, time.time_ns() // 1_000_000, None, os.urandom(RECORD_BYTES))
     data = frame(PACED_TOPIC, [record])
@@ -143,7 +116,7 @@ def send_paced(connection: ProduceConnection, rate: float, done: Callable[[float
     while True:
         due += 1 / rate
         time.sleep(max(0.0, due - time.perf_counter()))
-        latencies.append(connection.produce(data))
+        latencies.append(timed(connection, data))
         now = time.perf_counter()
         if now - checked > 0.25:
             checked = now
@@ -182,7 +155,7 @@ def run(side: Side, mib: int, keys: int, rate: float, idle_s: float) -> Round:
     side.create_topic(COMPACTED_TOPIC)
     filled = fill(side, mib, keys)
     touch_free_pages()
-    connection = ProduceConnection(side.leader_port(PACED_TOPIC))
+    connection = RequestConnection(side.leader_port(PACED_TOPIC))
     try:
         send_paced(connection, rate, lambda since_s: since_s > 2)
         idle = send_paced(connection, rate, lambda since_s: since_s > idle_s)
@@ -256,18 +229,15 @@ def results_table(rounds_by_side: dict[str, list[Round]]) -> Table:
 @click.option("--rate", default=500.0, show_default=True, help="Records a second of the producer.")
 @click.option("--idle", default=10.0, show_default=True, help="Seconds measured before the compaction.")
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 def main(mib: int, keys: int, rate: float, idle: float, rounds: int, only: str | None) -> None:
     """Latencies of a producer while another topic is compacted, and before."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     rounds_by_side: dict[str, list[Round]] = {}
-    kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
         sides: list[Side] = [
-            stack.enter_context(kind(root / name, 1, SETTINGS))
-            for name, kind in kinds.items()
-            if only in (None, name)
+            stack.enter_context(kind(root / kind.name, 1, SETTINGS)) for kind in chosen_sides(only)
         ]
         for _ in range(rounds):
             for side in sides:

@@ -25,7 +25,7 @@ from kazoo.client import KazooClient
 from rich.console import Console
 from rich.table import Table
 
-from bench.sides import KafkaSide, OttlaSide, Side
+from bench.sides import Side, chosen_sides, only_option
 from ottla.metadata import znodes
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
 from ottla.wire.connection import BrokerConnection
@@ -125,7 +125,7 @@ async def leaderless(port: int, victim: int) -> float:
             connection.close()
             return time.time() * 1000
         await asyncio.sleep(0.02)
-    raise TimeoutError("some partitions were never led by anybody else")
+    raise TimeoutError("some partitions did not get another leader")
 
 
 def create(side: Side, topic: str, partitions: int) -> None:
@@ -167,7 +167,7 @@ def fail_over(side: Side, partitions: int) -> Failover:
 @click.option(
     "--partitions", default="200,2000", show_default=True, help="Numbers of partitions, comma-separated."
 )
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 @click.option("--rounds", default=1, show_default=True)
 def main(partitions: str, only: str | None, rounds: int) -> None:
     """The time from the end of the dead controller's session to the last partition's new leader."""
@@ -177,9 +177,7 @@ def main(partitions: str, only: str | None, rounds: int) -> None:
     for column in table.columns[2:]:
         column.justify = "right"
     for count in [int(text) for text in partitions.split(",")]:
-        for kind in (OttlaSide, KafkaSide):
-            if only not in (None, kind.name.lower()):
-                continue
+        for kind in chosen_sides(only):
             taken: list[Failover] = []
             for _ in range(rounds):
                 with (

@@ -23,9 +23,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.sides import KafkaSide, OttlaSide, Side
+from bench.processes import usage_of
+from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
-from bench.usage import usage_of
 from ottla.client.admin import AdminClient
 from ottla.coordinators.records import partition_for
 from ottla.protocol.messages import (
@@ -197,7 +197,7 @@ def run(side: Side, load: Load, rounds: int) -> tuple[list[Start], list[Start]]:
     without = [start(side, 0, load.offsets_partitions) for _ in range(rounds)]
     began = time.monotonic()
     asyncio.run(fill(side.ports[0], load))
-    click.echo(f"{side.name}: groups made in {time.monotonic() - began:.1f} s", err=True)
+    click.echo(f"{side.name}: groups created in {time.monotonic() - began:.1f} s", err=True)
     return without, [start(side, load.groups, load.offsets_partitions) for _ in range(rounds)]
 
 
@@ -230,7 +230,7 @@ def results_table(found: dict[str, tuple[list[Start], list[Start]]], load: Load)
 @click.option("--commits", default=1, show_default=True, help="Commits of each partition.")
 @click.option("--offsets-partitions", default=50, show_default=True, help="offsets.topic.num.partitions")
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 def main(
     groups: int, partitions: int, commits: int, offsets_partitions: int, rounds: int, only: str | None
 ) -> None:
@@ -238,11 +238,8 @@ def main(
     os.sched_setaffinity(0, {CLIENT_CORE})
     load = Load(groups, partitions, commits, offsets_partitions)
     settings = {**SETTINGS, "offsets.topic.num.partitions": str(offsets_partitions)}
-    kinds: dict[str, type[Side]] = {"ottla": OttlaSide, "kafka": KafkaSide}
     found: dict[str, tuple[list[Start], list[Start]]] = {}
-    for key, kind in kinds.items():
-        if only not in (None, key):
-            continue
+    for kind in chosen_sides(only):
         with (
             tempfile.TemporaryDirectory(prefix="ottla-bench-") as root,
             kind(Path(root), 1, settings) as side,

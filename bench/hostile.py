@@ -27,16 +27,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.compaction import PACED_TOPIC, ProduceConnection, percentile, send_paced
-from bench.page_cache import touch_free_pages
-from bench.requests import error_codes
-from bench.sides import KafkaSide, OttlaSide, Side
+from bench.compaction import PACED_TOPIC, percentile, send_paced
+from bench.connection import RequestConnection, decode_response, error_codes
+from bench.processes import touch_free_pages
+from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
-from ottla.protocol import codec, frames
+from ottla.protocol import frames
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.legacy_records import encode_message_set
-from ottla.protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
+from ottla.protocol.messages import MetadataRequest, ProduceRequest
 from ottla.protocol.records import Record
 
 BOMBED = "bench-bombed"
@@ -81,8 +81,7 @@ def bombs(port: int) -> None:
 
 def check_produced(frame: bytes) -> None:
     """Raises ClickException for an error code: a broker that refuses the batch is not under attack."""
-    body = frames.response_body_offset(ProduceRequest.api_key, BOMB_VERSION, frame)
-    response = codec.decode(ProduceResponse, BOMB_VERSION, frame, body)
+    response = decode_response(ProduceRequest.api_key, BOMB_VERSION, frame)
     for code in filter(None, error_codes(response)):
         raise click.ClickException(f"the broker refused the attack with {ErrorCode.of(code).name}")
 
@@ -164,7 +163,7 @@ def run(side: Side, attack: Callable[[int], None], rate: float, seconds: float) 
     side.create_topic(PACED_TOPIC)
     side.create_topic(BOMBED)
     touch_free_pages()
-    connection = ProduceConnection(side.leader_port(PACED_TOPIC))
+    connection = RequestConnection(side.leader_port(PACED_TOPIC))
     try:
         send_paced(connection, rate, lambda since_s: since_s > 2)
         alone = send_paced(connection, rate, lambda since_s: since_s > seconds)
@@ -205,21 +204,18 @@ def results_table(rounds_by_attack: dict[tuple[str, str], list[Round]]) -> Table
 @click.option("--rate", default=200.0, show_default=True, help="Records a second of the producer.")
 @click.option("--seconds", default=10.0, show_default=True, help="Length of each measured part.")
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, only: str | None) -> None:
     """Latencies of a producer alone, and beside ATTACKS (all, or those whose name has one of these words)."""
     os.sched_setaffinity(0, {CLIENT_CORE})
     chosen = {n: a for n, a in ATTACKS.items() if not attacks or any(word in n for word in attacks)}
     rounds_by_attack: dict[tuple[str, str], list[Round]] = {}
-    kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
     # SIGTERM ends the run like an error: brokers stop, finished results are shown.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as stack:
         stack.callback(lambda: Console(width=132).print(results_table(rounds_by_attack)))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-        sides: list[Side] = [
-            stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
-        ]
+        sides: list[Side] = [stack.enter_context(kind(root / kind.name, 1)) for kind in chosen_sides(only)]
         for name, attack in chosen.items():
             for _ in range(rounds):
                 for side in sides:

@@ -20,8 +20,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.sides import KafkaSide, OttlaSide, Side
-from bench.usage import usage_of
+from bench.processes import usage_of
+from bench.sides import Side, chosen_sides, only_option
 from ottla.client.admin import AdminClient
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
 from ottla.wire.connection import BrokerConnection
@@ -112,7 +112,7 @@ def kill(side: Side) -> None:
 
 @click.command()
 @click.option("--partitions", default=10_000, show_default=True)
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 @click.option("--idle", default=30.0, show_default=True, help="Seconds of the idle measurement.")
 def main(partitions: int, only: str | None, idle: float) -> None:
     """A broker's start, memory and CPU with unused partitions, and without."""
@@ -124,9 +124,7 @@ def main(partitions: int, only: str | None, idle: float) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     load = os.getloadavg()[0]
-    for kind in (OttlaSide, KafkaSide):
-        if only not in (None, kind.name.lower()):
-            continue
+    for kind in chosen_sides(only):
         with (
             tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory,
             kind(Path(directory), 1, SETTINGS) as side,
@@ -140,7 +138,9 @@ def main(partitions: int, only: str | None, idle: float) -> None:
             )  # fmt: skip
             began = time.monotonic()
             create(side, partitions)
-            console.print(f"{kind.name}: {partitions:,} partitions made in {time.monotonic() - began:.1f} s")
+            console.print(
+                f"{kind.name}: {partitions:,} partitions created in {time.monotonic() - began:.1f} s"
+            )
             side.stop_brokers()
             full = start(side, partitions)
             resting = idle_cpu_rate(side, idle)

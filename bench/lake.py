@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from bench.sides import KafkaSide, OttlaSide, Side
-from bench.usage import usage_of
+from bench.processes import usage_of
+from bench.sides import Side, chosen_sides, only_option
 from demo import events
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import lake
@@ -153,7 +153,7 @@ def results_table(records: int, size: int, runs_by_shape: dict[Shape, dict[str, 
 @click.option("--records", default=400_000, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Measured runs of each side and shape.")
 @click.option("--warm-ups", default=2, show_default=True, help="Runs before them that are not counted.")
-@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@only_option
 @click.option(
     "--shape",
     "chosen",
@@ -164,14 +164,11 @@ def results_table(records: int, size: int, runs_by_shape: dict[Shape, dict[str, 
 def main(records: int, runs: int, warm_ups: int, only: str | None, chosen: tuple[str, ...]) -> None:
     """Compare the lake job from Ottla with that from Apache Kafka 3.9.1."""
     shapes_run = [shape for shape in SHAPES if not chosen or str(shape) in chosen]
-    kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
     runs_by_shape: dict[Shape, dict[str, list[Run]]] = {}
     size = 0
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-        sides: list[Side] = [
-            stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
-        ]
+        sides: list[Side] = [stack.enter_context(kind(root / kind.name, 1)) for kind in chosen_sides(only)]
         filled = {
             (side.name, partitions): fill(side, partitions, records)
             for side in sides

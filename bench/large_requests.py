@@ -22,7 +22,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import SIZE, TOPIC, MeasuredBroker, measured_broker
+from bench.connection import SIZE
+from bench.requests import TOPIC, MeasuredBroker, measured_broker
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message

@@ -70,7 +70,7 @@ LOADS: Final = (
     Load("produce-single", "one record a request, acks=1", 1, 40_000, Produce(("acks=1", *_SINGLE))),
     Load("consume-memory", "consume from memory", 1, 3_000_000, Consume(cold=False)),
     Load("consume-disk", "consume from disk", 1, 3_000_000, Consume(cold=True)),
-    Load("paced-idle", "2,000 records/s, nobody else", 1, 24_000, ProducePaced(_PACED, 2_000)),
+    Load("paced-idle", "2,000 records/s, no other load", 1, 24_000, ProducePaced(_PACED, 2_000)),
     Load("paced-backlog", "2,000 records/s, cold backlog read", 1, 24_000, ProducePaced(_PACED, 2_000, 1024)),
     Load("tls-64k", "TLS: 64 KiB batches, acks=1", 1, 500_000, Produce(("acks=1", *_64_KIB)), tls=True),
     Load("tls-16k", "TLS: 16 KiB batches, acks=1", 1, 300_000, Produce(("acks=1", *_16_KIB)), tls=True),

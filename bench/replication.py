@@ -21,8 +21,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.page_cache import touch_free_pages
-from bench.requests import IN_FLIGHT, TOPIC, Load, RequestConnection, produce_frame
+from bench.connection import RequestConnection
+from bench.processes import main_thread_cpu_s, touch_free_pages
+from bench.requests import TOPIC, Load, comparison_options, produce_frame
 from bench.sides import OttlaSide, python_path
 from bench.tools import CLIENT_CORE
 
@@ -64,33 +65,24 @@ def cluster(checkout: Path, directory: Path) -> Iterator[OttlaSide]:
             os.environ["PYTHONPATH"] = before
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time of the main thread, where the event loop runs."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
 def measure(side: OttlaSide, load: Load, in_flight: int) -> Cost:
     leader = side.ports.index(side.leader_port(TOPIC))
     connection = RequestConnection(side.ports[leader])
-    before = [cpu_s(pid) for pid in side.pids]
+    before = [main_thread_cpu_s(pid) for pid in side.pids]
     began = time.monotonic()
     connection.run(load.frame, load.requests, in_flight)
     took = time.monotonic() - began
-    used = [(cpu_s(pid) - start) / load.requests * 1e6 for pid, start in zip(side.pids, before, strict=True)]
+    used = [
+        (main_thread_cpu_s(pid) - start) / load.requests * 1e6
+        for pid, start in zip(side.pids, before, strict=True)
+    ]
     connection.close()
     own = used.pop(leader)
     return Cost(own, statistics.mean(used), load.requests / took)
 
 
 @click.command()
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path, exists=True, resolve_path=True),
-    help="Another checkout to measure in turns.",
-)
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--only", default="", help="Loads whose name has this text.")
-@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests in flight.")
+@comparison_options
 def main(against: Path | None, rounds: int, only: str, in_flight: int) -> None:
     """CPU time that the brokers' loops spend on one acks=all Produce."""
     os.sched_setaffinity(0, {CLIENT_CORE})

@@ -4,8 +4,7 @@ A broker with the in-memory metadata store runs on core 0. This process, on core
 were encoded beforehand, and reads the CPU time of the broker's main thread from /proc. Five requests are in
 flight, as Kafka's producer allows (it sends small ones mostly one at a time: `--in-flight 1`). With
 `--against CHECKOUT` the code of another checkout is measured in turns, so that other work on the machine
-affects both. A response with an error code ends the benchmark: an error costs little and would look like
-speed.
+affects both.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +26,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.page_cache import touch_free_pages
+from bench.connection import RequestConnection
+from bench.processes import cpu_ticks, main_thread_cpu_s, touch_free_pages
 from bench.sides import python_path
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
@@ -37,11 +35,9 @@ from ottla.local.ports import wait_until
 from ottla.local.processes import ChildProcess
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
-from ottla.protocol import codec, frames
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from ottla.protocol import frames
+from ottla.protocol.messages import FetchRequest, ProduceRequest
 from ottla.protocol.records import Record, build_batch
-from ottla.protocol.types import Message
 from ottla.server.assembly.broker import Broker, new_event_loop
 
 BROKER_CORE, CLIENT_CORE = 0, 1
@@ -53,10 +49,11 @@ TOPIC = "t"
 FETCHED_TOPIC = "fetched"
 """The topic that the fetches read; retention deletes records in the topic of the produce loads."""
 FETCHED_BATCHES = 32
-SIZE = struct.Struct(">i")
 
 
 class Load(NamedTuple):
+    """Requests of one kind: their number in a run, and the encoded request."""
+
     name: str
     requests: int
     frame: bytes
@@ -108,62 +105,6 @@ def loads() -> list[Load]:
     ]
 
 
-def error_codes(response: Message) -> list[int]:
-    """The error codes of a Produce or Fetch response and of its partitions."""
-    if isinstance(response, ProduceResponse):
-        return [row.error_code for topic in response.responses for row in topic.partition_responses]
-    assert isinstance(response, FetchResponse), type(response)
-    rows = [row.error_code for topic in response.responses for row in topic.partitions]
-    return [response.error_code, *rows]
-
-
-class RequestConnection:
-    """A connection that keeps requests in flight and checks the error codes of the responses."""
-
-    def __init__(self, port: int) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port))
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = memoryview(bytearray(4 << 20))
-
-    def run(self, frame: bytes, requests: int, in_flight: int) -> None:
-        """Raises ClickException for a response with an error code and for a closed connection."""
-        header = frames.parse_request_header(memoryview(frame)[SIZE.size :])
-        sent = min(in_flight, requests)
-        for _ in range(sent):
-            self._sock.sendall(frame)
-        for _ in range(requests):
-            response = self._receive()
-            if sent < requests:  # before the check, so that the broker does not wait for it
-                self._sock.sendall(frame)
-                sent += 1
-            self._check(header, response)
-
-    def _receive(self) -> memoryview:
-        """The next response, without its size; valid until the next call."""
-        self._read(SIZE.size)
-        (size,) = SIZE.unpack_from(self._buffer)
-        self._read(size)
-        return self._buffer[:size]
-
-    def _check(self, header: frames.RequestHeader, frame: memoryview) -> None:
-        body = frames.response_body_offset(header.api_key, header.api_version, frame)
-        response = codec.decode(frames.RESPONSES[header.api_key], header.api_version, frame, body)
-        for code in filter(None, error_codes(response)):
-            name = type(response).__name__
-            raise click.ClickException(f"{name} has error {ErrorCode.of(code).name}")
-
-    def _read(self, count: int) -> None:
-        filled = 0
-        while filled < count:
-            received = self._sock.recv_into(self._buffer[filled:count])
-            if received == 0:
-                raise click.ClickException("the broker closed the connection")
-            filled += received
-
-    def close(self) -> None:
-        self._sock.close()
-
-
 class MeasuredBroker(NamedTuple):
     """A running broker, and its CPU times from /proc."""
 
@@ -173,12 +114,7 @@ class MeasuredBroker(NamedTuple):
 
     def cpu_s(self) -> float:
         """CPU time of the main thread, where the event loop runs."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
-
-    def cpu_ticks(self) -> tuple[int, int]:
-        """(user, system) clock ticks of the process."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return int(stat[11]), int(stat[12])
+        return main_thread_cpu_s(self.pid)
 
 
 @contextmanager
@@ -237,23 +173,29 @@ def measure(broker: MeasuredBroker, load: Load, in_flight: int) -> tuple[float, 
         in_flight = 1
     if load.requests * len(load.frame) > TOUCH_FROM_BYTES:
         touch_free_pages()
-    before, (user_before, system_before) = broker.cpu_s(), broker.cpu_ticks()
+    before, (user_before, system_before) = broker.cpu_s(), cpu_ticks(broker.pid)
     connection.run(load.frame, load.requests, in_flight)
-    used, (user, system) = broker.cpu_s() - before, broker.cpu_ticks()
+    used, (user, system) = broker.cpu_s() - before, cpu_ticks(broker.pid)
     connection.close()
     user, system = user - user_before, system - system_before
     return used / load.requests * 1e6, system / max(1, user + system)
 
 
+def comparison_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a benchmark that measures another checkout, too."""
+    checkout = click.Path(path_type=Path, exists=True, resolve_path=True)
+    for option in (
+        click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests in flight."),
+        click.option("--only", default="", help="Loads whose name has this text."),
+        click.option("--rounds", default=5, show_default=True),
+        click.option("--against", type=checkout, help="Another checkout to measure in turns."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path, exists=True, resolve_path=True),
-    help="Another checkout to measure in turns.",
-)
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--only", default="", help="Loads whose name has this text.")
-@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests in flight.")
+@comparison_options
 @click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
 def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in: Path | None) -> None:
     """Measure the CPU time of the broker's event loop for one request of each kind."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.figures import AGREEING_RUNS, Figures, SideRuns, agree
 from bench.loads import RECORD_BYTES, Consume, Load, Produce, ProducePaced
-from bench.page_cache import make_cold, resident_share, touch_free_pages
+from bench.processes import make_cold, resident_share, touch_free_pages, usage_of
+from bench.report import AGREEING_RUNS, Figures, SideRuns, agree
 from bench.sides import Side
 from bench.tools import ToolFailed, consumed, consumer_command, pinned, produced, producer_command, run_client
-from bench.usage import usage_of
 
 FILL_SETTINGS = ("acks=1", "batch.size=65536", "linger.ms=5")
 COLD_SHARE_MAX = 0.05

@@ -19,7 +19,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import CLIENT_CORE, MeasuredBroker, RequestConnection, measured_broker
+from bench.connection import RequestConnection
+from bench.requests import CLIENT_CORE, MeasuredBroker, measured_broker
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.protocol import frames
@@ -60,15 +61,12 @@ def produce(topic: str) -> bytes:
     return frames.encode_request(ProduceRequest(acks=1, timeout_ms=9000, topic_data=[row]), 11, 1, "bench")
 
 
-class SessionConnection(RequestConnection):
-    """A connection that opens a fetch session."""
-
-    def open_session(self, topics: dict[str, int]) -> int:
-        """Open a session of all partitions; its id."""
-        self._sock.sendall(fetch(topics, 0, 0))
-        (session_id,) = SESSION_ID.unpack_from(self._receive(), AT_SESSION_ID)
-        assert session_id > 0
-        return int(session_id)
+def open_session(connection: RequestConnection, topics: dict[str, int]) -> int:
+    """Opens a fetch session of all partitions; its id."""
+    connection.send(fetch(topics, 0, 0))
+    (session_id,) = SESSION_ID.unpack_from(connection.receive(), AT_SESSION_ID)
+    assert session_id > 0
+    return int(session_id)
 
 
 def cpu_us(broker: MeasuredBroker, requests: int, send: Callable[[], None]) -> float:
@@ -88,8 +86,8 @@ def figures(broker: MeasuredBroker, partitions: int, rounds: int) -> Iterator[tu
             await client.create_topic(topic, partitions=count, replication_factor=1)
 
     run_admin([("127.0.0.1", broker.port)], create)
-    connection = SessionConnection(broker.port)
-    session_id = connection.open_session(topics)
+    connection = RequestConnection(broker.port)
+    session_id = open_session(connection, topics)
     epoch = 0
 
     def whole() -> None:

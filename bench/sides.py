@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+
+import click
 
 from bench.apache_kafka import STOCK_BROKER_JVM, KafkaBroker
 from bench.tools import BROKER_CORE, CLIENT_CORE
@@ -279,6 +281,15 @@ class KafkaSide(Side):
     def _stop(self) -> None:
         for broker in self._brokers:
             broker.stop()
+
+
+SIDES: Final[Mapping[str, type[Side]]] = {"ottla": OttlaSide, "kafka": KafkaSide}
+only_option = click.option("--only", type=click.Choice(list(SIDES)), help="One side alone.")
+
+
+def chosen_sides(only: str | None) -> list[type[Side]]:
+    """The sides to measure: both, or the one of `only_option`."""
+    return [side for name, side in SIDES.items() if only in (None, name)]
 
 
 def _addresses(ports: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
 """A consumer group of two processes, and the ids that it has read.
 
 Called by `demo.run`. A group delivers at least once: after a change of its coordinator or of a leader, a
-member may read uncommitted records read_again. So the group must read every id; repeated ids are counted
+member may read uncommitted records again. So the group must read every id; repeated ids are counted
 separately and are no error. A member commits records only after it has sent their ids to the parent process.
 """
 

@@ -54,7 +54,7 @@ def fresh_folder(data: Path) -> None:
     if data.exists():
         if any(data.iterdir()) and not (data / MARKER).exists():
             raise DemoFailed(
-                f"{data} holds something that is not a former run; give another folder with --data"
+                f"{data} is not empty and not a former run's folder; give another folder with --data"
             )
         shutil.rmtree(data)
     data.mkdir(parents=True)
@@ -135,7 +135,7 @@ def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[
     lines: list[str] = []
     status = job("compare", ["--config", str(file)], data / "audit.log", lines.append)
     if status not in (0, 1):
-        raise DemoFailed(f"the audit could not be done; see {data / 'audit.log'}")
+        raise DemoFailed(f"the audit could not run; see {data / 'audit.log'}")
     for line in lines if status else lines[-1:]:  # the tables only if there are differences
         say(line.replace("compare:", "audit:", 1))
     report: dict[str, object] = json.loads((data / "audit.json").read_text())
@@ -180,10 +180,10 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
         consume_s = time.monotonic() - began
         show.end_counts()
         readers.close()
-        show.say(f"produced {len(flights):,} in {produce_s:.1f} s; the group saw {readers.unique:,} ids")
-        with show.busy("landing all of it in the lake, with Spark"):
+        show.say(f"produced {len(flights):,} in {produce_s:.1f} s; the group read {readers.unique:,} ids")
+        with show.busy("writing all events to the lake with Spark"):
             dead_letters = land(options, bootstrap, topics, show.say)
-        with show.busy("auditing: ids produced, held by the brokers, held by the lake"):
+        with show.busy("auditing: compares the ids produced with those in the brokers and in the lake"):
             report = audit(options, bootstrap, show.say)
         if killer is not None and not killer.wait(0):
             with show.busy("waiting for the killed broker to be in sync again"):
@@ -234,7 +234,7 @@ def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None)
         click.echo(f"demo: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        click.echo("demo: interrupted; all is stopped", err=True)
+        click.echo("demo: interrupted; all processes are stopped", err=True)
         sys.exit(130)
     for problem in problems:
         click.echo(f"demo: {problem}", err=True)

@@ -103,13 +103,14 @@ class Outcome:
         """The reasons of a failure; empty after success."""
         found: list[str] = []
         if self.audit["total"]["produced"] != self.produced:
-            found.append(f"the audit knows {self.audit['total']['produced']:,} events of {self.produced:,}")
+            audited = self.audit["total"]["produced"]
+            found.append(f"the audit has {audited:,} of {self.produced:,} produced events")
         if not self.audit["passed"]:
             found.append(f"the audit found differences: see {self.data / 'audit.json'}")
         if self.consumed != self.produced:
-            found.append(f"the group saw {self.consumed:,} of {self.produced:,} ids")
+            found.append(f"the group read {self.consumed:,} of {self.produced:,} ids")
         if self.failover is not None and self.failover.in_sync_s is None:
-            found.append(self.failover.problem or f"broker {self.failover.broker} did not come back")
+            found.append(self.failover.problem or f"broker {self.failover.broker} is not back in every ISR")
         return found
 
 

@@ -22,14 +22,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from bench.maven import JarsUnavailable
-from bench.page_cache import touch_free_pages
 from bench.paper.activemq import ActiveMq
 from bench.paper.rabbitmq import RabbitMq
 from bench.paper.systems import KafkaSystem, System, Unavailable
+from bench.processes import touch_free_pages, usage_of
 from bench.report import as_markdown, machine
 from bench.sides import KafkaSide, OttlaSide
 from bench.tools import ToolFailed
-from bench.usage import usage_of
 from ottla.local.processes import StartFailed
 
 SYSTEMS: Final[dict[str, Callable[[Path], System]]] = {
@@ -58,14 +57,14 @@ class Work:
 _LESS_THAN_HALF, _ORDERS_LESS, _LESS_THAN_A_QUARTER = "< 25,000", "« 50,000", "< 5,500"
 WORKS: Final = (
     Work(
-        "producer, batches of 1, nobody waits",
+        "producer, batches of 1, no acknowledgement",
         lambda system, queue, count: system.produce_singly(queue, count),
         150_000,
         150_000,
         {"Kafka": "50,000", "RabbitMQ": _LESS_THAN_HALF, "ActiveMQ": _ORDERS_LESS},
     ),
     Work(
-        "producer, batches of 50, nobody waits",
+        "producer, batches of 50, no acknowledgement",
         lambda system, queue, count: system.produce_batches(queue, count),
         1_000_000,
         0,

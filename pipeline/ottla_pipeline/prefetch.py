@@ -104,7 +104,7 @@ def create_class_archive() -> Path | None:
     return archive
 
 
-def exercise(spark: SparkSession, folder: Path) -> None:
+def run_typical_query(spark: SparkSession, folder: Path) -> None:
     """Runs one batch that uses what most jobs use."""
 
     def write(found: DataFrame, number: int) -> None:
@@ -135,7 +135,7 @@ def write_class_archive(archive: str) -> None:
     options = f"{java_options(None)} {quick} -XX:ArchiveClassesAtExit={archive} {QUIET_ARCHIVE}"
     spark = build_session("ottla-class-archive", extra={"spark.driver.extraJavaOptions": options})
     with tempfile.TemporaryDirectory() as folder:
-        exercise(spark, Path(folder))
+        run_typical_query(spark, Path(folder))
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.proc.stdin.close()  # ends Java

@@ -174,7 +174,7 @@ class GroupOffsets:
         self._consumer: Consumer | None = None
         self._lock = threading.Lock()
 
-    def publish(self, offsets: Offsets) -> str | None:
+    def commit(self, offsets: Offsets) -> str | None:
         """Commits the offsets. Returns the error text of a failed commit, else None; the next report
         retries."""
         if not offsets:

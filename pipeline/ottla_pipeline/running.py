@@ -34,7 +34,7 @@ from ottla_pipeline.progress import GroupOffsets, Status, parse_progress
 Echo = Callable[[str], None]
 
 # Offsets of a group without members expire, a week after the last commit by default.
-REPUBLISH_S = 3600.0
+RECOMMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class ProgressListener(StreamingQueryListener):
         self._group = group
         self._echo = echo
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._published_at = 0.0
-        self._thread = threading.Thread(target=self._publish, name="group-offsets", daemon=True)
+        self._committed_at = 0.0
+        self._thread = threading.Thread(target=self._commit_offsets, name="group-offsets", daemon=True)
         self._thread.start()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -112,7 +112,7 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self._status.mark_idle(str(event.id))
-        if time.monotonic() - self._published_at > REPUBLISH_S:
+        if time.monotonic() - self._committed_at > RECOMMIT_S:
             self._wanted.put(True)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -123,11 +123,11 @@ class ProgressListener(StreamingQueryListener):
         self._status.add(parse_progress(json.loads(progress), ended_at))
         self._wanted.put(True)
 
-    def _publish(self) -> None:
+    def _commit_offsets(self) -> None:
         reported: str | None = None
         while self._wanted.get():
-            problem = self._group.publish(self._status.reached())
-            self._published_at = time.monotonic()
+            problem = self._group.commit(self._status.reached())
+            self._committed_at = time.monotonic()
             if problem is not None and problem != reported:
                 self._echo(f"committing the offsets of the consumer group failed: {problem}")
             reported = problem
@@ -141,7 +141,7 @@ class ProgressListener(StreamingQueryListener):
             ):
                 self._take(last.json)
         self._wanted.put(False)
-        self._thread.join(timeout=REPUBLISH_S)
+        self._thread.join(timeout=RECOMMIT_S)
         self._group.close()
 
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla_pipeline.mirroring.syncs import OffsetSyncReader
 from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy, Target
-from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
+from ottla_pipeline.mirroring.tasks import mirror_partition, split_transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 from tests.interop.mirror_clusters import create, read
@@ -84,7 +84,7 @@ def place(broker: OneBroker) -> Place:
 
 def write(writer: PartitionWriter, offsets: range, limits: Limits = SMALL) -> Written:
     written = Written()
-    for chunk in transactions(rows(offsets), limits):
+    for chunk in split_transactions(rows(offsets), limits):
         writer.write(chunk, written)
     return written
 
@@ -219,7 +219,7 @@ def main() -> None:
     written, limits = Written(), Limits(200)
     writer = PartitionWriter(*a_target(bootstrap, name, limits), 0)
     said = False
-    for chunk in transactions(rows(range(total), 100), limits):
+    for chunk in split_transactions(rows(range(total), 100), limits):
         writer.write(chunk, written)
         if not said:
             print("begun", flush=True)

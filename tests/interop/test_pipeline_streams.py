@@ -27,7 +27,7 @@ from ottla_pipeline.config.loading import validate
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs.python import PythonConfig
 from ottla_pipeline.running import await_queries
-from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
 from tests.interop.postgres import PASSWORD, PostgreSql, postgresql
 from tests.interop.python_jobs import PythonJob, create_topics, produce, read_committed
@@ -362,9 +362,9 @@ def test_a_batch_that_died_half_way_is_in_each_sink_once(
 ) -> None:
     topic, out, table = f"{tmp_path.name}.in", f"{tmp_path.name}.out", str(tmp_path / "delta")
     create_topics(bootstrap, [topic, out])
-    write = TransactionalTopics.write
+    write = TransactionalWriter.write
 
-    def die(topics: TransactionalTopics, *given: Any) -> int:
+    def die(topics: TransactionalWriter, *given: Any) -> int:
         if died.startswith("after"):
             write(topics, *given)
         raise Died(died)
@@ -376,7 +376,7 @@ def test_a_batch_that_died_half_way_is_in_each_sink_once(
     for number in range(3):
         produce(bootstrap, topic, [(None, {"n": number})])
         with monkeypatch.context() as patch:
-            patch.setattr(TransactionalTopics, "write", die)
+            patch.setattr(TransactionalWriter, "write", die)
             run()
             fail(job, died)
         run()

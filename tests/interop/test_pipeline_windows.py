@@ -43,7 +43,7 @@ from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.jobs import windows
 from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import JobContext, await_queries
-from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
 from ottla_pipeline.windowing.config import WindowsConfig
 from tests.interop.registries import Registry
@@ -355,12 +355,12 @@ def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: p
     line, model, chance = lines(), Windows(5_000, 5_000, 10_000), random.Random(9)
     both = {"topic": {"topic": line.topic("out")}, "lake": {"path": str(line.folder / "table")}}
     job = line.windowed({"tumbling": "5 seconds"}, results=both)
-    write = TransactionalTopics.write
+    write = TransactionalWriter.write
 
     def die_between(*_: Any) -> int:
         raise Died("after the table, before the topic")
 
-    def die_afterwards(topics: TransactionalTopics, *given: Any) -> int:
+    def die_afterwards(topics: TransactionalWriter, *given: Any) -> int:
         write(topics, *given)
         raise Died("after both, before Spark knows")
 
@@ -370,7 +370,7 @@ def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: p
         model.run(moments)
         for die in deaths:
             with monkeypatch.context() as patch:
-                patch.setattr(TransactionalTopics, "write", die)
+                patch.setattr(TransactionalWriter, "write", die)
                 with pytest.raises(StreamingQueryException, match="Died"):
                     line.run(job)
         line.run(job)

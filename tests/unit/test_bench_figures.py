@@ -12,13 +12,22 @@ from rich.console import Console
 
 from bench import clients
 from bench.backlog import next_offset
-from bench.figures import SideRuns, agree, medians, ratios, spread
 from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
-from bench.page_cache import make_cold, resident_share
-from bench.report import Result, as_json, as_markdown, machine, results_table
+from bench.processes import make_cold, parse_rollup, resident_share, usage_of
+from bench.report import (
+    Result,
+    SideRuns,
+    agree,
+    as_json,
+    as_markdown,
+    machine,
+    medians,
+    ratios,
+    results_table,
+    spread,
+)
 from bench.runner import Plan, warm_up
 from bench.tools import ToolFailed, consumed, produced
-from bench.usage import parse_rollup, usage_of
 from ottla.local.ports import wait_until
 from ottla.protocol.records import Record, build_batch
 

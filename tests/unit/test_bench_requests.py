@@ -11,7 +11,8 @@ import click
 import pytest
 
 from bench import hostile
-from bench.requests import FETCH_VERSION, PRODUCE_VERSION, RequestConnection, fetch_frame, produce_frame
+from bench.connection import RequestConnection
+from bench.requests import FETCH_VERSION, PRODUCE_VERSION, fetch_frame, produce_frame
 from ottla.protocol import frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse, ProduceResponse

@@ -42,7 +42,7 @@ def test_what_was_seen_is_told_as_sets_tell_it(numbers: list[int], raw: list[tup
     assert found.count == len(numbers)
     assert found.distinct == len(set(numbers))
     assert found.duplicated == len(numbers) - len(set(numbers))
-    assert found.within(ranges) == len(expected & set(numbers))
+    assert found.count_within(ranges) == len(expected & set(numbers))
     assert found.missing(ranges, 7) == sorted(expected - set(numbers))[:7]
     assert NumberBitmap.from_json(found.to_json()) == found
 
@@ -96,7 +96,7 @@ class Audit:
 
     def rows(self, read_until_ms: int = 2 * MINUTE_MS) -> dict[tuple[int, str], WindowVerdict]:
         for stream in (*self.ledger.tiers, EVENTS):
-            self.ledger.reached(stream, read_until_ms)
+            self.ledger.advance_horizon(stream, read_until_ms)
         self.ledger = Ledger.from_json(self.ledger.to_json())  # nothing may hang on what is not written down
         return {(row.start_ms, row.tier): row for row in evaluate(self.ledger, RULES, read_until_ms)}
 
@@ -168,8 +168,8 @@ def test_a_record_that_comes_after_the_verdict_mends_it(audit: Audit) -> None:
 
 def test_the_clock_alone_decides_nothing_while_a_tier_has_not_been_read(audit: Audit) -> None:
     audit.ledger.add_events([event(0, window(3))])
-    audit.ledger.reached(EVENTS, 100 * MINUTE_MS)
-    audit.ledger.reached("brokers", 100 * MINUTE_MS)
+    audit.ledger.advance_horizon(EVENTS, 100 * MINUTE_MS)
+    audit.ledger.advance_horizon("brokers", 100 * MINUTE_MS)
     found = {row.tier: row.status for row in evaluate(audit.ledger, RULES, 100 * MINUTE_MS)}
     assert found == {"brokers": "missing", "lake": "pending"}
 
@@ -249,7 +249,7 @@ def test_a_batch_is_added_once(audit: Audit) -> None:
 def test_old_windows_are_forgotten_and_what_comes_for_them_is_told(audit: Audit) -> None:
     audit.ledger.add_events([event(0, window(1)), event(1, window(1, 5 * MINUTE_MS), final=True)])
     audit.rows(7 * MINUTE_MS)
-    audit.ledger.forget(5 * MINUTE_MS)
+    audit.ledger.expire(5 * MINUTE_MS)
     assert list(audit.ledger.windows) == [("a", 5 * MINUTE_MS)]
     audit.both(held(0))
     assert problems(audit.ledger) == [
@@ -332,7 +332,7 @@ class Applications:
 
     def row(self, tier: str) -> WindowVerdict:
         for stream in (*self.ledger.tiers, EVENTS):
-            self.ledger.reached(stream, 2 * MINUTE_MS)
+            self.ledger.advance_horizon(stream, 2 * MINUTE_MS)
         self.ledger = Ledger.from_json(self.ledger.to_json())
         rows = evaluate(self.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
         (found,) = [row for row in rows if (row.topic, row.tier) == ("a", tier)]
@@ -401,8 +401,8 @@ def test_numbers_beyond_one_bucket_are_counted_where_they_are(apps: Applications
 
 def test_a_rewind_to_windows_that_are_no_longer_kept_is_no_problem(apps: Applications) -> None:
     apps.row("billing")
-    apps.ledger.reached("brokers", 0)
-    apps.ledger.forget(0)
+    apps.ledger.advance_horizon("brokers", 0)
+    apps.ledger.expire(0)
     apps.process(processed(0, receipt(1)))
     assert problems(apps.ledger) == []
 

@@ -141,10 +141,10 @@ def test_all_is_well_though_the_group_read_some_again() -> None:
 @pytest.mark.parametrize(
     ("outcome", "problem"),
     [
-        (replace(GOOD, consumed=9), "the group saw 9 of 10"),
+        (replace(GOOD, consumed=9), "the group read 9 of 10"),
         (replace(GOOD, audit=audit_of(10, missing=1)), "differences"),
-        (replace(GOOD, audit=audit_of(9)), "knows 9 events of 10"),
-        (replace(GOOD, failover=Failover(1, 4, 2, 6.2, None)), "broker 1 did not come back"),
+        (replace(GOOD, audit=audit_of(9)), "has 9 of 10 produced events"),
+        (replace(GOOD, failover=Failover(1, 4, 2, 6.2, None)), "broker 1 is not back in every ISR"),
         (replace(GOOD, failover=Failover(problem="NoTarget: x")), "NoTarget"),
     ],
 )

@@ -13,7 +13,7 @@ from ottla_pipeline.config.loading import ConfigError, validate
 from ottla_pipeline.mirroring.config import MirrorConfig
 from ottla_pipeline.mirroring.groups import GroupFilter, offsets_to_commit, translated
 from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy
-from ottla_pipeline.mirroring.tasks import Writers, transactions
+from ottla_pipeline.mirroring.tasks import Writers, split_transactions
 from ottla_pipeline.mirroring.topics import Topic, plan
 from ottla_pipeline.mirroring.translation import (
     Lineage,
@@ -123,7 +123,7 @@ def test_transactions_hold_all_records_in_order_within_their_limits(
     pa = pytest.importorskip("pyarrow")
     values = [[b"x" * size for size in batch] for batch in sizes]
     batches = [pa.RecordBatch.from_pydict({"value": pa.array(batch, pa.binary())}) for batch in values]
-    made = list(transactions(batches, Limits(records_max, bytes_max)))
+    made = list(split_transactions(batches, Limits(records_max, bytes_max)))
     seen = [value for chunk in made for batch in chunk for value in batch.column("value").to_pylist()]
     assert seen == [value for batch in values for value in batch]
     for chunk in made:

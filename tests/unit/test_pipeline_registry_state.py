@@ -23,7 +23,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import PendingChecks, ResultCache, Schemas
+from ottla_pipeline.registry.schemas import DecisionChecks, PendingChecks, ResultCache
 from ottla_pipeline.registry.state import State
 
 Encoded = tuple[bytes, bytes | None]
@@ -51,7 +51,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.state = State()
-        self.schemas = Schemas(ResultCache())
+        self.schemas = DecisionChecks(ResultCache())
         self.checker = Checker()
         self.log: list[Encoded] = []
 

@@ -78,7 +78,7 @@ class Auditor:
         self._queries = queries
         with self._lock:
             for query in queries:
-                self._reached(str(query.name), 0)
+                self._advance_horizon(str(query.name), 0)
         self._thread.start()
 
     def tier_batch(self, tier: str, dead_letters: bool = False) -> Callable[[DataFrame, int], None]:
@@ -93,7 +93,7 @@ class Auditor:
 
         return batch
 
-    def add_whole(self, tier: str, rows: list[CountRow], *, dead_letters: bool = False) -> None:
+    def add_all_records(self, tier: str, rows: list[CountRow], *, dead_letters: bool = False) -> None:
         """Adds all records of a tier that has no stream. Raises JobStartError if the ledger includes them
         already."""
         stream = dead_letters_of(tier) if dead_letters else tier
@@ -104,11 +104,11 @@ class Auditor:
                     "count twice: a Parquet lake's audit begins with an empty checkpoint"
                 )
             self._ledger.add_counts(tier, rows, dead_letters=dead_letters)
-            self._ledger.reached(stream, self._began_ms)
+            self._ledger.advance_horizon(stream, self._began_ms)
             self._store.save(self._ledger.to_json())
 
     def events_batch(self, records: DataFrame, batch_id: int) -> None:
-        events, unreadable = tiers.read_events(records)
+        events, unreadable = tiers.parse_events(records)
         wanted = self._config.topics.fits
         of_producers = [
             replace(event, windows=tuple(window for window in event.windows if wanted(window.topic)))
@@ -139,7 +139,7 @@ class Auditor:
             if self._config.trigger.available_now:
                 for query in self._queries:
                     if query.exception() is None:  # it read all data that existed at the start
-                        self._reached(str(query.name), self._began_ms)
+                        self._advance_horizon(str(query.name), self._began_ms)
             self.result = self._evaluate()
             self._store.save(self._ledger.to_json())
         self._write()
@@ -153,20 +153,20 @@ class Auditor:
         horizons = [(str(query.name), self._horizon_ms(query)) for query in self._queries]
         with self._lock:
             for stream, at_ms in horizons:
-                self._reached(stream, at_ms)
-            self._ledger.forget(interval_ms(self._config.keep))
+                self._advance_horizon(stream, at_ms)
+            self._ledger.expire(interval_ms(self._config.keep))
             before, self.result = self.result, self._evaluate()
         if before.verdict != self.result.verdict:
             self._echo(self.result.line())
         self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, REDRAW_S))
 
-    def _reached(self, stream: str, at_ms: int) -> None:
+    def _advance_horizon(self, stream: str, at_ms: int) -> None:
         """Advances a stream's horizon; the audit events' horizon is also that of the applications."""
-        self._ledger.reached(stream, at_ms)
+        self._ledger.advance_horizon(stream, at_ms)
         if stream == EVENTS:
             for tier in self._config.tiers:
                 if tier.application is not None:
-                    self._ledger.reached(tier.name, at_ms)
+                    self._ledger.advance_horizon(tier.name, at_ms)
 
     def _horizon_ms(self, query: StreamingQuery) -> int:
         """The time up to which the query has read its source; 0 if it is not known at present."""

@@ -50,7 +50,7 @@ def verdicts_of(counts: Mapping[str, Sequence[CountRow]], window_ms: int) -> lis
     for tier in TIERS:
         ledger.add_counts(tier, counts[tier])
     for stream in (EVENTS, *TIERS):
-        ledger.reached(stream, _MAX_MS)
+        ledger.advance_horizon(stream, _MAX_MS)
     return evaluate(ledger, dict.fromkeys(TIERS, TierRule(grace_ms=0)), now_ms=0)
 
 

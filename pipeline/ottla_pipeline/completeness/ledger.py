@@ -56,7 +56,7 @@ class ProducerEntry:
     def seen(self, tier: str) -> NumberBitmap:
         """The numbers that a tier holds, including its dead letters, which are not lost."""
         events, dead = self.tiers.get(tier, NOTHING), self.tiers.get(dead_letters_of(tier))
-        return events if dead is None else events.beside(dead)
+        return events if dead is None else events.union(dead)
 
     def replayable(self) -> bool:
         """Whether a tier holds dead letters of this entry, which a replay may add again as events."""
@@ -220,7 +220,7 @@ class Ledger:
         if isinstance(event, AuditEvent):
             known.lost_reports = sorted({*known.lost_reports, *event.lost_reports})
 
-    def reached(self, stream: str, at_ms: int) -> None:
+    def advance_horizon(self, stream: str, at_ms: int) -> None:
         """Advances the horizon of a stream: all records that its source held at this time have been added."""
         self.horizons_ms[stream] = max(at_ms, self.horizons_ms.get(stream, 0))
 
@@ -230,7 +230,7 @@ class Ledger:
         streams = (tier, EVENTS, dead) if dead in self.horizons_ms else (tier, EVENTS)
         return min(self.horizons_ms.get(stream, 0) for stream in streams)
 
-    def forget(self, keep_ms: int) -> None:
+    def expire(self, keep_ms: int) -> None:
         """Drops windows that ended `keep_ms` before every horizon, and clients that ended before then."""
         before_ms = min(self.horizon_ms(tier) for tier in self.tiers) - keep_ms
         before_ms -= before_ms % self.window_ms

@@ -49,7 +49,7 @@ class NumberBitmap:
     def bits(self, bucket: int) -> int:
         return FULL if bucket < self.full else self.buckets.get(bucket, 0)
 
-    def within(self, ranges: Ranges) -> int:
+    def count_within(self, ranges: Ranges) -> int:
         """The number of distinct members in these ranges."""
         return sum((self.bits(bucket) & mask).bit_count() for bucket, mask in masks(ranges))
 
@@ -64,7 +64,7 @@ class NumberBitmap:
                 lacking ^= lowest
         return found
 
-    def beside(self, other: NumberBitmap) -> NumberBitmap:
+    def union(self, other: NumberBitmap) -> NumberBitmap:
         """The union with another holder, for example the dead letters: a number that is in both is no
         duplicate."""
         both = NumberBitmap(0, max(self.full, other.full))

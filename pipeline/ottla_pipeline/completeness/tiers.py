@@ -29,7 +29,7 @@ NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 _ALL_FILES: Final = str(2**31 - 1)
 
 
-def topics(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> DataFrame:
+def read_topics(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> DataFrame:
     """The record names (topic, producer, time, number) of a cluster's topics, without records of aborted
     transactions."""
     prefix = tier.topic_prefix
@@ -59,7 +59,7 @@ def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
     return TopicsConfig(topic_pattern=f"^{quoted}(?:{wanted.topic_pattern})$")
 
 
-def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
+def read_tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
     """The record names in a lake's Delta tables, as a stream of commits. Compactions add none."""
     files = FileSystem(spark)
     found: DataFrame | None = None
@@ -82,10 +82,10 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
         )
         found = rows if found is None else found.unionByName(rows)
     assert found is not None
-    return found.where(wanted(config.topics))
+    return found.where(is_audited(config.topics))
 
 
-def wanted(named: TopicsConfig) -> Column:
+def is_audited(named: TopicsConfig) -> Column:
     """A condition: the row belongs to a topic of the audit."""
     if named.topics is not None:
         return sf.col("topic").isin(named.topics)
@@ -96,7 +96,7 @@ def _is_table(files: FileSystem, path: str) -> bool:
     return files.exists(f"{path}/_delta_log")
 
 
-def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
+def read_audit_topic(spark: SparkSession, config: AuditConfig) -> DataFrame:
     """The records of the audit topic."""
     subscribed = TopicsConfig(topics=[config.audit_topic])
     options = config.source_options(subscribed) | {"startingOffsets": "earliest"}
@@ -144,7 +144,7 @@ def count_numbers(records: DataFrame, *, start_ms: Column, copies: Column) -> li
     ]
 
 
-def read_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:
+def parse_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:
     """The audit events of a batch, and the number of records that are not audit events."""
     found: list[AuditEvent | ConsumerEvent] = []
     unreadable = 0
@@ -210,4 +210,4 @@ def _paths(files: FileSystem, lake: str, known: Manifest) -> Iterator[str]:
 
 
 def _counted(rows: DataFrame, config: AuditConfig) -> list[CountRow]:
-    return count(rows.where(wanted(config.topics)), config.window_ms)
+    return count(rows.where(is_audited(config.topics)), config.window_ms)

@@ -96,7 +96,7 @@ class _Sum:
         self.open = self.open or not counts.closed
         # Without a list of numbers this is an estimate from the counts: at least so many are missing.
         held = (
-            seen.within(counts.numbers)
+            seen.count_within(counts.numbers)
             if counts.numbers is not None
             else min(seen.distinct, counts.acknowledged)
         )

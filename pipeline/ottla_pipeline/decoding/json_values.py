@@ -34,7 +34,7 @@ def not_a(field: str, kind: str) -> str:
     return f"wrong type: {field} is not {kind}"
 
 
-def scalar_at(variant: Column, path: str) -> Column:
+def type_at_path(variant: Column, path: str) -> Column:
     """The type of the value at a path of a variant (STRING, VOID for null); null if the path does not
     exist."""
     return sf.schema_of_variant(sf.try_variant_get(variant, path, "variant"))
@@ -70,7 +70,7 @@ def decode_json(records: DataFrame, value: Column, fields: StructType, strings: 
         .when(event.isNull() | event[CORRUPT].isNotNull(), wrong_type(text, fields))
     )
     for name in strings:
-        kind = scalar_at(texts, "$[0]" + "".join(f"['{part}']" for part in name.split(".")))
+        kind = type_at_path(texts, "$[0]" + "".join(f"['{part}']" for part in name.split(".")))
         wanted = _type_at(fields, name)
         reason = reason.when(~kind.isin("STRING", "VOID"), not_a(name, wanted))
     landed = sf.struct(*(event[name].alias(name) for name in fields.names))

@@ -23,7 +23,7 @@ BARE = 0  # the place of the only schema, where there is no framing
 _TYPES = {"avro": "AVRO", "jsonSchema": "JSON"}
 
 
-class Schemas(Protocol):
+class SchemaRegistry(Protocol):
     """The operations of a registry that plans use; `ottla.client.registry.RegistryClient` has them."""
 
     def schema(self, schema_id: int) -> Schema: ...
@@ -51,7 +51,7 @@ def plan(
     form: JsonFormat | AvroFormat | JsonSchemaFormat,
     *,
     topic: str = "",
-    registry: Schemas | None = None,
+    registry: SchemaRegistry | None = None,
     ids: Iterable[int] = (),
 ) -> Plan:
     """The plan for records of one topic (or of several topics with one subject) that were written with the
@@ -93,7 +93,7 @@ def plan(
     return Plan(form.type, fields, reader, framed, writers, problems)
 
 
-def registered_ids(registry: Schemas, subject: str) -> list[int]:
+def registered_ids(registry: SchemaRegistry, subject: str) -> list[int]:
     """The ids of all versions of a subject, for streams whose ids cannot be determined before the start."""
     return [registry.version(subject, version).id for version in registry.versions(subject)]
 
@@ -143,7 +143,9 @@ def _decode_json_schema(records: DataFrame, how: Plan, strings: Sequence[str]) -
     )
 
 
-def _latest(registry: Schemas, form: AvroFormat | JsonSchemaFormat, topic: str) -> tuple[str, dict[str, str]]:
+def _latest(
+    registry: SchemaRegistry, form: AvroFormat | JsonSchemaFormat, topic: str
+) -> tuple[str, dict[str, str]]:
     subject = form.subject_of(topic)
     try:
         if form.reader_version is None:
@@ -155,14 +157,18 @@ def _latest(registry: Schemas, form: AvroFormat | JsonSchemaFormat, topic: str) 
     return _text(registry, found.schema, form.type, f"subject {subject}")
 
 
-def _text(registry: Schemas, schema: Schema, kind: str, what: str) -> tuple[str, dict[str, str]]:
+def _text(registry: SchemaRegistry, schema: Schema, kind: str, what: str) -> tuple[str, dict[str, str]]:
     if schema.type != _TYPES[kind]:
         raise SchemaUnusable(f"{what} is of type {schema.type}, not {_TYPES[kind]}")
     return schema.text, {name: other.text for name, other in registry.referenced(schema).items()}
 
 
 def _writer(
-    spark: SparkSession, registry: Schemas, form: AvroFormat | JsonSchemaFormat, number: int, reader: str
+    spark: SparkSession,
+    registry: SchemaRegistry,
+    form: AvroFormat | JsonSchemaFormat,
+    number: int,
+    reader: str,
 ) -> tuple[str, Mapping[str, str]]:
     text, references = _text(registry, registry.schema(number), form.type, "it")
     if isinstance(form, AvroFormat):

@@ -39,19 +39,19 @@ def begin(context: JobContext, config: AuditConfig) -> tuple[Auditor, Sequence[S
     )
     context.metrics.register(AuditMetrics(lambda: auditor.result))
     streams: list[tuple[str, DataFrame, Callable[[DataFrame, int], None]]] = [
-        (EVENTS, tiers.events(spark, config), auditor.events_batch)
+        (EVENTS, tiers.read_audit_topic(spark, config), auditor.events_batch)
     ]
     for tier in config.tiers:
         if tier.parquet is not None or tier.application is not None:
             continue
         if tier.delta is None:
-            found = tiers.topics(spark, config, tier)
+            found = tiers.read_topics(spark, config, tier)
         else:
-            found = tiers.tables(spark, config, tier.delta)
+            found = tiers.read_tables(spark, config, tier.delta)
         streams.append((tier.name, found, auditor.tier_batch(tier.name)))
         if tier.dead_letters:
             name = dead_letters_of(tier.name)
-            dead = tiers.tables(spark, config, tier.dead_letters)
+            dead = tiers.read_tables(spark, config, tier.dead_letters)
             streams.append((name, dead, auditor.tier_batch(tier.name, dead_letters=True)))
     queries: list[StreamingQuery] = []
     try:

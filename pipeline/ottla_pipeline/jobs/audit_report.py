@@ -27,10 +27,10 @@ def run(context: JobContext, config: AuditConfig) -> int:
     try:
         for tier in config.tiers:
             if tier.parquet is not None:
-                auditor.add_whole(tier.name, tiers.count_parquet_lake(context.spark, config, tier))
+                auditor.add_all_records(tier.name, tiers.count_parquet_lake(context.spark, config, tier))
             if tier.parquet is not None and tier.dead_letters is not None:
                 dead = tiers.count_parquet_dead_letters(context.spark, config, tier.dead_letters)
-                auditor.add_whole(tier.name, dead, dead_letters=True)
+                auditor.add_all_records(tier.name, dead, dead_letters=True)
         for query in queries:
             query.awaitTermination()  # raises what it failed with
     finally:

@@ -50,7 +50,7 @@ def open_lake(spark: SparkSession, config: LakeConfig) -> Lake:
     """The configured lake, after a check of its columns as far as they are known. Raises JobStartError."""
     if isinstance(config.format, JsonFormat):
         try:
-            rows.check(ddl(config.format.fields), config.event)
+            rows.check_fields(ddl(config.format.fields), config.event)
         except SchemaUnusable as error:
             raise JobStartError(f"format.fields: {error}") from error
     registry = config.registry_client()

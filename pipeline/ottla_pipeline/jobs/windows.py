@@ -17,11 +17,11 @@ from ottla.client.registry import RegistryClient
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.sinks.tables import DeltaSink, ParquetSink
-from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
 from ottla_pipeline.streams.writing import Sink
-from ottla_pipeline.windowing.batch import Batches, Counts, ResumingQuery
+from ottla_pipeline.windowing.batch import BatchWriter, Counts, ResumingQuery
 from ottla_pipeline.windowing.config import EVENT_DATE, WindowsConfig
 from ottla_pipeline.windowing.plan import plans, streaming
 
@@ -35,9 +35,9 @@ def start(context: JobContext, config: WindowsConfig) -> list[ResumingQuery]:
     registry = _registry(config)
     topics = _topics(config)
 
-    def begin(also: Mapping[str, set[int]]) -> tuple[StreamingQuery, Batches]:
+    def begin(also: Mapping[str, set[int]]) -> tuple[StreamingQuery, BatchWriter]:
         how = plans(spark, config, registry, also)
-        batches = Batches(
+        batches = BatchWriter(
             spark,
             config,
             how,
@@ -69,11 +69,11 @@ def _registry(config: WindowsConfig) -> RegistryClient | None:
         raise JobStartError(f"registry: {error}") from error
 
 
-def _topics(config: WindowsConfig) -> TransactionalTopics | None:
+def _topics(config: WindowsConfig) -> TransactionalWriter | None:
     marker = config.results.topic.topic if config.results.topic is not None else config.dead_letters
     if marker is None:
         return None
-    return TransactionalTopics(
+    return TransactionalWriter(
         config.kafka.librdkafka(),
         transactional_id=f"ottla-windows-{config.name}",
         group=f"{config.consumer_group}-results",

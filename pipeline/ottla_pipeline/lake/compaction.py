@@ -98,7 +98,7 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     staged, _ = log.stage(commit.name)
     read = lake.spark.read.schema(columns(schema)).option("basePath", log.lake).parquet(*chosen)
     folder = rows.EVENT_DATE, rows.TOPIC
-    rows.by_folder(read, folder, 1).write.partitionBy(*folder).parquet(staged)
+    rows.repartition_by_folder(read, folder, 1).write.partitionBy(*folder).parquet(staged)
     moves = log.moves(commit.name)
     written = lake.spark.read.schema(columns(schema)).parquet(*(move.source for move in moves)).count()
     held = read.count()

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.decoding import Plan
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake import rows, schema_evolution
@@ -35,7 +35,7 @@ PLANS = "ottla-plans"
 class DeltaLake:
     """The tables of one lake, as its job and its commands write them."""
 
-    def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
+    def __init__(self, spark: SparkSession, config: LakeConfig, registry: SchemaRegistry | None) -> None:
         assert isinstance(config.sink, DeltaSinkConfig)
         self.spark = spark
         self.files = FileSystem(spark)
@@ -93,13 +93,13 @@ class DeltaLake:
                 plans = plans_from_json(self.files.read(path))
             else:
                 plans = self._plans(batch)
-                self._keep(path, plans_to_json(plans))
+                self._store(path, plans_to_json(plans))
             options = {"txnAppId": f"{APP}{query}", "txnVersion": str(batch_id)}
             landed = self._write(batch, plans, options, again=again)
         self.files.remove(f"{self._config.checkpoint}/{PLANS}/{batch_id - 1:010d}.json")
         return landed
 
-    def _keep(self, path: str, text: str) -> None:
+    def _store(self, path: str, text: str) -> None:
         folder, _, name = path.rpartition("/")
         self.files.make_directories(folder)
         self.files.write(f"{folder}/.{name}.part", text)
@@ -168,7 +168,7 @@ class DeltaLake:
 
     def _append(self, events: DataFrame, path: str, options: Mapping[str, str]) -> None:
         by = self.partitioned_by()
-        spread = rows.by_folder(events, by, self._config.sink.writers_per_folder)
+        spread = rows.repartition_by_folder(events, by, self._config.sink.writers_per_folder)
         writer = spread.write.format("delta").mode("append").partitionBy(*by)
         writer.option("mergeSchema", "true").options(**options).save(path)
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.checkpoints import Checkpoint
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake import rows, schema_evolution
@@ -36,7 +36,7 @@ BATCH = "batch"
 class ParquetLake:
     """One lake, as its job and its commands write it."""
 
-    def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
+    def __init__(self, spark: SparkSession, config: LakeConfig, registry: SchemaRegistry | None) -> None:
         self.spark = spark
         self.files = FileSystem(spark)
         self.log = CommitLog(self.files, config.sink.path, config.sink.dead_letters_path)
@@ -90,7 +90,7 @@ class ParquetLake:
         counts = RecordCounts(classified)
         folder = (rows.EVENT_DATE, rows.TOPIC)
         events = rows.events(counts.counted, target)
-        spread = rows.by_folder(events, folder, self._config.sink.writers_per_folder)
+        spread = rows.repartition_by_folder(events, folder, self._config.sink.writers_per_folder)
         spread.write.partitionBy(*folder).parquet(staged_events)
         landed = counts.landed()
         if replayed:

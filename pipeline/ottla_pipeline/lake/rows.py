@@ -33,7 +33,7 @@ from ottla_pipeline.auditing.events import AT_MS_MAX, PRODUCED_HEADER, PRODUCER_
 from ottla_pipeline.decoding import Plan, decode, plan, writer_ids
 from ottla_pipeline.decoding.formats import JsonFormat, SchemaUnusable
 from ottla_pipeline.decoding.json_values import not_a
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.lake import schema_evolution
 from ottla_pipeline.lake.config import EventConfig, LakeConfig
 
@@ -68,7 +68,7 @@ class TopicPlan:
 
 
 def plans_of(
-    spark: SparkSession, config: LakeConfig, registry: Schemas | None, records: DataFrame
+    spark: SparkSession, config: LakeConfig, registry: SchemaRegistry | None, records: DataFrame
 ) -> list[TopicPlan]:
     """The plans of a batch. Reads it unless one plan applies to all records."""
     if isinstance(config.format, JsonFormat):
@@ -82,20 +82,20 @@ def plans_of(
 def plan_of(
     spark: SparkSession,
     config: LakeConfig,
-    registry: Schemas | None,
+    registry: SchemaRegistry | None,
     topic: str | None,
     ids: set[int] | frozenset[int] = frozenset(),
 ) -> TopicPlan:
     """One topic's plan; with a problem in place of a plan if its schema is not usable."""
     try:
         how = plan(spark, config.format, topic=topic or "", registry=registry, ids=ids)
-        check(how.fields, config.event)
+        check_fields(how.fields, config.event)
     except SchemaUnusable as error:
         return TopicPlan(topic, problem=str(error))
     return TopicPlan(topic, how)
 
 
-def check(fields: StructType, event: EventConfig) -> None:
+def check_fields(fields: StructType, event: EventConfig) -> None:
     """Raises SchemaUnusable if the lake cannot have such columns, or if the id or time field is missing."""
     taken = sorted(RESERVED & {name.lower() for name in fields.names})
     if taken:
@@ -206,7 +206,7 @@ def events(rows: DataFrame, target: StructType) -> DataFrame:
     )
 
 
-def by_folder(events: DataFrame, folder: Sequence[str], writers: int) -> DataFrame:
+def repartition_by_folder(events: DataFrame, folder: Sequence[str], writers: int) -> DataFrame:
     """Repartitions so that one task writes each folder, in one file, however many partitions the topic
     has; or `writers` tasks, which share the topic's partitions."""
     share = () if writers == 1 else (sf.pmod(sf.col(ORIGIN[0]), sf.lit(writers)),)

@@ -188,14 +188,14 @@ class GroupSyncThread(threading.Thread):
         active: Callable[[], bool],
         interval_s: float,
         echo: Callable[[str], None],
-        passed: Callable[[dict[str, Offsets]], None] = lambda _: None,
+        on_pass: Callable[[dict[str, Offsets]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="mirror-groups")
         self._sync = sync
         self._active = active
         self._interval_s = interval_s
         self._echo = echo
-        self._passed = passed
+        self._on_pass = on_pass
         self._pause = threading.Event()
 
     def run(self) -> None:
@@ -207,7 +207,7 @@ class GroupSyncThread(threading.Thread):
             except Exception as error:
                 self._echo(f"the group sync failed and will be retried: {error}")
             else:
-                self._passed(done)
+                self._on_pass(done)
                 for group, offsets in done.items():
                     self._echo(f"group {group}: {len(offsets)} offsets synchronized")
         self._sync.close()

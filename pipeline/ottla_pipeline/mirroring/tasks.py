@@ -66,12 +66,12 @@ def worker_writers() -> Writers:
     return Writers()
 
 
-def transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[list[pa.RecordBatch]]:
+def split_transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[list[pa.RecordBatch]]:
     """Splits records into lists that fit one transaction each, in the same order."""
     pending: list[pa.RecordBatch] = []
     records = size = 0
     for whole in batches:
-        for batch in pieces(whole, limits):
+        for batch in split_batch(whole, limits):
             if pending and (
                 records + batch.num_rows > limits.records_max or size + batch.nbytes > limits.bytes_max
             ):
@@ -84,12 +84,12 @@ def transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[
         yield pending
 
 
-def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Splits a batch into slices within the limits; a single record may exceed them."""
     if batch.num_rows > 1 and (batch.num_rows > limits.records_max or batch.nbytes > limits.bytes_max):
         half = batch.num_rows // 2
-        yield from pieces(batch.slice(0, half), limits)
-        yield from pieces(batch.slice(half), limits)
+        yield from split_batch(batch.slice(0, half), limits)
+        yield from split_batch(batch.slice(half), limits)
     elif batch.num_rows:
         yield batch
 
@@ -105,8 +105,8 @@ def mirror_partition(
         writers, written, newest_ms, where = worker_writers(), Written(), -1, None
         writer: PartitionWriter | None = None
         began = time.monotonic()
-        for chunk in transactions(batches, target.limits):
-            here = {origin(batch) for batch in chunk} | ({where} if where else set())
+        for chunk in split_transactions(batches, target.limits):
+            here = {source_partition(batch) for batch in chunk} | ({where} if where else set())
             if len(here) != 1:
                 raise WriteFailed(
                     f"one task received records of {here}: each source partition needs its own task"
@@ -144,7 +144,7 @@ def mirror_partition(
     return run
 
 
-def origin(batch: pa.RecordBatch) -> tuple[str, int]:
+def source_partition(batch: pa.RecordBatch) -> tuple[str, int]:
     """The source partition of a batch. Raises WriteFailed if there are two."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if len(topics) != 1 or len(partitions) != 1:

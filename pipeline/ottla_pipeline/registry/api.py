@@ -24,7 +24,7 @@ from ottla_pipeline.registry.bodies import ConfigBody, ModeBody, SchemaBody, rea
 from ottla_pipeline.registry.decisions import SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import SchemaValue, as_json, context_of, qualified
-from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.schemas import DecisionChecks
 from ottla_pipeline.registry.state import State
 from ottla_pipeline.registry.store import Store
 
@@ -147,7 +147,7 @@ class Api:
         deleted = _flag(request, "deleted")
         options = {"deleted": deleted, "normalize": _flag(request, "normalize")}
 
-        def find(state: State, schemas: Schemas) -> SchemaValue | None:
+        def find(state: State, schemas: DecisionChecks) -> SchemaValue | None:
             return decisions.find(state, schemas, subject, wanted, **options)
 
         found = await store.decide(find, _client(request))

@@ -31,7 +31,7 @@ from ottla_pipeline.registry.records import (
     dump,
     schema_record,
 )
-from ottla_pipeline.registry.schemas import Canonical, Schemas
+from ottla_pipeline.registry.schemas import Canonical, DecisionChecks
 from ottla_pipeline.registry.state import State
 
 MODES: Final = ("READWRITE", "READONLY", "IMPORT")
@@ -84,7 +84,7 @@ def check_subject(subject: str, *, scope: bool = False) -> None:
 
 def find(
     state: State,
-    schemas: Schemas,
+    schemas: DecisionChecks,
     subject: str,
     wanted: SchemaRequest,
     *,
@@ -98,7 +98,7 @@ def find(
 
 def check(
     state: State,
-    schemas: Schemas,
+    schemas: DecisionChecks,
     subject: str,
     wanted: SchemaRequest,
     *,
@@ -119,7 +119,7 @@ def check(
 
 
 def register(
-    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, *, normalize: bool = False
+    state: State, schemas: DecisionChecks, subject: str, wanted: SchemaRequest, *, normalize: bool = False
 ) -> Decision:
     """Registers a schema; the answer is a SchemaValue. A schema that the subject has changes nothing."""
     check_subject(subject)
@@ -208,7 +208,7 @@ def _merged_rules(first: dict[str, Any], second: dict[str, Any]) -> dict[str, An
 
 def _problems(
     state: State,
-    schemas: Schemas,
+    schemas: DecisionChecks,
     subject: str,
     wanted: SchemaRequest,
     parsed: Canonical,
@@ -325,7 +325,9 @@ def delete_mode(state: State, subject: str | None) -> Decision:
     return Decision(before, (Record(Key(KIND_MODE, subject), None),))
 
 
-def _parse(state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, normalize: bool) -> Canonical:
+def _parse(
+    state: State, schemas: DecisionChecks, subject: str, wanted: SchemaRequest, normalize: bool
+) -> Canonical:
     if not wanted.text.strip():
         raise errors.invalid_schema("it is empty")
     normalize = normalize or state.normalizes(subject)
@@ -340,7 +342,13 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, 
 
 
 def _find(
-    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, parsed: Canonical, *, deleted: bool
+    state: State,
+    schemas: DecisionChecks,
+    subject: str,
+    wanted: SchemaRequest,
+    parsed: Canonical,
+    *,
+    deleted: bool,
 ) -> SchemaValue | None:
     probe = wanted.entry(subject, 1, 0, parsed)
     versions = [

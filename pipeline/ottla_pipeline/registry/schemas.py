@@ -70,7 +70,7 @@ class ResultCache:
             self._characters -= text_size(oldest)
 
 
-class Schemas:
+class DecisionChecks:
     """The checks of one decision: their results stay known until its end."""
 
     def __init__(self, memory: ResultCache) -> None:

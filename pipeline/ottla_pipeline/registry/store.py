@@ -31,7 +31,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import PendingChecks, ResultCache, Schemas
+from ottla_pipeline.registry.schemas import DecisionChecks, PendingChecks, ResultCache
 from ottla_pipeline.registry.state import State
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ CHECKS_S: Final = 20.0
 START_S: Final = 300.0
 BROKERS_S: Final = 60.0
 Answer = TypeVar("Answer")
-Decide = Callable[[State, Schemas], Answer]
+Decide = Callable[[State, DecisionChecks], Answer]
 
 
 class Log(Protocol):
@@ -128,10 +128,12 @@ class Store:
         except LogFailed as failure:
             raise Refused(50001, f"{failure}; try again") from failure
 
-    async def decide(self, decide: Decide[Answer], client: str, schemas: Schemas | None = None) -> Answer:
+    async def decide(
+        self, decide: Decide[Answer], client: str, schemas: DecisionChecks | None = None
+    ) -> Answer:
         """The result of a pure function of the state, after the schema checks that it needs. Raises
         Refused. `client` is the client that the checks are scheduled for."""
-        schemas = schemas or Schemas(self._cache)
+        schemas = schemas or DecisionChecks(self._cache)
         deadline = asyncio.get_running_loop().time() + CHECKS_S
         while True:
             try:
@@ -144,7 +146,7 @@ class Store:
 
     async def write(self, decide: Decide[Decision], client: str) -> Any:
         """The answer of a decision whose records are in the log and in the state. Raises Refused."""
-        schemas = Schemas(self._cache)
+        schemas = DecisionChecks(self._cache)
         try:
             decision = await self.decide(decide, client, schemas)
             if not decision.records:
@@ -160,7 +162,7 @@ class Store:
                 await self.decide(decide, client, schemas)
             return await self._write(decide, client, schemas)
 
-    async def _write(self, decide: Decide[Decision], client: str, schemas: Schemas) -> Any:
+    async def _write(self, decide: Decide[Decision], client: str, schemas: DecisionChecks) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WRITE_S
         sent: tuple[bytes, Decision] | None = None

@@ -42,7 +42,7 @@ class OutgoingRecord:
     headers: Headers = ()
 
 
-class TransactionalTopics:
+class TransactionalWriter:
     """Usage: `open`, then `write` for each batch in order. `owner` is the query that numbers the batches;
     `topics` are written to, and the number is stored with the topic `marker`."""
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.config.common import JobConfig, TopicsConfig
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.streams.reading import AHEAD, Invalid, read_topic
 from ottla_pipeline.streams.tables import copy_topic, delta_table, topic_table
 from ottla_pipeline.streams.writing import OutputMode, Sink, TopicSink, write
@@ -27,7 +27,7 @@ class Job:
     spark: SparkSession
     config: JobConfig
     options: Mapping[str, Any] = field(default_factory=dict)
-    registry: Schemas | None = None
+    registry: SchemaRegistry | None = None
     queries: list[StreamingQuery] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
 

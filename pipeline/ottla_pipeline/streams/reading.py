@@ -19,7 +19,7 @@ from ottla.client.registry import RegistryError
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Format, JsonFormat, Plan, decode, plan
 from ottla_pipeline.decoding.formats import SchemaUnusable
-from ottla_pipeline.decoding.plans import Schemas, registered_ids
+from ottla_pipeline.decoding.plans import SchemaRegistry, registered_ids
 from ottla_pipeline.errors import JobStartError
 
 REASON: Final = "_reason"
@@ -40,7 +40,7 @@ def read_topic(
     time: str | None = None,
     ahead: str = AHEAD,
     invalid: Invalid = "fail",
-    registry: Schemas | None = None,
+    registry: SchemaRegistry | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """The topics' records as a stream.
@@ -77,7 +77,7 @@ def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
 
 
 def plan_of(
-    spark: SparkSession, form: str | Mapping[str, Any], topics: TopicsConfig, registry: Schemas | None
+    spark: SparkSession, form: str | Mapping[str, Any], topics: TopicsConfig, registry: SchemaRegistry | None
 ) -> Plan:
     """The decoding plan, with all schemas that the registry has at present. Raises JobStartError."""
     try:
@@ -90,7 +90,11 @@ def plan_of(
 
 
 def plan_format(
-    spark: SparkSession, form: Format, topics: TopicsConfig, registry: Schemas | None, also: frozenset[int]
+    spark: SparkSession,
+    form: Format,
+    topics: TopicsConfig,
+    registry: SchemaRegistry | None,
+    also: frozenset[int],
 ) -> Plan:
     """The decoding plan of a parsed format; schemas with the ids in `also` are included."""
     topic, ids = (topics.topics or [""])[0], set(also)

@@ -27,7 +27,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig, Trigger
 from ottla_pipeline.decoding import Plan
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.streams.reading import (
     RECORD,
@@ -50,7 +50,7 @@ def topic_table(
     *,
     key: str,
     invalid: Invalid = "fail",
-    registry: Schemas | None = None,
+    registry: SchemaRegistry | None = None,
 ) -> DataFrame:
     """A compacted topic as a table: the last record of each key, without tombstones.
 
@@ -72,7 +72,7 @@ def table_plan(
     topics: TopicsConfig,
     form: str | Mapping[str, Any],
     key: str,
-    registry: Schemas | None,
+    registry: SchemaRegistry | None,
 ) -> Plan:
     """The decoding plan of a table's values. Raises JobStartError if a field has the name of the key's
     column."""
@@ -184,7 +184,7 @@ def copy_topic(
     checkpoint: str,
     trigger: Trigger | None = None,
     invalid: Invalid = "fail",
-    registry: Schemas | None = None,
+    registry: SchemaRegistry | None = None,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Copies the present records of the topic, then starts the query that follows it. `path` is the Delta

@@ -20,7 +20,7 @@ from ottla_pipeline.checkpoints import Checkpoint
 from ottla_pipeline.config.common import KafkaConfig, Trigger
 from ottla_pipeline.decoding.avro import EXECUTOR_OPTIONS
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalWriter
 from ottla_pipeline.spark import DELTA_SETTINGS
 from ottla_pipeline.streams.reading import RECORD
 
@@ -59,7 +59,7 @@ class TopicSink:
     def __init__(self, kafka: KafkaConfig, topic: str, *, name: str, key: Sequence[str] = ()) -> None:
         self._topic = topic
         self._key = list(key)
-        self._topics = TransactionalTopics(
+        self._topics = TransactionalWriter(
             kafka.librdkafka(), transactional_id=name, group=f"{name}-results", marker=topic
         )
 

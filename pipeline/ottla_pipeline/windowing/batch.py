@@ -28,9 +28,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ottla.client.registry import NotRegistered, RegistryClient
 from ottla_pipeline.checkpoints import BatchInputs, Checkpoint, read_ranges
 from ottla_pipeline.decoding import Plan, writer_ids
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.filesystem import FileSystem
-from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalTopics
+from ottla_pipeline.sinks.transactional import OutgoingRecord, TransactionalWriter
 from ottla_pipeline.streams.writing import Sink, outgoing
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
@@ -65,7 +65,7 @@ class ObservedCounts:
     earliest_us: int | None
 
 
-class Batches:
+class BatchWriter:
     """`write` is foreachBatch's function; `started` must be called with the query that uses it."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Batches:
         config: WindowsConfig,
         plans: Mapping[str, Plan],
         *,
-        topics: TransactionalTopics | None,
+        topics: TransactionalWriter | None,
         lake: Sink | None,
         registry: RegistryClient | None,
         counts: Counts,
@@ -227,7 +227,7 @@ class Batches:
             self._echo(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
 
 
-def registered(schemas: Schemas, number: int) -> bool:
+def registered(schemas: SchemaRegistry, number: int) -> bool:
     """Whether the registry has a schema with this id."""
     try:
         schemas.schema(number)
@@ -236,7 +236,7 @@ def registered(schemas: Schemas, number: int) -> bool:
     return True
 
 
-Start = Callable[[Mapping[str, set[int]]], tuple[StreamingQuery, Batches]]
+StartQuery = Callable[[Mapping[str, set[int]]], tuple[StreamingQuery, BatchWriter]]
 
 
 class ResumingQuery:
@@ -244,7 +244,7 @@ class ResumingQuery:
     sees one query. `begin` receives the additional schema ids; `end` is called when the query has finally
     ended."""
 
-    def __init__(self, begin: Start, end: Callable[[], None]) -> None:
+    def __init__(self, begin: StartQuery, end: Callable[[], None]) -> None:
         self._begin = begin
         self._end = end
         self._also: dict[str, set[int]] = {}

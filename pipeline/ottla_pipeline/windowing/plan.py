@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
 from ottla_pipeline.decoding import Plan
-from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.decoding.plans import SchemaRegistry
 from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.joins import join_streams
 from ottla_pipeline.streams.reading import ORIGIN, REASON, RECORD, decoded, plan_format, untimely
@@ -105,7 +105,7 @@ _FUNCTIONS: dict[str, Callable[[Column], Column]] = {
 
 
 def plans(
-    spark: SparkSession, config: WindowsConfig, schemas: Schemas | None, also: Mapping[str, set[int]]
+    spark: SparkSession, config: WindowsConfig, schemas: SchemaRegistry | None, also: Mapping[str, set[int]]
 ) -> dict[str, Plan]:
     """The decoding plan of each input, with all schemas that its subject has at present and those of the
     ids in `also`. Raises JobStartError with the input's name."""
