@@ -1,7 +1,7 @@
 """A Pipeline on a real Kubernetes: a driver and an executor as pods, upgraded, suspended, killed, and taken
 away.
 
-One small cluster in a namespace of its own, and one story: each start of Spark takes its time. The oracles are
+One small cluster in a namespace of its own, and one scenario: each start of Spark is slow. The oracles are
 the ids that were produced, and pyarrow in a pod that reads the volume when no Spark is there.
 """
 

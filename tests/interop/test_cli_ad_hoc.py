@@ -1,4 +1,4 @@
-"""`ottla consume` and `ottla produce`: filters, formats, groups, schemas; Confluent's clients oracle."""
+"""`ottla consume` and `ottla produce`: filters, formats, groups, schemas, against Confluent's clients."""
 
 from __future__ import annotations
 
