@@ -70,14 +70,17 @@ class Finding:
 
 
 def yes(type_: str, reason: str, message: str = "") -> Finding:
+    """A finding with status True."""
     return Finding(type_, "True", reason, message)
 
 
 def no(type_: str, reason: str, message: str = "") -> Finding:
+    """A finding with status False."""
     return Finding(type_, "False", reason, message)
 
 
 def unknown(type_: str, reason: str, message: str = "") -> Finding:
+    """A finding with status Unknown."""
     return Finding(type_, "Unknown", reason, message)
 
 
@@ -114,9 +117,11 @@ def merge(
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """The condition of a type; None without one."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
 def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+    """Whether the condition of this type exists and is True."""
     condition = find(conditions, type_)
     return condition is not None and condition.status == "True"

@@ -58,6 +58,7 @@ class Reconciler:
         self._executor = StepExecutor(environment)
 
     async def reconcile(self) -> ReconcileResult:
+        """Reconcile all resources of the store once."""
         resources = await self._environment.store.resources()
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key

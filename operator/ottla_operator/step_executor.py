@@ -59,6 +59,7 @@ class ReconcileResult:
 
     @property
     def idle(self) -> bool:
+        """Whether no step was executed."""
         return not self.steps
 
 
@@ -151,6 +152,7 @@ class StepExecutor:
         return []
 
     def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+        """Record an Event about a resource."""
         if self._recorder is not None:
             self._recorder.record(resource, reason, message, warning=warning)
 
@@ -267,10 +269,12 @@ class StepExecutor:
 
 
 def launch_of(target: Revision) -> BrokerLaunch:
+    """The launch configuration of a revision."""
     return BrokerLaunch(target.hash, target.described, target.properties)
 
 
 def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:
+    """The status with these conditions for this generation."""
     return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
 
 

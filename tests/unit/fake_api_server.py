@@ -199,10 +199,10 @@ class FakeApiServer:
 
     def _record_change(self, type_: str, kind: str, item: Item) -> None:
         number = next(self.api._ids)
-        told = copy.deepcopy(item)
-        told |= {"apiVersion": _SERVED[kind][0], "kind": kind}
-        told["metadata"]["resourceVersion"] = str(number)
-        self._changes.append(Change(number, type_, kind, told))
+        changed = copy.deepcopy(item)
+        changed |= {"apiVersion": _SERVED[kind][0], "kind": kind}
+        changed["metadata"]["resourceVersion"] = str(number)
+        self._changes.append(Change(number, type_, kind, changed))
 
     async def _watch(self, request: web.Request, kind: str, query: dict[str, str]) -> web.StreamResponse:
         since, cuts = int(query.get("resourceVersion") or 0), self._cuts

@@ -1,4 +1,4 @@
-"""The image's build tools are those of the lock, with their hashes."""
+"""The image's build requirements are pinned to the versions and hashes of the lock file."""
 
 from __future__ import annotations
 

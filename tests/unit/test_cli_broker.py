@@ -1,4 +1,4 @@
-"""`ottla broker` refuses what it cannot start with, in one line per problem, and exits with 2."""
+"""`ottla broker` rejects an invalid start in one line per problem, and exits with 2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_invalid_settings_are_refused_before_anything_starts(tmp_path: Path) -> 
     assert "log.segment.bytes=x: must be a whole number" in output
 
 
-def test_what_a_broker_cannot_do_without_is_named(tmp_path: Path) -> None:
+def test_missing_required_settings_are_named(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("")
     code, output = run("--config", str(file))
@@ -34,7 +34,7 @@ def test_what_a_broker_cannot_do_without_is_named(tmp_path: Path) -> None:
     assert "zookeeper.connect: not set" in output
 
 
-def test_an_override_that_is_no_setting_is_refused(tmp_path: Path) -> None:
+def test_an_override_without_a_setting_name_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\n")
     code, output = run("--config", str(file), "--override", "num.partitions")
@@ -42,13 +42,13 @@ def test_an_override_that_is_no_setting_is_refused(tmp_path: Path) -> None:
     assert "must be NAME=VALUE" in output
 
 
-def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_missing_properties_file_is_named(tmp_path: Path) -> None:
     code, output = run("--config", str(tmp_path / "nowhere.properties"))
     assert code == 2
     assert "cannot read" in output
 
 
-def test_a_broker_takes_all_the_descriptors_that_it_may_have() -> None:
+def test_a_broker_raises_its_descriptor_limit_to_the_hard_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
     try:

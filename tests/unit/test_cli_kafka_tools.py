@@ -29,7 +29,7 @@ def test_every_example_exists(page: str) -> None:
         ("ottla topics create T --partitions 3", None),
     ],
 )
-def test_what_does_not_exist_is_found(line: str, missing: str | None) -> None:
+def test_the_check_finds_a_command_that_does_not_exist(line: str, missing: str | None) -> None:
     assert missing_of(line) == missing
 
 

@@ -1,4 +1,4 @@
-"""`ottla log`: what it says of files that no broker would mind."""
+"""`ottla log` on files that a broker would not complain about."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.protocol.records import Record, build_batch
 from ottla.storage.log_config import LogConfig
 
 
-def test_a_time_beyond_all_calendars_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_timestamp_out_of_range_is_shown_as_a_number(tmp_path: Path) -> None:
     microseconds = 1_700_000_000_000_000
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(build_batch([Record(0, microseconds, None, b"v")]))
@@ -34,7 +34,7 @@ def dump(*words: object) -> Any:
     return json.loads(result.stdout)
 
 
-def test_files_that_name_logs_are_read(tmp_path: Path) -> None:
+def test_checkpoint_files_are_read(tmp_path: Path) -> None:
     """Those of segments are compared with Kafka's tool elsewhere."""
     files = {
         "leader-epoch-checkpoint": (
@@ -75,7 +75,7 @@ def test_files_that_name_logs_are_read(tmp_path: Path) -> None:
         ("five.index", b"", 1, "five.index does not begin with an offset"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_named(
+def test_an_invalid_file_is_named(
     tmp_path: Path, name: str, content: bytes, exit_code: int, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -110,7 +110,7 @@ def test_keys_and_values_are_decoded_by_name_or_by_a_function(tmp_path: Path) ->
     )
 
 
-def test_records_of_no_coordinator_do_not_end_a_dump(tmp_path: Path) -> None:
+def test_records_that_no_coordinator_wrote_do_not_end_a_dump(tmp_path: Path) -> None:
     segment = tmp_path / "00000000000000000000.log"
     keys = [None, b"x", b"\0\1\0\5abc", b"\0\x63abc"]
     segment.write_bytes(build_batch([Record(at, 1, key, b"v") for at, key in enumerate(keys)]))

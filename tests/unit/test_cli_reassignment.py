@@ -1,4 +1,4 @@
-"""Plans for moves of replicas, their throttles, and the partitions that kafka-topics.sh calls troubled."""
+"""Reassignment plans, their throttles, and the filters of kafka-topics.sh for unhealthy partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ottla.client.admin_types import (
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_a_plan_is_what_kafkas_tool_writes() -> None:
+def test_a_plan_has_the_format_of_kafkas_tool() -> None:
     text = json.dumps(
         {
             "version": 1,
@@ -116,7 +116,7 @@ def test_states_of_moves_between_log_directories(found: ReplicaLogDirs | None, s
     assert log_dir_state(found, "/a") == state
 
 
-def test_troubled_partitions_by_the_rules_of_kafka_topics() -> None:
+def test_unhealthy_partitions_by_the_rules_of_kafka_topics() -> None:
     def problems(leader: int, isr: tuple[int, ...], move: Reassignment | None = None) -> set[str]:
         replicas = (1, 2, 3)
         return problems_of(PartitionDescription(0, leader, 1, replicas, isr), 2, {1, 2, 3}, move)
@@ -129,7 +129,7 @@ def test_troubled_partitions_by_the_rules_of_kafka_topics() -> None:
     assert problems(1, (1, 2), Reassignment((1, 2, 3), (3,), ())) == {"at_min_isr"}
 
 
-def test_a_transaction_hangs_where_no_coordinator_lists_the_partition() -> None:
+def test_a_transaction_is_hanging_if_no_coordinator_lists_the_partition() -> None:
     def state(producer_id: int) -> ProducerState:
         return ProducerState(producer_id, 0, 1, 0, 0, 5)
 

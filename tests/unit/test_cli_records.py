@@ -55,7 +55,7 @@ def test_paths_into_json(text: str, accepted: bool) -> None:
     assert accepts(None, None, []) is (text == "$")
 
 
-def test_values_that_are_no_json_have_no_paths() -> None:
+def test_values_that_are_not_json_have_no_paths() -> None:
     assert not record_filters.by_path("id")(None, b"{no json", [])
     assert not record_filters.by_path("id")(None, b"\xff", [])
     assert record_filters.by_path("id=7")(None, b'{"id": "7"}', []), "a text is compared as text"
@@ -149,7 +149,7 @@ def read(text: bytes, form: str, **changes: Any) -> list[Any]:
     return found
 
 
-def test_csv_is_read_by_the_names_of_its_columns() -> None:
+def test_csv_columns_are_read_by_name() -> None:
     columns = b"value,key,partition,headers,timestamp\r\n"
     text = columns + b'"a\nb",k,2,"[[""h"", ""x""], [""h"", null]]",5\r\nNULL,,,,\r\n'
     first, second = read(text, "csv", null=b"NULL")
@@ -181,7 +181,7 @@ def test_what_consume_prints_as_csv_and_json_is_read_again() -> None:
         ("csv", b"value,partition\na,0\nc,-1\n", "line 3: partition: '-1' is not a whole number from 0"),
     ],
 )
-def test_bad_input_is_told_by_its_line_and_the_rest_is_read(form: str, text: bytes, says: str) -> None:
+def test_invalid_input_is_reported_by_line_and_the_rest_is_read(form: str, text: bytes, says: str) -> None:
     first, problem, last = read(text + text.splitlines(keepends=True)[-2], form)
     assert says in problem
     assert first.value == last.value

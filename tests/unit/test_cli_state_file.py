@@ -1,4 +1,4 @@
-"""The file that probes look at follows the broker's life."""
+"""The state file for probes follows the broker's life cycle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.cli import broker as module
 from ottla.cli.broker import state_file
 
 
-def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
+def test_the_file_has_the_brokers_state_and_is_removed_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_STATE_INTERVAL_S", 0.001)
@@ -31,7 +31,7 @@ def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
     asyncio.run(life())
 
 
-def test_without_a_path_there_is_no_file(tmp_path: Path) -> None:
+def test_no_file_is_written_without_a_path(tmp_path: Path) -> None:
     async def life() -> None:
         async with state_file(None, lambda: "ready"):
             pass

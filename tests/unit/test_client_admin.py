@@ -1,4 +1,4 @@
-"""What the admin client makes of many items: results, whom to ask, and when to ask again."""
+"""The admin client's requests about many items: results, the brokers to ask, and retries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY_POLICY = RetryPolicy(
 HASTY = replace(RETRY_POLICY, timeout_s=1, retries=1_000_000)
 
 
-def test_results_are_what_went_well_and_errors_the_rest() -> None:
+def test_results_and_errors_partition_the_items() -> None:
     refused = errors.TopicAlreadyExistsError("t")
     found = Results({"a": 1, "t": refused, "b": None})
     assert (dict(found), found.errors) == ({"a": 1, "b": None}, {"t": refused})
@@ -40,11 +40,11 @@ def test_results_are_what_went_well_and_errors_the_rest() -> None:
 
 
 async def everybody(keys: Collection[str]) -> dict[str, Node | ClientError]:
-    """Capitals are THERE."""
+    """Capital letters are keys with the result THERE."""
     return {key: THERE if key.isupper() else HERE for key in keys}
 
 
-def test_every_broker_is_asked_once_for_its_share_and_all_at_a_time() -> None:
+def test_every_broker_gets_one_request_for_its_items_concurrently() -> None:
     asked: list[tuple[int, list[str]]] = []
 
     async def run() -> Results[str, str]:
@@ -61,7 +61,7 @@ def test_every_broker_is_asked_once_for_its_share_and_all_at_a_time() -> None:
     assert sorted(asked) == [(1, ["a", "b"]), (2, ["X", "Y"])]
 
 
-def test_what_has_moved_is_asked_for_again_and_nothing_else() -> None:
+def test_only_items_that_moved_are_requested_again() -> None:
     asked: Counter[str] = Counter()
     found: Counter[str] = Counter()
 
@@ -87,7 +87,7 @@ def test_what_has_moved_is_asked_for_again_and_nothing_else() -> None:
     assert asked == {"fine": 1, "refused": 1, "moved": 3, "late": 1}
 
 
-def test_a_broker_that_does_not_answer_costs_its_own_items_alone() -> None:
+def test_an_unreachable_broker_fails_only_its_own_items() -> None:
     attempts = 0
 
     async def ask(node: Node, keys: list[str]) -> dict[str, str | ClientError]:
@@ -115,7 +115,7 @@ def test_a_broker_that_does_not_answer_costs_its_own_items_alone() -> None:
         (errors.SaslAuthenticationFailedError("who?"), errors.SaslAuthenticationFailedError),
     ],
 )
-def test_what_time_does_not_mend_is_not_tried_again(problem: Exception, error: type[ClientError]) -> None:
+def test_permanent_errors_are_not_retried(problem: Exception, error: type[ClientError]) -> None:
     attempts = 0
 
     async def ask(node: Node, keys: list[str]) -> dict[str, str | ClientError]:
@@ -141,7 +141,7 @@ def test_retries_bound_the_attempts() -> None:
     assert (attempts, results.errors["a"].name) == (3, "NOT_COORDINATOR")
 
 
-def test_the_blocking_client_has_every_call() -> None:
+def test_the_blocking_admin_client_has_every_call() -> None:
     found = inspect.getmembers(AdminClient, inspect.iscoroutinefunction)
     calls = {name for name, _ in found if not name.startswith("_")}
     assert len(calls) > 50

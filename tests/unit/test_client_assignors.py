@@ -1,4 +1,5 @@
-"""Assignors decide what those of Kafka 3.9.1 decided for the same groups; members read each other's bytes."""
+"""Assignors make the assignments of Kafka 3.9.1 for the same groups; subscriptions and assignments survive
+encoding."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ subscriptions = st.builds(
 )
 
 
-def test_groups_are_assigned_as_kafka_assigned_them() -> None:
+def test_assignments_equal_those_of_kafka() -> None:
     lines = DECISIONS.read_text().splitlines()
     seen: set[str] = set()
     cases: list[Case] = []
@@ -55,18 +56,18 @@ def test_a_subscription_comes_back_from_its_bytes(subscription: Subscription) ->
 
 
 @given(st.lists(places, unique=True), st.integers(0, 100))
-def test_shares_come_back_from_their_bytes(share: list[TopicPartition], generation: int) -> None:
+def test_assignments_come_back_from_their_bytes(share: list[TopicPartition], generation: int) -> None:
     assert decode_assignment(encode_assignment(share, b"u")) == (tuple(sorted(share)), b"u")
     assert decode_share(encode_share(share, generation)) == (tuple(sorted(share)), generation)
 
 
-def test_what_is_no_subscription_is_refused() -> None:
+def test_bytes_that_are_not_a_subscription_are_refused() -> None:
     for data in (b"", b"\0", b"\0\1\0\0\0\5", b"\xff\xff\0\0\0\0"):
         with pytest.raises(ProtocolError):
             decode_subscription(data)
 
 
-def test_a_partition_moves_between_cooperative_members_only_after_it_was_given_up() -> None:
+def test_a_partition_moves_between_cooperative_members_only_after_its_revocation() -> None:
     topic = {"t": (frozenset[str](),) * 4}
     everything = tuple(TopicPartition("t", n) for n in range(4))
     assignor = BY_NAME["cooperative-sticky"]()

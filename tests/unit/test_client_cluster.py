@@ -1,4 +1,4 @@
-"""What a client knows of its cluster, and what it asks next."""
+"""A client's metadata of its cluster, and its next metadata request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asked(request: m.MetadataRequest | None) -> list[str | None]:
     return [entry.name for entry in request.topics or []]
 
 
-def test_a_client_asks_at_once_and_then_once_metadata_is_old() -> None:
+def test_metadata_is_requested_at_once_and_when_it_is_old() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
     assert asked(cluster.request(0.0)) == ["orders"]
@@ -64,7 +64,7 @@ def test_a_client_asks_at_once_and_then_once_metadata_is_old() -> None:
     assert asked(cluster.request(300.0)) == ["orders"]
 
 
-def test_a_new_topic_is_asked_for_alone_and_at_once() -> None:
+def test_a_new_topic_is_requested_alone_and_at_once() -> None:
     cluster = a_cluster()
     cluster.add("orders", 0.0)
     reported(cluster, 0.0, topic("orders", (1, 0)))
@@ -74,7 +74,7 @@ def test_a_new_topic_is_asked_for_alone_and_at_once() -> None:
     assert cluster.leader(TP) == Leader(1, 0), "what was not asked for stays"
 
 
-def test_failures_are_spaced_out_exponentially() -> None:
+def test_failed_requests_back_off_exponentially() -> None:
     cluster = a_cluster()
     pauses = []
     now = 0.0
@@ -86,7 +86,7 @@ def test_failures_are_spaced_out_exponentially() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_a_topic_that_is_not_there_is_asked_for_ever_less_often() -> None:
+def test_an_unknown_topic_is_requested_with_backoff() -> None:
     cluster = a_cluster()
     cluster.add("orders", 0.0)
     pauses = []
@@ -101,7 +101,7 @@ def test_a_topic_that_is_not_there_is_asked_for_ever_less_often() -> None:
     assert (cluster.partitions("orders"), cluster.error("orders")) == (1, ErrorCode.NONE)
 
 
-def test_a_forbidden_topic_is_not_asked_for_again_soon() -> None:
+def test_an_unauthorized_topic_is_not_requested_again_soon() -> None:
     cluster = a_cluster()
     cluster.add("orders", 0.0)
     reported(cluster, 0.0, topic("orders", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
@@ -120,7 +120,7 @@ def test_leader_epochs_never_go_back() -> None:
     assert cluster.leader(TP) == Leader(2, 6)
 
 
-def test_epochs_begin_anew_with_a_topic_that_was_deleted_and_made_again() -> None:
+def test_epochs_restart_with_a_topic_that_was_deleted_and_created_again() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
     reported(cluster, 0.0, topic("orders", (1, 5)))
@@ -138,7 +138,7 @@ def test_brokers_without_topic_ids_are_understood() -> None:
     assert cluster.leader(TP) == Leader(1, -1)
 
 
-def test_a_partition_without_leader_makes_the_client_ask_again() -> None:
+def test_a_partition_without_leader_causes_another_request() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
     reported(cluster, 0.0, topic("orders", (-1, 3)))
@@ -146,7 +146,7 @@ def test_a_partition_without_leader_makes_the_client_ask_again() -> None:
     assert cluster.next_time(0.0) == 0.1
 
 
-def test_who_leads_instead_is_taken_from_an_answer_if_it_is_newer() -> None:
+def test_a_newer_leader_in_a_response_is_taken() -> None:
     cluster = a_cluster()
     cluster.want(["orders"])
     reported(cluster, 0.0, topic("orders", (1, 5)))
@@ -167,7 +167,7 @@ def test_idle_topics_are_forgotten() -> None:
     assert cluster.partitions("orders") is None
 
 
-def test_an_answer_that_names_no_broker_is_none() -> None:
+def test_metadata_without_brokers_is_ignored() -> None:
     cluster = a_cluster()
     cluster.want([])
     assert cluster.request(0.0) is not None
@@ -175,7 +175,7 @@ def test_an_answer_that_names_no_broker_is_none() -> None:
     assert cluster.next_time(0.0) == 0.1
 
 
-def test_all_topics_of_the_cluster_can_be_wanted() -> None:
+def test_metadata_of_all_topics_can_be_requested() -> None:
     cluster = a_cluster()
     cluster.want(None)
     request = cluster.request(0.0)

@@ -1,4 +1,4 @@
-"""How clients are configured: Kafka's keys, defaults and contradictions."""
+"""Client configuration: Kafka's keys, defaults and contradictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.client.core.config import ClientConfig, ConfigError, ProducerConfig
 AT = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
-def test_keywords_and_dotted_keys_say_the_same() -> None:
+def test_keywords_and_dotted_keys_are_equivalent() -> None:
     dotted = ProducerConfig.of({**AT, "linger.ms": "5", "acks": "1", "partitioner.ignore.keys": "true"})
     keywords = ProducerConfig.of(
         bootstrap_servers=[("127.0.0.1", 9092)], linger_ms=5, acks=1, partitioner_ignore_keys=True
@@ -60,14 +60,12 @@ def test_defaults_are_those_of_kafkas_producer() -> None:
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, r"sasl.jaas.config: not set"),
     ],
 )
-def test_a_mistake_is_told_with_key_value_and_what_is_allowed(
-    settings: dict[str, object], message: str
-) -> None:
+def test_an_error_names_key_value_and_allowed_values(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ProducerConfig.of({**AT, **settings})
 
 
-def test_what_idempotence_cannot_be_had_with_switches_it_off_unless_it_was_asked_for() -> None:
+def test_conflicting_settings_disable_idempotence_unless_it_is_set() -> None:
     assert not ProducerConfig.of(AT, acks=1).enable_idempotence
     assert not ProducerConfig.of(AT, retries=0).enable_idempotence
     assert not ProducerConfig.of(AT, max_in_flight_requests_per_connection=6).enable_idempotence
@@ -77,7 +75,7 @@ def test_the_delivery_timeout_makes_room_for_linger_and_request() -> None:
     assert ProducerConfig.of(AT, linger_ms=200_000).delivery_timeout_ms == 230_000
 
 
-def test_a_java_clients_file_may_be_used_as_it_is() -> None:
+def test_a_java_clients_properties_file_is_accepted() -> None:
     config = ClientConfig.of({**AT, "client.dns.lookup": "use_all_dns_ips", "ssl.truststore.type": "PEM"})
     assert config.security_settings == {"ssl.truststore.type": "PEM"}
     assert config.security() is None

@@ -1,4 +1,4 @@
-"""The client's connection against a server of a few lines that speaks just enough."""
+"""The client's connection against a minimal server over a real socket."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_response_arrives_whole_however_it_is_cut(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", [997, 65_536, 1 << 22])
-def test_a_fetchers_answers_stay_in_the_buffer_for_as_long_as_they_are_asked_for(chunk: int) -> None:
+def test_fetch_responses_stay_in_the_buffer_on_request(chunk: int) -> None:
     sizes = [10, 70_000, 300, 500_000, 1_000_000, 3_000_000, 70_000, 0]
 
     def records(header: frames.RequestHeader) -> bytes:
@@ -116,7 +116,7 @@ def test_a_fetchers_answers_stay_in_the_buffer_for_as_long_as_they_are_asked_for
     assert found == [(number, bytes([number]) * size) for number, size in enumerate(sizes)]
 
 
-def test_what_was_requested_outlives_the_answers_behind_it() -> None:
+def test_a_borrowed_response_outlives_later_responses() -> None:
     def records(header: frames.RequestHeader) -> bytes:
         data = FetchResponse.PartitionData(records=bytes([header.correlation_id]) * 1000, high_watermark=-1)
         response = FetchResponse(
@@ -179,7 +179,7 @@ def test_requests_in_flight_end_when_the_broker_goes() -> None:
     asyncio.run(with_server(lambda header: b"", use))
 
 
-def test_an_answer_that_never_comes_is_a_timeout() -> None:
+def test_a_missing_response_is_a_timeout() -> None:
     async def use(connection: BrokerConnection) -> None:
         with pytest.raises(TimeoutError):
             await connection.request(MetadataRequest(), timeout_s=0.01)
@@ -187,7 +187,7 @@ def test_an_answer_that_never_comes_is_a_timeout() -> None:
     asyncio.run(with_server(lambda header: None, use))
 
 
-def test_versions_are_negotiated_and_an_api_not_served_is_named() -> None:
+def test_versions_are_negotiated_and_an_unsupported_api_is_named() -> None:
     async def use(connection: BrokerConnection) -> None:
         assert connection.version_of(MetadataRequest.api_key) == MetadataRequest.max_version
         with pytest.raises(UnsupportedApi, match="DeleteGroupsRequest"):
@@ -196,7 +196,7 @@ def test_versions_are_negotiated_and_an_api_not_served_is_named() -> None:
     asyncio.run(with_server(metadata, use))
 
 
-def test_a_frame_of_nonsense_size_ends_the_connection() -> None:
+def test_a_frame_of_invalid_size_closes_the_connection() -> None:
     async def use(connection: BrokerConnection) -> None:
         with pytest.raises(ConnectionLost):
             await connection.request(MetadataRequest())
@@ -204,7 +204,7 @@ def test_a_frame_of_nonsense_size_ends_the_connection() -> None:
     asyncio.run(with_server(lambda header: b"\xff\xff\xff\xff", use))
 
 
-def test_each_request_has_its_own_time() -> None:
+def test_each_request_has_its_own_timeout() -> None:
     async def use(connection: BrokerConnection) -> None:
         begun = asyncio.get_running_loop().time()
         ended: list[str] = []
@@ -223,7 +223,7 @@ def test_each_request_has_its_own_time() -> None:
     asyncio.run(with_server(lambda header: None, use))
 
 
-def test_an_answer_to_somebody_elses_request_ends_the_connection() -> None:
+def test_a_response_with_a_foreign_correlation_id_closes_the_connection() -> None:
     async def use(connection: BrokerConnection) -> None:
         with pytest.raises(ConnectionLost, match="answered request 12345, where request 1 was next"):
             await connection.request(MetadataRequest())
@@ -232,7 +232,7 @@ def test_an_answer_to_somebody_elses_request_ends_the_connection() -> None:
     asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
 
 
-def test_an_answer_may_send_the_next_request() -> None:
+def test_a_response_callback_may_send_the_next_request() -> None:
     async def use(connection: BrokerConnection) -> None:
         loop = asyncio.get_running_loop()
         received: list[object] = []
@@ -258,7 +258,7 @@ def test_an_answer_may_send_the_next_request() -> None:
     asyncio.run(with_server(metadata, use))
 
 
-def test_a_response_that_makes_no_sense_is_an_error_of_its_request() -> None:
+def test_a_malformed_response_fails_its_request() -> None:
     async def use(connection: BrokerConnection) -> None:
         with pytest.raises(MalformedMessage):
             await connection.request(MetadataRequest())

@@ -1,4 +1,4 @@
-"""The connection as a state machine: bytes and time in, answers out, without a socket or a loop."""
+"""The connection as a state machine: bytes and time in, responses out, without a socket or a loop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VERSIONS = ApiVersionsResponse(
 
 
 def asked(data: bytes) -> list[frames.RequestHeader]:
-    """The requests in what was sent."""
+    """The requests in the sent bytes."""
     headers = []
     while data:
         (size,) = struct.unpack_from(">i", data)
@@ -66,7 +66,7 @@ def reply(header: frames.RequestHeader, message: Message, version: int | None = 
 
 
 def feed(connection: ConnectionState, data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
-    """Bytes as they come, in reads that end at `cuts`. Answers that are borrowed are read at once."""
+    """Feeds the stream in reads that end at `cuts`. Borrowed responses are read at once."""
     events = []
     ends = sorted({cut % (len(data) + 1) for cut in cuts} | {len(data)})
     at = 0
@@ -137,7 +137,7 @@ def test_answers_come_whole_and_in_order_however_the_stream_is_cut(
     ], "those that are kept outlive all reads behind them"
 
 
-def test_single_bytes_will_do() -> None:
+def test_single_bytes_suffice() -> None:
     connection = opened()
     stream = b"".join(
         reply(asked(connection.request(MetadataRequest(), 9, 1.0, 30, n, keeps=True))[0], metadata(n))
@@ -149,7 +149,7 @@ def test_single_bytes_will_do() -> None:
     ]
 
 
-def test_an_answer_out_of_order_ends_the_connection() -> None:
+def test_a_response_out_of_order_closes_the_connection() -> None:
     connection = opened()
     first, second = (
         asked(connection.request(MetadataRequest(), 9, 1.0, 30, tag, keeps=True))[0] for tag in "ab"
@@ -167,7 +167,7 @@ def test_an_answer_out_of_order_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("data", [struct.pack(">ii", 4, 7), b"\xff\xff\xff\xff", struct.pack(">i", 3)])
-def test_what_nobody_asked_for_ends_the_connection(data: bytes) -> None:
+def test_an_unrequested_response_closes_the_connection(data: bytes) -> None:
     connection = opened()
     (lost,) = feed(connection, data)
     assert isinstance(lost, Lost)
@@ -175,7 +175,7 @@ def test_what_nobody_asked_for_ends_the_connection(data: bytes) -> None:
     assert connection.ended(None) == []
 
 
-def test_what_cannot_be_decoded_is_its_requests_answer_alone() -> None:
+def test_an_undecodable_response_fails_only_its_request() -> None:
     connection = opened()
     headers = [asked(connection.request(MetadataRequest(), 9, 1.0, 30, n, keeps=True))[0] for n in range(2)]
     nonsense = struct.pack(">iib", 5, headers[0].correlation_id, 0)
@@ -186,7 +186,7 @@ def test_what_cannot_be_decoded_is_its_requests_answer_alone() -> None:
     assert second.response.controller_id == 1
 
 
-def test_a_late_answer_is_no_ones_and_the_next_one_finds_its_request() -> None:
+def test_a_late_response_is_dropped_and_the_next_one_reaches_its_request() -> None:
     connection = opened()
     early, late = (
         asked(connection.request(MetadataRequest(), 9, 1.0, time, tag, keeps=True))[0]
@@ -204,7 +204,7 @@ def test_a_late_answer_is_no_ones_and_the_next_one_finds_its_request() -> None:
 
 
 @given(st.data())
-def test_every_request_gets_one_answer_whatever_happens(data: st.DataObject) -> None:
+def test_every_request_gets_exactly_one_result(data: st.DataObject) -> None:
     connection = opened()
     stream, sent, answers, now = b"", 0, Counter[int](), 1.0
 
@@ -233,7 +233,7 @@ def test_every_request_gets_one_answer_whatever_happens(data: st.DataObject) -> 
 # --- versions ---
 
 
-def test_the_highest_version_that_both_speak_and_may_is_chosen() -> None:
+def test_the_highest_common_allowed_version_is_chosen() -> None:
     connection = opened(limits={MetadataRequest.api_key: 4, FetchRequest.api_key: 17})
     assert connection.version_of(FetchRequest.api_key) == 11
     assert connection.version_of(MetadataRequest.api_key) == 4
@@ -241,7 +241,7 @@ def test_the_highest_version_that_both_speak_and_may_is_chosen() -> None:
         connection.version_of(0)
 
 
-def test_a_broker_that_is_older_than_our_question_is_asked_again() -> None:
+def test_a_broker_with_older_api_versions_is_asked_again() -> None:
     connection = ConnectionState("broker:9092", "tests")
     first = send_of(connection.begin(0.0, 10))
     assert first.api_version == 3
@@ -251,7 +251,7 @@ def test_a_broker_that_is_older_than_our_question_is_asked_again() -> None:
     assert feed(connection, reply(second, VERSIONS)) == [Ready()]
 
 
-def test_requests_made_before_it_is_open_follow_it() -> None:
+def test_requests_before_the_connection_is_open_are_sent_afterwards() -> None:
     connection = ConnectionState("broker:9092", "tests")
     first = send_of(connection.begin(0.0, 10))
     assert connection.request(MetadataRequest(), 9, 0.0, 30, "early", keeps=True) == b""
@@ -262,7 +262,7 @@ def test_requests_made_before_it_is_open_follow_it() -> None:
     assert answer.tag == "early"
 
 
-def test_a_broker_that_is_silent_does_not_let_us_in() -> None:
+def test_a_silent_broker_fails_the_login() -> None:
     connection = ConnectionState("broker:9092", "tests")
     connection.begin(0.0, 10)
     assert connection.next_time == 10
@@ -322,7 +322,7 @@ def problem_of(events: Sequence[Event]) -> Exception:
     return event.problem
 
 
-def test_a_login_fails_for_what_the_broker_says_or_for_what_it_cannot_prove() -> None:
+def test_a_login_fails_by_the_brokers_error_or_an_invalid_proof() -> None:
     connection, shake = begun()
     refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["GSSAPI"])
     problem: Any = problem_of(feed(connection, reply(shake, refusal)))
@@ -352,7 +352,7 @@ def ready_until(lifetime_ms: int) -> tuple[ConnectionState, float]:
     return connection, RENEW_AFTER * lifetime_ms / 1000
 
 
-def test_before_a_session_ends_the_login_is_renewed_and_requests_wait_in_their_order() -> None:
+def test_a_session_is_reauthenticated_before_it_expires_and_requests_wait_in_order() -> None:
     connection, until = ready_until(10_000)
     before = asked(connection.request(MetadataRequest(), 9, until - 0.1, 30, "before", keeps=True))
     (shake,) = asked(connection.request(MetadataRequest(), 9, until, 30, "a", keeps=True))
@@ -374,7 +374,7 @@ def test_before_a_session_ends_the_login_is_renewed_and_requests_wait_in_their_o
     assert asked(connection.request(MetadataRequest(), 9, again, 30, "d", keeps=True))[0].api_key == 17
 
 
-def test_who_cannot_log_in_anew_loses_the_connection_and_what_waited() -> None:
+def test_a_failed_reauthentication_closes_the_connection_and_fails_waiting_requests() -> None:
     connection, until = ready_until(10_000)
     (shake,) = asked(connection.request(MetadataRequest(), 9, until, 30, "held", keeps=True))
     refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM)

@@ -1,4 +1,4 @@
-"""What a consumer's user is given, what a commit covers, and what settings are refused."""
+"""Records that a consumer returns, the range of a commit, and settings that it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(tp: TopicPartition, *offsets: int) -> list[ConsumerRecord]:
     return [ConsumerRecord(*tp, offset, 0, 0, None, b"") for offset in offsets]
 
 
-def test_a_commit_covers_what_was_reached_of_a_batch() -> None:
+def test_a_commit_covers_the_consumed_part_of_a_batch() -> None:
     prefetched = PrefetchedRecords()
     prefetched.add({ONE: rows(ONE, 10, 11, 12), OTHER: rows(OTHER, 5, 7)})
     consumed = {ONE: OffsetAndMetadata(13), OTHER: OffsetAndMetadata(8)}
@@ -45,7 +45,7 @@ def test_a_commit_covers_what_was_reached_of_a_batch() -> None:
     assert offsets() == [13, 8]
 
 
-def test_an_iteration_ends_where_the_user_seeks_elsewhere() -> None:
+def test_a_seek_ends_the_iteration() -> None:
     prefetched = PrefetchedRecords()
     prefetched.add({ONE: rows(ONE, 1, 2, 3), OTHER: rows(OTHER, 8)})
     seen = []
@@ -57,7 +57,7 @@ def test_an_iteration_ends_where_the_user_seeks_elsewhere() -> None:
     assert seen == [(0, 1), (1, 8)]
 
 
-def test_a_record_that_cannot_be_read_stops_its_partition_until_it_is_left_out() -> None:
+def test_an_undecodable_record_stops_its_partition_until_it_is_skipped() -> None:
     assigned = Assigned()
     assigned.assign([ONE])
     state = assigned[ONE]
@@ -98,13 +98,13 @@ def test_a_record_that_cannot_be_read_stops_its_partition_until_it_is_left_out()
         ({"group_protocol": "consumer"}, "must be one of classic"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**settings)
     assert message in str(refused.value)
 
 
-def test_settings_of_a_java_client_are_taken() -> None:
+def test_settings_of_a_java_client_are_accepted() -> None:
     made = ConsumerConfig.of(
         {
             "bootstrap.servers": "a:1,b:2",
@@ -120,10 +120,10 @@ def test_settings_of_a_java_client_are_taken() -> None:
 
 
 class Frame(bytearray):
-    """A response, as it came; it can be referenced weakly."""
+    """A received response, which can be referenced weakly."""
 
 
-def test_what_is_buffered_of_a_paused_partition_does_not_keep_the_whole_response() -> None:
+def test_records_of_a_paused_partition_do_not_keep_the_whole_response() -> None:
     assigned = Assigned()
     assigned.assign([ONE, OTHER])
     buffer = FetchBuffer(assigned, None)

@@ -1,4 +1,5 @@
-"""The consumer's decoder gives what the plain one gives, and leaves out what must not be read."""
+"""The consumer's decoder returns the records of the reference decoder, without those that must not be
+read."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def opened(
 
 @settings(max_examples=30, deadline=None)
 @given(batches, st.integers(0, 8), st.integers(0, 60))
-def test_records_come_as_they_were_written_from_the_offset_asked_for(
+def test_records_from_the_requested_offset_are_returned_unchanged(
     written: list[tuple[list[Record], Codec, TimestampType]], skipped: int, cut: int
 ) -> None:
     data = b""
@@ -87,7 +88,7 @@ def marker(producer: int, offset: int, kind: ControlType) -> bytes:
     )
 
 
-def test_read_committed_leaves_out_aborted_transactions_and_nothing_else() -> None:
+def test_read_committed_omits_exactly_the_aborted_transactions() -> None:
     data = (
         transaction(1, 0)
         + transaction(2, 2)
@@ -102,7 +103,7 @@ def test_read_committed_leaves_out_aborted_transactions_and_nothing_else() -> No
     assert [r.offset for r in all_of(opened(data))] == [0, 1, 2, 3, 5, 6, 7]
 
 
-def test_what_is_corrupt_is_told_with_its_place_and_not_skipped() -> None:
+def test_a_corrupt_batch_is_an_error_with_its_offset_and_is_not_skipped() -> None:
     good = build_batch([Record(0, 1, None, b"x" * 50)] * 3, base_offset=0)
     bad = bytearray(build_batch([Record(0, 1, None, b"y" * 50)], base_offset=3))
     bad[70] ^= 1
@@ -142,7 +143,7 @@ def test_messages_of_old_formats_come_before_batches_of_the_new_one(codec: Codec
             assert len(all_of(opened(data[: end + cut]))) == found_last.next_offset
 
 
-def test_one_small_message_of_an_old_format_is_enough() -> None:
+def test_a_single_small_message_of_an_old_format_is_read() -> None:
     data = encode_message_set([Record(41, 5, None, b"v")], 0)
     assert len(data) < 61
     found_last = last_batch(memoryview(data), 41)
@@ -151,7 +152,7 @@ def test_one_small_message_of_an_old_format_is_enough() -> None:
     assert [r.offset for r in all_of(opened(data, 41))] == [41]
 
 
-def test_an_old_message_that_is_corrupt_is_told_with_its_place() -> None:
+def test_a_corrupt_old_message_is_an_error_with_its_offset() -> None:
     data = encode_message_set([Record(n, 5, None, b"value") for n in range(2)], 1)
     for broken in (data[:-1] + b"!", data[:8] + bytes(4) + data[12:], data[:16] + b"\x05" + data[17:]):
         last_batch(memoryview(broken), 0)
@@ -185,7 +186,7 @@ def test_offsets_and_lengths_of_every_width_are_read(data: st.DataObject) -> Non
     ] == [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in rows]
 
 
-def test_an_offset_that_is_written_longer_than_it_need_be_is_read() -> None:
+def test_an_offset_delta_with_a_longer_encoding_is_read() -> None:
     plain = build_batch([Record(0, 1, b"k", b"v")] * 2)
     header = list(BATCH_HEADER.unpack_from(plain))
     # length, attributes, timestamp, offset, key, value, no headers; the second with its offset in two bytes
@@ -196,7 +197,7 @@ def test_an_offset_that_is_written_longer_than_it_need_be_is_read() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
-def test_a_batch_that_makes_no_sense_ends_with_an_error(body: bytes, last_delta: int, count: int) -> None:
+def test_an_invalid_batch_is_an_error(body: bytes, last_delta: int, count: int) -> None:
     header = list(BATCH_HEADER.unpack_from(build_batch([Record(0, 1, b"k", b"v")])))
     header[6], header[-1] = last_delta, count
     try:

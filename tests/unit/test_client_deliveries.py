@@ -1,4 +1,4 @@
-"""Each record of a batch is told what became of it, whoever waits for it."""
+"""The outcome of a batch completes the delivery of each of its records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _batch() -> tuple[Batch, list[Future[RecordMetadata]]]:
     return batch, futures
 
 
-def test_records_have_offsets_in_turn_and_their_own_timestamps() -> None:
+def test_records_get_consecutive_offsets_and_their_own_timestamps() -> None:
     batch, futures = _batch()
     complete_deliveries(BatchResult(batch, 40, -1, None))
     found = [future.result(0) for future in futures]
@@ -31,21 +31,21 @@ def test_records_have_offsets_in_turn_and_their_own_timestamps() -> None:
     assert all(type(metadata) is RecordMetadata for metadata in found)
 
 
-def test_the_broker_s_append_time_is_that_of_all() -> None:
+def test_the_brokers_append_time_is_the_timestamp_of_all_records() -> None:
     batch, futures = _batch()
     complete_deliveries(BatchResult(batch, 0, 5_000, None))
     assert [future.result(0).timestamp_ms for future in futures] == [5_000] * 3
     assert [future.result(0).offset for future in futures] == [0, 1, 2]
 
 
-def test_without_an_offset_none_is_made_up() -> None:
+def test_a_missing_offset_stays_missing() -> None:
     batch, futures = _batch()
     complete_deliveries(BatchResult(batch, -1, -1, None))
     assert [future.result(0).offset for future in futures] == [-1] * 3
     assert [future.result(0).timestamp_ms for future in futures] == list(STAMPS)
 
 
-def test_who_does_not_wait_any_more_moves_nobody_s_offset() -> None:
+def test_a_cancelled_delivery_does_not_shift_the_offsets_of_others() -> None:
     batch, futures = _batch()
     batch.deliveries[0] = None
     futures[1].cancel()
@@ -53,7 +53,7 @@ def test_who_does_not_wait_any_more_moves_nobody_s_offset() -> None:
     assert futures[2].result(0) == RecordMetadata(*TP, 42, STAMPS[2])
 
 
-def test_a_record_at_fault_has_an_error_of_its_own() -> None:
+def test_an_invalid_record_has_an_error_of_its_own() -> None:
     batch, futures = _batch()
     own = CorruptMessageError("bad")
     complete_deliveries(BatchResult(batch, -1, -1, CorruptMessageError("refused"), {1: own}))

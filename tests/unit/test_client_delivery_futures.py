@@ -1,4 +1,4 @@
-"""The small futures behave as those of the standard library do, in whatever it does with futures."""
+"""Delivery futures behave as the futures of the standard library, also in its own functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group that stores no offsets: which settings it goes with, and how it goes."""
+"""Ephemeral groups, which store no offsets: allowed settings, and the deletion of the group."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class EphemeralGroupSimulation:
         self.group = EphemeralGroup(self.config, coordinator, lambda: self.leaving, middle)
         self.now = 0.0
 
-    def asks(self) -> list[str]:
+    def polled(self) -> list[str]:
         return [type(each.message).__name__ for each in self.group.poll(self.now)]
 
-    def hears(self, response: Any) -> None:
+    def receive(self, response: Any) -> None:
         self.group.on_response("", response, self.now)
 
 
@@ -59,43 +59,43 @@ def deleted(error: int = 0) -> DeleteGroupsResponse:
 
 
 @pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
-def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
+def test_a_member_that_has_left_deletes_the_group_if_possible(error: int) -> None:
     simulation = EphemeralGroupSimulation()
-    assert (simulation.asks(), simulation.group.deleting) == ([], False)
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
     simulation.group.delete()
-    assert simulation.asks() == []
+    assert simulation.polled() == []
     simulation.leaving = False
-    assert simulation.asks() == ["OffsetFetchRequest"]
-    assert simulation.asks() == []
-    simulation.hears(looked())
-    assert simulation.asks() == ["DeleteGroupsRequest"]
-    simulation.hears(deleted(error))
-    assert (simulation.asks(), simulation.group.deleting) == ([], False)
+    assert simulation.polled() == ["OffsetFetchRequest"]
+    assert simulation.polled() == []
+    simulation.receive(looked())
+    assert simulation.polled() == ["DeleteGroupsRequest"]
+    simulation.receive(deleted(error))
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
 
 
-def test_a_group_with_offsets_stays() -> None:
-    simulation = EphemeralGroupSimulation()
-    simulation.leaving = False
-    simulation.group.delete()
-    assert simulation.asks() == ["OffsetFetchRequest"]
-    simulation.hears(looked(offset=3))
-    assert (simulation.asks(), simulation.group.deleting) == ([], False)
-
-
-def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
+def test_a_group_with_offsets_is_kept() -> None:
     simulation = EphemeralGroupSimulation()
     simulation.leaving = False
     simulation.group.delete()
-    simulation.asks()
-    simulation.hears(looked(error=ErrorCode.NOT_COORDINATOR))
+    assert simulation.polled() == ["OffsetFetchRequest"]
+    simulation.receive(looked(offset=3))
+    assert (simulation.polled(), simulation.group.deleting) == ([], False)
+
+
+def test_the_deletion_is_retried_on_the_new_coordinator() -> None:
+    simulation = EphemeralGroupSimulation()
+    simulation.leaving = False
+    simulation.group.delete()
+    simulation.polled()
+    simulation.receive(looked(error=ErrorCode.NOT_COORDINATOR))
     assert simulation.group.next_time(0) > 0
     simulation.now = 1
-    assert simulation.asks() == []
+    assert simulation.polled() == []
     simulation.cluster.take_coordinator(GROUP, "g", Node(1, "h", 1))
-    assert simulation.asks() == ["OffsetFetchRequest"]
-    simulation.hears(looked())
-    assert simulation.asks() == ["DeleteGroupsRequest"]
-    simulation.hears(TimeoutError())
+    assert simulation.polled() == ["OffsetFetchRequest"]
+    simulation.receive(looked())
+    assert simulation.polled() == ["DeleteGroupsRequest"]
+    simulation.receive(TimeoutError())
     assert simulation.group.deleting
 
 
@@ -108,11 +108,11 @@ def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
         ({"group_id": "g", "auto_offset_reset": "none"}, "must be latest or earliest"),
     ],
 )
-def test_settings_that_contradict_it(settings: dict[str, object], says: str) -> None:
+def test_conflicting_settings_are_refused(settings: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ConsumerConfig.of(bootstrap_servers="h:1", group_ephemeral=True, **settings)
 
 
-def test_it_commits_nothing_by_itself() -> None:
+def test_an_ephemeral_group_commits_nothing_automatically() -> None:
     config = ConsumerConfig.of(bootstrap_servers="h:1", group_id="g", group_ephemeral="true")
     assert not config.enable_auto_commit

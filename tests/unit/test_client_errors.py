@@ -22,14 +22,14 @@ def test_the_classes_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_an_error_has_its_codes_name_sentence_and_whether_to_retry(code: ErrorCode) -> None:
+def test_an_error_has_its_codes_name_message_and_retriability(code: ErrorCode) -> None:
     error = errors.for_code(code)
     assert (error.code, error.name, error.retriable) == (code, code.name, code.retriable)
     assert isinstance(error, errors.RetriableError) is code.retriable
     assert str(error) == f"{code.name}: {code.message}"
 
 
-def test_the_same_error_is_caught_by_class_by_kind_and_as_below_the_client() -> None:
+def test_an_error_is_caught_by_class_by_category_and_as_the_protocols_error() -> None:
     error = errors.for_code(6, "orders-3 on broker 1")
     assert type(error) is errors.NotLeaderOrFollowerError
     for kind in (errors.InvalidMetadataError, errors.RetriableError, errors.ClientError, KafkaError):
@@ -47,7 +47,7 @@ def test_a_code_of_a_later_kafka_keeps_its_number() -> None:
     assert str(error).endswith("error code 999, which Kafka 3.9 does not have: what the broker said")
 
 
-def test_time_outs_are_pythons_too() -> None:
+def test_timeouts_are_also_pythons_timeout_error() -> None:
     with pytest.raises(TimeoutError, match="REQUEST_TIMED_OUT: orders-0: 120 s are over"):
         raise errors.DeliveryTimeoutError("orders-0: 120 s are over")
     assert errors.BufferExhaustedError.retriable
@@ -65,12 +65,12 @@ def test_time_outs_are_pythons_too() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_travel_between_processes(error: errors.ClientError) -> None:
+def test_errors_can_be_pickled(error: errors.ClientError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
 
 
-def test_errors_bring_no_event_loop() -> None:
+def test_the_errors_module_does_not_import_asyncio() -> None:
     script = "import ottla.client.errors, sys; assert 'asyncio' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

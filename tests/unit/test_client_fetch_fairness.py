@@ -1,8 +1,8 @@
-"""Which partitions a consumer fetches, against a simulated cluster of several brokers: a record of any
-partition is given out soon, whatever the others have and whatever the settings are.
+"""Fairness of a consumer's fetches against a simulated cluster of several brokers: a record of any partition
+is returned soon, for any state of other partitions and any settings.
 
-Time goes in rounds of 10 ms. The fetcher is polled as the driver polls it: after an answer, when the reader
-has made room, and at the time that it named.
+Time advances in rounds of 10 ms. The fetcher is polled as the driver polls it: after a response, when the
+reader has made room, and at the time that it requested.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SimulatedBroker:
 
 
 class Waiting:
-    """A fetch at a broker."""
+    """A deferred fetch at a broker."""
 
     def __init__(self, unsent: UnsentRequest, at: float) -> None:
         assert isinstance(unsent.message, FetchRequest)
@@ -95,7 +95,7 @@ class SimulatedCluster:
         value_bytes: int = 100,
         **configured: object,
     ) -> None:
-        """`followers`: leaders have their records read from the next broker."""
+        """`followers`: the leader redirects fetches of its records to the next broker."""
         self.config = ConsumerConfig.of(bootstrap_servers="h:1", **configured)
         self.value_bytes = value_bytes
         self.followers = followers
@@ -194,7 +194,7 @@ class SimulatedCluster:
     # --- a broker ---
 
     def respond(self, waiting: Waiting) -> FetchResponse | None:
-        """None: it waits on."""
+        """Returns None while the fetch waits."""
         broker, request = self.brokers[waiting.unsent.node_id], waiting.request
         if broker.silent:
             return None
@@ -381,7 +381,7 @@ def test_hot_partitions_do_not_starve_the_others(
         assert simulated.buffered_max <= brokers * (config.fetch_max_bytes + batch)
 
 
-def test_a_partition_that_is_paused_with_records_here_does_not_hold_up_its_broker() -> None:
+def test_a_paused_partition_with_buffered_records_does_not_block_its_broker() -> None:
     simulated = SimulatedCluster(
         1, [0, 0], value_bytes=KiB, fetch_max_bytes=8 * KiB, max_partition_fetch_bytes=KiB
     )
@@ -402,7 +402,7 @@ def test_a_partition_that_is_paused_with_records_here_does_not_hold_up_its_broke
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-def test_an_answer_that_has_room_for_one_batch_goes_to_each_partition_in_turn(sessions: bool) -> None:
+def test_responses_with_room_for_one_batch_serve_each_partition_in_turn(sessions: bool) -> None:
     simulated = SimulatedCluster(1, [0] * 10, topics=3, sessions=sessions, fetch_max_bytes=1)
     simulated.hot = set(simulated.places)
     while sum(simulated.delivered.values()) < 100:
@@ -410,7 +410,7 @@ def test_an_answer_that_has_room_for_one_batch_goes_to_each_partition_in_turn(se
     assert set(simulated.delivered.values()) == {10}
 
 
-def test_what_was_fetched_before_a_seek_is_neither_counted_nor_kept() -> None:
+def test_records_fetched_before_a_seek_are_neither_counted_nor_kept() -> None:
     simulated = SimulatedCluster(
         1, [0, 0], value_bytes=KiB, fetch_max_bytes=4 * KiB, max_partition_fetch_bytes=4 * KiB
     )

@@ -1,4 +1,4 @@
-"""The fetcher against a model of a cluster's logs: every record once and in order, whatever happens."""
+"""The fetcher against a model of a cluster's logs: every record is returned once and in order."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class FetcherMachine(RuleBasedStateMachine):
         assert len(nodes) == len(set(nodes)), "two fetches on their way to one node"
 
     def teardown(self) -> None:
-        """When nothing goes wrong any more, everything comes."""
+        """Without further faults, every record arrives."""
         if not hasattr(self, "buffer"):
             return
         for state in self.assigned:

@@ -1,4 +1,4 @@
-"""Interceptors see and change records in order; what they raise harms nobody."""
+"""Interceptors see and change records in order; their exceptions have no other effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.client.interceptors import ConsumerInterceptors, ProducerInterceptors
 
 
 class Marks:
-    """Of both kinds: adds its mark to whatever passes."""
+    """A producer's and consumer's interceptor that adds its mark to each record."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -50,7 +50,7 @@ class Fails(Marks):
         raise RuntimeError("on purpose")
 
 
-def test_a_producers_are_called_in_order_and_a_failing_one_is_left_out(
+def test_producer_interceptors_are_called_in_order_and_a_failing_one_is_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, last = Marks("1"), Marks("2")
@@ -68,7 +68,9 @@ def test_a_producers_are_called_in_order_and_a_failing_one_is_left_out(
     ]
 
 
-def test_a_consumers_likewise(caplog: pytest.LogCaptureFixture) -> None:
+def test_consumer_interceptors_are_called_in_order_and_a_failing_one_is_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     first, last = Marks("1"), Marks("2")
     chain = ConsumerInterceptors([first, Fails("x"), last])
     assert chain.on_consume("records") == "records12"
@@ -78,7 +80,7 @@ def test_a_consumers_likewise(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 3
 
 
-def test_none_is_false_so_that_they_cost_nothing() -> None:
+def test_no_interceptors_are_falsy() -> None:
     assert not ProducerInterceptors()
     assert not ConsumerInterceptors()
     assert ProducerInterceptors([Marks("1")])

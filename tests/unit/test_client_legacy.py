@@ -1,5 +1,8 @@
-"""The older clients' decisions: who reads what, what is in ZooKeeper's nodes, which partition a key has, when
-an async producer's batches go. The expected values are Java's own, and those in the text of Kafka 0.8.2."""
+"""The legacy clients' logic: assignments, contents of ZooKeeper nodes, partitions of keys, batches of the
+async producer.
+
+The expected values are computed by Java, or are in the documentation of Kafka 0.8.2.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def threads(**counts: int) -> list[ConsumerThreadId]:
 
 
 def owners(strategy: str, partitions: int, **counts: int) -> list[str]:
-    """Of the topic `t`, as all consumers decide it together; each partition has one owner."""
+    """Owners of the partitions of topic `t`, as all consumers compute them; each partition has one owner."""
     shares = {"t": assignable_topic(range(partitions), threads(**counts))}
     decided: dict[TopicPartition, ConsumerThreadId] = {}
     for consumer in counts:
@@ -69,16 +72,16 @@ def owners(strategy: str, partitions: int, **counts: int) -> list[str]:
     return [str(decided[TopicPartition("t", partition)]) for partition in range(len(decided))]
 
 
-def test_the_example_of_kafkas_text() -> None:
+def test_the_example_of_kafkas_documentation() -> None:
     """Two consumers of two streams and five partitions."""
     assert owners("range", 5, C1=2, C2=2) == ["C1-0", "C1-0", "C1-1", "C2-0", "C2-1"]
 
 
-def test_streams_stand_in_the_order_of_their_names_as_text() -> None:
+def test_streams_are_ordered_by_name_as_text() -> None:
     assert owners("range", 12, a=12)[:4] == ["a-0", "a-1", "a-10", "a-11"]
 
 
-def test_who_comes_too_late_gets_nothing() -> None:
+def test_surplus_consumers_get_no_partition() -> None:
     assert owners("range", 2, a=1, b=1, c=1) == ["a-0", "b-0"]
     assert owners("range", 0, a=1) == []
 
@@ -123,7 +126,7 @@ def test_filters_of_registrations_choose_topics() -> None:
     assert denied.topics(topics, exclude_internal_topics=False) == ["orders-2", "__consumer_offsets"]
 
 
-def test_what_cannot_be_is_said_with_its_path() -> None:
+def test_an_invalid_node_is_an_error_with_its_path() -> None:
     with pytest.raises(ClientError, match="/consumers/g/ids/x"):
         parse_registration("/consumers/g/ids/x", b"{}")
     with pytest.raises(ClientError, match="is not an offset: b'x'"):
@@ -142,7 +145,7 @@ def test_brokers_are_found_by_their_protocol() -> None:
     assert parse_broker("/b", new, "SSL") == ("h", 9093)
 
 
-def test_a_filters_pattern_is_cleaned_as_kafka_does_it() -> None:
+def test_a_filters_pattern_is_normalized_as_in_kafka() -> None:
     assert Whitelist(" 'a.*, b' ").regex == "a.*|b"
     assert Whitelist("a,b").matches("b")
     assert not Whitelist("a").matches("ab")
@@ -185,7 +188,7 @@ def test_settings_are_those_of_0_8_with_its_defaults() -> None:
         ({"group.id": "g", "zookeeper.connect": "z:1", "auto.commit.enabled": "true"}, "auto.commit.enable?"),
     ],
 )
-def test_mistakes_are_told(settings: dict[str, object], said: str) -> None:
+def test_wrong_arguments_are_errors(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ConsumerConfig.of(settings)
 
@@ -215,7 +218,7 @@ def test_hashes_are_javas() -> None:
 
 
 class Batches(EventHandler):
-    """What it was given. Held, it handles as many batches as it is let."""
+    """A handler that records its batches. While held, it handles as many batches as the test permits."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.batches: list[list[str]] = []
@@ -224,7 +227,7 @@ class Batches(EventHandler):
         self._let = threading.Semaphore(0 if held else 1_000)
 
     def wait_until_begun(self) -> None:
-        """Until another batch is in its hands."""
+        """Waits until the handler has begun another batch."""
         assert self._begun.acquire(timeout=60)
 
     def let(self, batches: int) -> None:
@@ -247,7 +250,7 @@ def producer(handler: EventHandler, **settings: object) -> Producer:
     )
 
 
-def test_batches_go_when_they_are_full_when_it_is_time_and_at_the_end() -> None:
+def test_batches_are_sent_when_full_at_the_interval_and_at_close() -> None:
     handler = Batches(held=True)
     sending = producer(handler, batch_num_messages=3, queue_time=50)
     sending.send(KeyedMessage("t", "a"))
@@ -266,7 +269,7 @@ def test_batches_go_when_they_are_full_when_it_is_time_and_at_the_end() -> None:
         sending.send(KeyedMessage("t", "g"))
 
 
-def test_a_full_queue_drops_or_waits_as_it_is_told() -> None:
+def test_a_full_queue_drops_or_blocks_by_its_setting() -> None:
     handler = Batches(held=True)
     sending = producer(
         handler, queue_size=2, batch_size=1, queue_enqueue_timeout_ms=20, queue_buffering_max_ms=0
@@ -286,7 +289,7 @@ def test_an_error_of_zookeeper_without_a_text_is_named(
     from kazoo.exceptions import ConnectionLoss
 
     class Away:
-        """A registry whose ZooKeeper has gone; kazoo's errors have no text."""
+        """A registry whose ZooKeeper is unreachable; kazoo's errors have no text."""
 
         def __init__(self, *given: object) -> None: ...
 
@@ -309,8 +312,8 @@ def test_an_error_of_zookeeper_without_a_text_is_named(
 
 
 class Deliveries:
-    """In the place of the producer behind: `fails` says whether messages are delivered, `left` which topics
-    were to go to another partition."""
+    """A fake producer: `fails` says whether messages fail, `left` has the topics that were to change their
+    partition."""
 
     def __init__(self, settings: object) -> None:
         self.fails = False
@@ -380,7 +383,7 @@ class Hooks(CallbackHandler):
         self.added.append(("closed", True))
 
 
-def test_callbacks_see_messages_on_their_way() -> None:
+def test_callbacks_see_messages_before_they_are_sent() -> None:
     handler, hooks = Batches(), Hooks()
     with producer(handler, callback_handler=hooks) as sending:
         sending.send(KeyedMessage("t", "a"), KeyedMessage("t", "b"))
@@ -411,7 +414,7 @@ def records(first: int, count: int) -> list[ConsumerRecord]:
     ]
 
 
-def test_what_a_stream_gives_out_is_consumed_and_nothing_else() -> None:
+def test_only_messages_that_a_stream_returned_are_consumed() -> None:
     given_out = stream()
     progress = PartitionTopicInfo(TopicPartition("t", 0), given_out, None)
     room: list[str] = []
@@ -454,7 +457,7 @@ def test_a_producers_brokers_are_named_as_in_0_7_or_0_8_or_by_zookeeper() -> Non
             of({"broker.list": wrong})
 
 
-def test_what_a_producer_is_given_becomes_keyed_messages() -> None:
+def test_a_producers_arguments_become_keyed_messages() -> None:
     one, two = legacy.Message(b"1"), legacy.Message(b"2", b"k")
     data = legacy.ProducerData("t", "key", [one, two])
     keyed = [KeyedMessage("t", one, part_key="key"), KeyedMessage("t", two, part_key="key")]
@@ -493,7 +496,7 @@ def test_every_name_of_the_documents_table_exists() -> None:
 
 
 @pytest.mark.parametrize("name", legacy.__all__)
-def test_everything_public_says_what_it_is_for(name: str) -> None:
+def test_everything_public_in_legacy_has_a_docstring(name: str) -> None:
     offered = getattr(legacy, name)
     if not inspect.isclass(offered):
         return
@@ -503,7 +506,7 @@ def test_everything_public_says_what_it_is_for(name: str) -> None:
     assert [member for member in documented if not inspect.getdoc(member)] == []
 
 
-def test_kazoo_is_loaded_where_zookeeper_coordinates_and_nowhere_else() -> None:
+def test_kazoo_is_imported_only_for_zookeeper_coordination() -> None:
     script = (
         "import sys, ottla.client.legacy as legacy; [getattr(legacy, name) for name in legacy.__all__]; "
         "sys.exit('kazoo' in sys.modules)"

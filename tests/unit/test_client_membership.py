@@ -1,7 +1,8 @@
-"""Members of a group against a model of its coordinator: answers are lost, members thrown out, it moves.
+"""Group members against a model of their coordinator: lost responses, removed members, a coordinator that
+moves.
 
-What must hold: no two members of the group's generation own the same partition, and when nothing goes wrong
-any more, every partition is owned.
+Invariants: no two members of the group's generation own the same partition; without further faults, every
+partition is owned.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PLACES = [TopicPartition("t", number) for number in range(5)]
 
 
 class Group:
-    """The coordinator's side, as far as members can tell."""
+    """The coordinator's state, as far as members can observe it."""
 
     def __init__(self) -> None:
         self.node = 0
@@ -186,7 +187,7 @@ class Client:
         self.member.active = True
 
     def application(self, now: float) -> None:
-        """What the consumer does in the user's call of poll."""
+        """The consumer's work in the user's call of poll."""
         member, rebalancing = self.member, self.rebalancing
         member.polled(now)
         rebalancing.on_metadata_update()
@@ -307,7 +308,7 @@ def exchange(client: Client, group: Group, now: float) -> None:
     client.sent = []
 
 
-def test_a_member_whose_application_stands_still_leaves_and_loses_its_partitions() -> None:
+def test_a_member_whose_application_stops_polling_leaves_and_loses_its_partitions() -> None:
     client, group = alone()
     assert len(client.assigned) == len(PLACES)
     for second in range(1, 302):
@@ -321,7 +322,7 @@ def test_a_member_whose_application_stands_still_leaves_and_loses_its_partitions
     assert client.rebalancing.before_join().lost == tuple(PLACES)
 
 
-def test_a_coordinator_that_is_silent_is_looked_for_again() -> None:
+def test_a_silent_coordinator_is_looked_up_again() -> None:
     client, _ = alone()
     for second in range(1, 60):
         client.member.polled(float(second))
@@ -346,7 +347,7 @@ def test_offsets_are_not_committed_between_generations() -> None:
 
 
 @pytest.mark.parametrize("problem", [UnsupportedVersionError("JoinGroup up to 4"), UnsupportedApi("none")])
-def test_a_broker_that_is_too_old_is_an_error_of_each_poll(problem: Exception) -> None:
+def test_a_broker_that_is_too_old_fails_each_poll(problem: Exception) -> None:
     client, group = Client("range", group_instance_id="one"), Group()
     for second in range(1, 6):
         client.application(float(second))

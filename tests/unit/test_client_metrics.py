@@ -1,4 +1,4 @@
-"""MetricValues over time are Kafka's; reporters and Prometheus are given all of them."""
+"""Rates and averages follow Kafka's definitions; reporters and Prometheus get all metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ottla.protocol.compression import Codec
 WINDOW = Window(window_s=10.0, samples=2)
 
 
-def test_a_rate_does_not_start_high_and_forgets() -> None:
+def test_a_rate_starts_low_and_expires_old_samples() -> None:
     stat = Stat(WINDOW)
     assert stat.rate(0.0) == 0
     assert math.isnan(stat.average(0.0))
@@ -42,7 +42,7 @@ def test_a_rate_does_not_start_high_and_forgets() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 1000)), max_size=60))
-def test_what_is_recent_counts_and_nothing_older(steps: list[tuple[float, int]]) -> None:
+def test_only_recent_samples_count(steps: list[tuple[float, int]]) -> None:
     stat, now = Stat(WINDOW), 0.0
     seen: list[tuple[float, int]] = []
     for pause, value in steps:
@@ -80,7 +80,7 @@ def test_a_producer_is_the_sum_of_its_topics() -> None:
     assert figures["batch-size-max"] == max(t["byte-total"] for t in topics.values())
 
 
-def test_requests_are_told_apart_by_api_and_broker() -> None:
+def test_request_metrics_are_by_api_and_broker() -> None:
     stats = RequestStats(WINDOW)
     for node, api_key, took_s in ((1, 0, 0.004), (1, 3, 0.020), (2, 0, 0.008)):
         stats.sent(node, 0.0)
@@ -93,7 +93,7 @@ def test_requests_are_told_apart_by_api_and_broker() -> None:
     assert nodes["node-2"]["request-total"] == 1
 
 
-def test_polls_and_fetches() -> None:
+def test_metrics_of_polls_and_fetches() -> None:
     polls = PollStats(WINDOW)
     assert polls.figures(0.0)["last-poll-seconds-ago"] == -1
     for began, ended in ((0.0, 1.0), (4.0, 5.0)):
@@ -125,7 +125,7 @@ METRICS = [
 ]
 
 
-def test_prometheus_is_given_what_there_is() -> None:
+def test_prometheus_gets_all_metrics() -> None:
     client = SimpleNamespace(config=SimpleNamespace(client_id="me"), measurements=lambda: METRICS)
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(client, client))
@@ -137,7 +137,7 @@ def test_prometheus_is_given_what_there_is() -> None:
     assert of_client(METRICS).keys() == {"record-send-total", "request-latency-avg"}
 
 
-def test_reporters_hear_at_an_interval_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_reporters_are_called_at_an_interval_and_at_close(caplog: pytest.LogCaptureFixture) -> None:
     received: list[object] = []
     reported = asyncio.Event()
 

@@ -1,4 +1,5 @@
-"""docs/client-names.md names what there is, in the others and in ours; what is public says what it is for."""
+"""docs/client-names.md names existing classes and functions of all clients; every public name has a
+docstring."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_every_name_of_the_tables_exists() -> None:
     assert [(path, name) for path, name in named if not hasattr(found(path), name)] == []
 
 
-def test_no_call_of_ours_is_left_out() -> None:
+def test_every_call_of_ottlas_client_is_listed() -> None:
     ours = {name for path, names in rows() if path.startswith("ottla.") for name in names}
     not_for_users = {"abort_if_possible", "append_or_wait", "prepare", "add", "await_capacity", "config"}
     for offered in (ottla.client.Producer, ottla.client.Consumer):
@@ -61,18 +62,18 @@ def public(offered: type) -> dict[str, Any]:
     }
 
 
-def test_the_reference_is_what_the_code_says() -> None:
+def test_the_api_reference_is_up_to_date() -> None:
     written = api_reference.PAGE.read_text()
     assert written == api_reference.page(), "run python -m tests.api_reference --write"
 
 
-def test_the_protocols_page_is_what_the_message_classes_say() -> None:
+def test_the_protocol_page_is_up_to_date() -> None:
     written = protocol_reference.PAGE.read_text()
     assert written == protocol_reference.page(), "run python -m tests.protocol_reference --write"
 
 
 def test_every_message_and_field_is_on_the_protocols_page() -> None:
-    """By another way than the page is made: by the classes that requests are decoded to."""
+    """Independent of the page's generator: by the classes that requests are decoded to."""
     parts = re.split(r"^### ", protocol_reference.PAGE.read_text(), flags=re.MULTILINE)
     described = {part.partition("\n")[0].strip("`"): part for part in parts[1:]}
     assert set(described) == set(messages.__all__)
@@ -85,7 +86,7 @@ def test_every_message_and_field_is_on_the_protocols_page() -> None:
         assert named == {name for struct in structs for name in getattr(struct, "_specs", {})}, kind
 
 
-def test_the_client_needs_nothing_but_the_codecs() -> None:
+def test_the_client_depends_only_on_the_codecs() -> None:
     program = (
         "import sys;"
         "from ottla.client import Producer, Consumer, AdminClient, blocking, errors, serialization;"
@@ -107,7 +108,7 @@ OFFERED = [
 
 
 @pytest.mark.parametrize("offered", OFFERED, ids=lambda offered: f"{offered.__module__}.{offered.__name__}")
-def test_everything_public_says_what_it_is_for(offered: type) -> None:
+def test_everything_public_has_a_docstring(offered: type) -> None:
     assert inspect.getdoc(offered)
     silent = [name for name, member in public(offered).items() if not inspect.getdoc(member)]
     assert silent == []

@@ -1,5 +1,5 @@
-"""Where a consumer begins in partitions that nobody has committed for: what has appeared since it subscribed
-is read from its first record."""
+"""The initial position in partitions without a committed offset: a consumer reads partitions that appear
+after its subscription from the first record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def uniform(low: float, high: float) -> float:
 
 
 class Consumer:
-    """The cores that know where to begin."""
+    """The core classes that determine the initial position."""
 
     def __init__(self, **settings: object) -> None:
         config = ConsumerConfig.of(bootstrap_servers="h:1", group_id="g", **settings)
@@ -41,8 +41,8 @@ class Consumer:
         self.baseline.begin(None if pattern else topics)
         self.cluster.want(None if pattern else topics)
 
-    def hears(self, **topics: int | ErrorCode) -> None:
-        """Metadata: how many partitions topics have, or why they have none."""
+    def take_metadata(self, **topics: int | ErrorCode) -> None:
+        """Metadata: the partition counts of topics, or their errors."""
         self.hears_of([topic(name, found) for name, found in topics.items()])
 
     def hears_of(self, topics: Iterable[m.MetadataResponse.MetadataResponseTopic]) -> None:
@@ -78,9 +78,9 @@ def test_partitions_that_are_there_at_first_have_not_appeared() -> None:
     consumer = Consumer()
     consumer.subscribe("t")
     assert not consumer.baseline.appeared(tp("t", 5)), "nothing is known yet"
-    consumer.hears(t=2)
+    consumer.take_metadata(t=2)
     assert consumer.appeared("t") == []
-    consumer.hears(t=4)
+    consumer.take_metadata(t=4)
     assert consumer.appeared("t") == [2, 3]
     assert consumer.baseline.appeared(tp("t", 7)), "the leader of the group may know more"
 
@@ -93,44 +93,44 @@ def test_partitions_that_are_there_at_first_have_not_appeared() -> None:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, []),
     ],
 )
-def test_a_topic_that_is_not_there_yet(error: ErrorCode, appeared: list[int]) -> None:
+def test_a_topic_that_does_not_exist_yet(error: ErrorCode, appeared: list[int]) -> None:
     consumer = Consumer()
     consumer.subscribe("t")
-    consumer.hears(t=error)
-    consumer.hears(t=2)
+    consumer.take_metadata(t=error)
+    consumer.take_metadata(t=2)
     assert consumer.appeared("t") == appeared
 
 
-def test_what_is_subscribed_to_later_counts_from_then_on() -> None:
+def test_a_later_subscription_counts_from_its_time() -> None:
     consumer = Consumer()
     consumer.subscribe("t")
-    consumer.hears(t=1)
+    consumer.take_metadata(t=1)
     consumer.baseline.begin(["t", "u"], already=["t"])
     consumer.cluster.want(["t", "u"])
-    consumer.hears(t=2, u=3)
+    consumer.take_metadata(t=2, u=3)
     assert consumer.appeared("t") == [1]
     assert consumer.appeared("u") == []
     consumer.baseline.forget()
     assert consumer.appeared("t") == []
     consumer.baseline.begin(["t"])
-    consumer.hears(t=2)
+    consumer.take_metadata(t=2)
     assert consumer.appeared("t") == [], "it was there when the consumer subscribed again"
 
 
 def test_topics_that_a_pattern_finds_later() -> None:
     consumer = Consumer()
     consumer.subscribe(pattern=True)
-    consumer.hears(orders=2)
-    consumer.hears(orders=3, bills=2)
+    consumer.take_metadata(orders=2)
+    consumer.take_metadata(orders=3, bills=2)
     assert consumer.appeared("orders") == [2]
     assert consumer.appeared("bills") == [0, 1]
     assert consumer.baseline.appeared(tp("unheard")), "the leader of the group may know more topics"
     consumer.baseline.begin(["bills", "orders"], already=["orders", "bills"])
-    consumer.hears(orders=3, bills=2)
+    consumer.take_metadata(orders=3, bills=2)
     assert (consumer.appeared("orders"), consumer.appeared("bills")) == ([2], [0, 1])
 
 
-def test_an_answer_to_an_earlier_question_does_not_list_what_a_pattern_may_find() -> None:
+def test_a_response_to_an_earlier_request_does_not_list_the_topics_of_a_pattern() -> None:
     consumer = Consumer()
     consumer.cluster.want(["a"])
     consumer.now = 1.0
@@ -145,15 +145,15 @@ def test_an_answer_to_an_earlier_question_does_not_list_what_a_pattern_may_find(
     assert (consumer.appeared("a"), consumer.appeared("b")) == ([], [])
 
 
-def test_a_topic_that_was_created_anew_is_read_from_its_first_record() -> None:
+def test_a_topic_that_was_created_again_is_read_from_its_first_record() -> None:
     consumer = Consumer()
     consumer.subscribe("t")
-    consumer.hears(t=1)
+    consumer.take_metadata(t=1)
     consumer.assigned.assign([tp("t")])
     state = consumer.assigned[tp("t")]
-    consumer.hears(t=1)
+    consumer.take_metadata(t=1)
     state.seek(100)
-    consumer.hears(t=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    consumer.take_metadata(t=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     consumer.hears_of([topic("t", 1)])
     assert state.phase is Phase.FETCHING, "it is the same topic"
     consumer.hears_of([topic("t", 1, SECOND)])
@@ -161,13 +161,13 @@ def test_a_topic_that_was_created_anew_is_read_from_its_first_record() -> None:
     assert consumer.appeared("t") == [0]
 
 
-def test_as_in_java_a_position_stays_in_a_topic_that_was_created_anew() -> None:
+def test_as_in_java_a_position_stays_in_a_topic_that_was_created_again() -> None:
     for settings in ({"auto_offset_reset_new_partitions": "latest"}, {"auto_offset_reset": "none"}):
         consumer = Consumer(**settings)
         consumer.subscribe("t")
-        consumer.hears(t=1)
+        consumer.take_metadata(t=1)
         consumer.assigned.assign([tp("t")])
-        consumer.hears(t=1)
+        consumer.take_metadata(t=1)
         consumer.assigned[tp("t")].seek(100)
         consumer.hears_of([topic("t", 1, SECOND)])
         assert consumer.assigned[tp("t")].position == 100
@@ -184,7 +184,9 @@ def test_as_in_java_a_position_stays_in_a_topic_that_was_created_anew() -> None:
         ({"auto_offset_reset_new_partitions": "none"}, LATEST, None),
     ],
 )
-def test_the_settings_decide(settings: dict[str, object], old: int | None, new: int | None) -> None:
+def test_settings_determine_the_position(
+    settings: dict[str, object], old: int | None, new: int | None
+) -> None:
     consumer = Consumer(**settings)
     consumer.assigned.assign([tp("t")])
     state = consumer.assigned[tp("t")]
@@ -208,17 +210,17 @@ def test_the_settings_decide(settings: dict[str, object], old: int | None, new: 
         (1, [0, 1], False),
     ],
 )
-def test_what_commits_tell_of_what_the_group_knew(
+def test_commits_record_the_partitions_that_the_group_knew(
     partition: int, committed: list[int], expected: bool
 ) -> None:
     assert unknown_to_group(partition, committed) is expected
 
 
 def test_a_group_that_begins_commits_no_part_of_a_topic() -> None:
-    """What it says of some partitions would look as if the others had been added."""
+    """A partial commit would make the other partitions look as if they had been added."""
     consumer = Consumer()
     consumer.subscribe("t")
-    consumer.hears(t=2)
+    consumer.take_metadata(t=2)
     consumer.assigned.assign([tp("t", 0), tp("t", 1)])
     first, second = consumer.assigned
     consumer.positions.reset([first, second])

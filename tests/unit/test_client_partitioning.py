@@ -1,4 +1,4 @@
-"""Keys go where the Java client puts them; kafka-python's port of its hash is the judge."""
+"""Keys have the partitions of the Java client; kafka-python's port of its hash is the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' own assignors, partitioners and interceptors, as settings take them."""
+"""Users' own assignors, partitioners and interceptors in settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEY = "partition.assignment.strategy"
 
 
 class Simple:
-    """As little as an assignor needs."""
+    """A minimal assignor."""
 
     name = "simple"
 
@@ -116,7 +116,7 @@ def test_assignors_are_objects_classes_or_names(strategy: object, names: list[st
         ([], "must be a list of"),
     ],
 )
-def test_what_is_no_assignor_is_told(strategy: object, message: str) -> None:
+def test_an_invalid_assignor_is_an_error(strategy: object, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         consumer(partition_assignment_strategy=strategy)
 
@@ -127,7 +127,7 @@ def test_two_assignors_of_a_name_are_refused_as_in_kafka() -> None:
         assignors_of(config.partition_assignment_strategy, config)
 
 
-def test_what_an_assignor_leaves_out_is_added_and_what_it_answers_is_checked() -> None:
+def test_an_assignors_result_is_completed_and_checked() -> None:
     given = UserAssignor(Simple())
     members = {"a": Subscription(("t",)), "b": Subscription(("t",))}
     assert given.assign({"t": ()}, members) == {
@@ -140,7 +140,7 @@ def test_what_an_assignor_leaves_out_is_added_and_what_it_answers_is_checked() -
         given.assign({"t": ()}, {"b": Subscription(("t",))})
 
 
-def test_a_cooperative_assignor_has_to_wait_until_a_partition_was_given_up() -> None:
+def test_a_cooperative_assignor_must_wait_for_revocations() -> None:
     config = consumer(partition_assignment_strategy=Cooperative)
     cluster = Cluster(uniform=uniform)
     cluster.want(["t"])
@@ -159,7 +159,7 @@ def test_a_cooperative_assignor_has_to_wait_until_a_partition_was_given_up() -> 
         rebalancing.perform_assignment("cooperative", {"a": nobody, "b": owner})
 
 
-def test_a_class_is_made_once_for_each_client_and_is_told_the_settings() -> None:
+def test_a_class_is_instantiated_once_for_each_client_and_configured() -> None:
     config = producer({"interceptor.classes": f"{NAME}.Configured", "linger.ms": "5"})
     (one,), (other,) = made_of(config), made_of(config)
     assert one is not other
@@ -169,7 +169,7 @@ def test_a_class_is_made_once_for_each_client_and_is_told_the_settings() -> None
     assert made_of(producer({"interceptor.classes": [own], "interceptors": ["after"]})) == [own, "after"]
 
 
-def test_an_interceptor_that_cannot_be_made_is_an_error_and_the_others_are_closed() -> None:
+def test_a_failing_interceptor_constructor_is_an_error_and_closes_the_others() -> None:
     first = Configured()
     config = producer({"interceptor.classes": [first, Unwilling]})
     with pytest.raises(

@@ -53,7 +53,7 @@ def test_a_batch_is_what_the_protocols_own_builder_makes(codec: Codec) -> None:
     assert verify_crc(data, 0, parse_batch_header(data))
 
 
-def test_records_without_a_key_leave_a_partition_when_told_and_go_to_one_with_a_leader() -> None:
+def test_records_without_a_key_switch_partitions_on_request_and_avoid_leaderless_ones() -> None:
     simulation = ProducerSimulation(partitions=2)
     simulation.learn()
 
@@ -72,7 +72,7 @@ def test_records_without_a_key_leave_a_partition_when_told_and_go_to_one_with_a_
     simulation.accumulator.leave_partition("a topic that was never sent to")
 
 
-def test_what_a_batch_is_said_to_take_is_no_less_than_it_takes() -> None:
+def test_the_estimated_size_of_a_batch_is_an_upper_bound() -> None:
     simulation = ProducerSimulation(partitions=1, batch_size=100_000)
     simulation.learn()
     for size in (0, 1, 63, 64, 8000, 9000):
@@ -81,7 +81,7 @@ def test_what_a_batch_is_said_to_take_is_no_less_than_it_takes() -> None:
     assert len(batch.encode(Codec.NONE, None)) <= batch.size
 
 
-def test_records_linger_until_the_batch_is_full_or_the_time_is_over() -> None:
+def test_records_linger_until_the_batch_is_full_or_linger_ms_is_over() -> None:
     simulation = ProducerSimulation(linger_ms=10, batch_size=1000)
     simulation.send(b"a", 0)
     simulation.poll()
@@ -96,7 +96,7 @@ def test_records_linger_until_the_batch_is_full_or_the_time_is_over() -> None:
     assert len(sent_batches(simulation)) == 2
 
 
-def test_a_flush_does_not_let_them_linger() -> None:
+def test_a_flush_ends_lingering() -> None:
     simulation = ProducerSimulation(linger_ms=100_000)
     simulation.send(b"a", 0)
     simulation.accumulator.flushing = 1
@@ -105,7 +105,7 @@ def test_a_flush_does_not_let_them_linger() -> None:
     assert len(sent_batches(simulation)) == 1
 
 
-def test_memory_is_bounded_and_comes_back() -> None:
+def test_buffer_memory_is_bounded_and_released() -> None:
     simulation = ProducerSimulation(
         partitions=1, buffer_memory=1000, buffer_memory_per_topic=1000, linger_ms=100_000
     )
@@ -123,7 +123,7 @@ def test_memory_is_bounded_and_comes_back() -> None:
 
 
 def fill(simulation: ProducerSimulation, topic: str, size: int = 87) -> tuple[int, int]:
-    """How many records of `size` bytes, and 13 around them, a topic takes; what the next one is told."""
+    """How many records of `size` bytes plus 13 a topic can buffer, and the result of the next one."""
     append = simulation.accumulator.append
     for count in range(100):
         result = append(topic, None, b"x" * size, (), None, 0, topic, lambda: simulation.now)
@@ -132,7 +132,7 @@ def fill(simulation: ProducerSimulation, topic: str, size: int = 87) -> tuple[in
     raise AssertionError("there is always room")
 
 
-def test_topics_that_stand_still_leave_room_for_others() -> None:
+def test_topics_that_make_no_progress_leave_room_for_others() -> None:
     simulation = ProducerSimulation(buffer_memory=1200)
     assert [fill(simulation, topic) for topic in "abcd"] == [
         (6, TOPIC_FULL),  # half of all
@@ -158,7 +158,7 @@ def test_the_share_of_a_topic_in_bytes(per_topic: int, expected: tuple[int, int]
     assert fill(simulation, "a") == expected
 
 
-def test_what_a_topic_holds_keeps_its_place_when_others_have_come() -> None:
+def test_buffered_records_of_a_topic_stay_when_others_appear() -> None:
     simulation = ProducerSimulation(partitions=1, buffer_memory=1200)
     simulation.topic_exists = False
     assert fill(simulation, TOPIC) == (6, TOPIC_FULL)
@@ -225,7 +225,7 @@ def test_records_without_a_key_avoid_a_partition_without_leader() -> None:
     assert {simulation.written(value).partition for value in values} == {1}
 
 
-def test_a_partitioner_of_ones_own_is_asked_and_checked() -> None:
+def test_a_custom_partitioner_is_called_and_checked() -> None:
     chosen = [1]
     simulation = ProducerSimulation(partitioner=lambda topic, key, value, partitions: chosen[0])
     simulation.send(b"a")
@@ -264,7 +264,7 @@ def test_records_wait_for_their_topic_in_order() -> None:
     assert simulation.logs[0].values == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_topic_that_does_not_come_fails_its_records_after_max_block() -> None:
+def test_records_of_an_unknown_topic_fail_after_max_block() -> None:
     simulation = ProducerSimulation(max_block_ms=1000)
     simulation.topic_exists = False
     simulation.send(b"a")
@@ -278,7 +278,7 @@ def test_a_topic_that_does_not_come_fails_its_records_after_max_block() -> None:
     assert simulation.accumulator.used_bytes == 0
 
 
-def test_who_is_not_let_in_is_told_so() -> None:
+def test_authentication_failures_fail_the_records() -> None:
     simulation = ProducerSimulation()
     refusal = KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, "wrong password")
     simulation.send(b"a")
@@ -303,7 +303,7 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
     assert simulation.sender.stats.figures(0)["batch-split-total"] >= 7
 
 
-def test_a_record_that_is_refused_for_good_fails_alone() -> None:
+def test_a_permanently_refused_record_fails_alone() -> None:
     simulation = ProducerSimulation(partitions=1)
     simulation.send(b"bad", 0)
     simulation.poll()
@@ -333,7 +333,7 @@ def test_delivery_timeout_ends_a_batch_wherever_it_is() -> None:
     assert simulation.accumulator.used_bytes == 0
 
 
-def test_numbers_begin_anew_when_it_is_not_known_whether_an_expired_batch_was_written() -> None:
+def test_sequences_restart_when_the_outcome_of_an_expired_batch_is_unknown() -> None:
     simulation = ProducerSimulation(partitions=1, delivery_timeout_ms=30_000)
     simulation.send(b"in doubt", 0)
     simulation.poll()
@@ -359,7 +359,7 @@ def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch() -> None:
     assert simulation.logs[0].values == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_leader_that_an_answer_names_is_asked_at_once() -> None:
+def test_a_leader_named_in_a_response_is_used_at_once() -> None:
     simulation = ProducerSimulation(partitions=1)
     simulation.send(b"a", 0)
     simulation.poll()
@@ -395,7 +395,7 @@ def test_no_broker_gets_a_larger_request_than_allowed() -> None:
 
 
 class RecordingCallback:
-    """Remembers what came of a call."""
+    """A callback that records its arguments."""
 
     def __init__(self) -> None:
         self.results: list[BaseException | None] = []
@@ -455,7 +455,7 @@ def test_a_transaction_from_begin_to_commit() -> None:
     assert transactions.state is State.READY
 
 
-def test_nothing_is_asked_for_an_empty_transaction() -> None:
+def test_an_empty_transaction_sends_no_requests() -> None:
     simulation, transactions = transactional()
     before = len(simulation.asked)
     transactions.begin()
@@ -478,7 +478,7 @@ def test_an_abort_fails_what_was_not_sent() -> None:
     assert aborted.results == [None]
 
 
-def test_a_refused_record_spoils_the_transaction_until_it_is_aborted() -> None:
+def test_a_refused_record_makes_the_transaction_abortable_only() -> None:
     simulation, transactions = transactional()
     transactions.begin()
     simulation.send(b"a", 0)
@@ -500,7 +500,7 @@ def test_a_refused_record_spoils_the_transaction_until_it_is_aborted() -> None:
     assert simulation.written(b"b") == TP
 
 
-def test_a_fenced_producer_is_done_for() -> None:
+def test_a_fenced_producer_stays_failed() -> None:
     simulation, transactions = transactional()
     transactions.begin()
     simulation.send(b"a", 0)
@@ -544,7 +544,7 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     assert simulation.written(b"a") == TP
 
 
-def test_offsets_of_a_member_that_was_thrown_out_spoil_the_transaction() -> None:
+def test_offsets_of_a_removed_member_make_the_transaction_abortable_only() -> None:
     simulation, transactions = transactional()
     transactions.begin()
     committed = RecordingCallback()

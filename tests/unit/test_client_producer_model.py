@@ -1,4 +1,4 @@
-"""Whatever brokers do, an idempotent producer's records are written once and in order (hypothesis)."""
+"""An idempotent producer's records are written once and in order under any faults of brokers (hypothesis)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ retriable = st.sampled_from(
 
 
 class IdempotentProducer(RuleBasedStateMachine):
-    """The time for delivery is never over here, so everything has to arrive."""
+    """The delivery time-out is never reached here, so every record arrives."""
 
     in_flight = 5
     idempotent = True
@@ -116,13 +116,13 @@ class IdempotentProducer(RuleBasedStateMachine):
             assert len(written) == len(set(written)), "nothing is written twice"
 
     def check_log(self, partition: int, values: list[bytes]) -> None:
-        """Everything in the order in which it was sent: records without a partition as well."""
+        """Every record in the order of its send, also those without a partition."""
         numbers = [int(value.partition(b":")[0]) for value in values]
         assert numbers == sorted(numbers)
 
 
 class OneInFlight(IdempotentProducer):
-    """Without idempotence there may be duplicates, but with one request in flight no other order."""
+    """Without idempotence records may be duplicated, but with one request in flight they stay in order."""
 
     in_flight = 1
     idempotent = False

@@ -1,4 +1,4 @@
-"""The client of a registry: what it asks, what it keeps, when it tries again."""
+"""The client of a schema registry: requests, caching and retries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Handler = Callable[[str, str, Any], Answer]
 
 
 class Wire:
-    """Stands where the network is: keeps what was asked, answers by a function."""
+    """A fake network: records requests, answers by a function."""
 
     def __init__(self, answer: Handler) -> None:
         self.answer = answer
@@ -75,13 +75,13 @@ def client(
     return RegistryClient(urls, named, transport=wire, sleep=clock.sleep, clock=clock), wire, clock
 
 
-def test_a_schema_is_asked_for_once() -> None:
+def test_a_schema_is_requested_once() -> None:
     asking, wire, _ = client(lambda method, url, body: ok({"schema": '"string"'}))
     assert asking.schema(7) == asking.schema(7) == Schema('"string"', "AVRO")
     assert wire.asked == ["GET http://one:8081/schemas/ids/7"]
 
 
-def test_an_id_that_is_not_there_is_not_asked_for_again_for_some_seconds() -> None:
+def test_an_unknown_id_is_cached_for_some_seconds() -> None:
     known: dict[int, str] = {}
     asking, wire, clock = client(
         lambda method, url, body: (
@@ -98,7 +98,7 @@ def test_an_id_that_is_not_there_is_not_asked_for_again_for_some_seconds() -> No
     assert asking.schema(9).text == '"long"'
 
 
-def test_a_registry_that_is_busy_is_tried_again_with_longer_waits() -> None:
+def test_a_busy_registry_is_retried_with_backoff() -> None:
     answers = iter([error(503, 50301), error(500, 50001), ok({"schema": "{}", "schemaType": "JSON"})])
     asking, wire, clock = client(lambda *asked: next(answers))
     assert asking.schema(1).type == "JSON"
@@ -106,7 +106,7 @@ def test_a_registry_that_is_busy_is_tried_again_with_longer_waits() -> None:
     assert 0.1 <= clock.slept[0] <= 0.2 <= clock.slept[1] <= 0.4
 
 
-def test_the_next_url_is_asked_when_one_does_not_answer_and_kept() -> None:
+def test_the_next_url_is_used_when_one_does_not_answer() -> None:
     def answer(method: str, url: str, body: Any) -> Answer:
         if "one" in url:
             raise URLError(ConnectionRefusedError(111, "Connection refused"))
@@ -123,7 +123,7 @@ def test_the_next_url_is_asked_when_one_does_not_answer_and_kept() -> None:
     assert clock.slept == []
 
 
-def test_who_gets_no_answer_is_told_why_after_the_last_try() -> None:
+def test_the_error_after_the_last_attempt_has_the_cause() -> None:
     def answer(method: str, url: str, body: Any) -> Answer:
         raise URLError(ConnectionRefusedError(111, "Connection refused"))
 
@@ -133,7 +133,7 @@ def test_who_gets_no_answer_is_told_why_after_the_last_try() -> None:
     assert len(wire.asked) == 2
 
 
-def test_a_refusal_is_final_and_names_what_was_asked() -> None:
+def test_a_refusal_is_final_and_names_the_request() -> None:
     asking, wire, _ = client(lambda *asked: error(409, 409, "not compatible"))
     with pytest.raises(
         RegistryRefused, match=r"POST http://one:8081/subjects/a%2Fb/versions: not compatible \(409\)"
@@ -142,13 +142,13 @@ def test_a_refusal_is_final_and_names_what_was_asked() -> None:
     assert len(wire.asked) == 1
 
 
-def test_an_answer_of_something_else_is_an_error_with_a_question() -> None:
+def test_a_response_of_another_server_is_an_error_with_a_hint() -> None:
     asking, _, _ = client(lambda *asked: Answer(200, b"<html>"))
     with pytest.raises(RegistryError, match="is this a schema registry"):
         asking.latest("s")
 
 
-def test_references_are_gathered_from_the_bottom_up_and_once() -> None:
+def test_references_are_resolved_bottom_up_and_once() -> None:
     kept = {
         "money": {"schema": "money", "references": []},
         "item": {"schema": "item", "references": [{"name": "Money", "subject": "money", "version": 1}]},
@@ -165,7 +165,7 @@ def test_references_are_gathered_from_the_bottom_up_and_once() -> None:
     assert len(wire.asked) == 2
 
 
-def test_schemas_that_refer_to_each_other_are_refused() -> None:
+def test_circular_references_are_refused() -> None:
     def answer(method: str, url: str, body: Any) -> Answer:
         subject = url.split("/")[4]
         other = {"a": "b", "b": "a"}[subject]
@@ -177,7 +177,7 @@ def test_schemas_that_refer_to_each_other_are_refused() -> None:
         asking.referenced(Schema("x", "AVRO", (Reference("a", "a", 1),)))
 
 
-def test_credentials_come_from_the_option_or_the_url_and_stay_out_of_messages() -> None:
+def test_credentials_come_from_the_option_or_the_url_and_are_not_logged() -> None:
     expected = "Basic " + base64.b64encode(b"me:p@ss").decode()
     for urls, options in (
         ("http://me:p%40ss@one:8081", {}),
@@ -210,6 +210,6 @@ def test_a_client_can_be_sent_to_executors() -> None:
         ("https://x", {"ssl.ca.location": "/nowhere.pem"}, "ssl.ca.location=/nowhere.pem: .*No such file"),
     ],
 )
-def test_a_wrong_setting_is_told_at_once(urls: str, options: dict[str, str], message: str) -> None:
+def test_an_invalid_setting_is_refused_at_once(urls: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RegistryClient(urls, options)

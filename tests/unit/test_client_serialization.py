@@ -1,4 +1,4 @@
-"""Serializers: what they make of values, what they refuse, and how a schema is looked up off the loop."""
+"""Serializers: conversions of values, refused values, and schema look-ups outside the event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ json_values = st.recursive(
 
 
 class Shelf(Registry):
-    """A registry in memory, that knows who asked it: in which thread, and how often."""
+    """A registry in memory that records the thread and the number of requests."""
 
     def __init__(self) -> None:
         self.schemas: dict[int, Schema] = {}
@@ -113,13 +113,13 @@ def test_text_comes_back_as_it_was(value: str | None, encoding: str) -> None:
         (AvroDeserializer(Shelf()).deserialize, b"\x00", "orders: not in a registry's framing: "),
     ],
 )
-def test_what_cannot_be_is_refused_with_topic_and_value(call: Any, value: Any, problem: str) -> None:
+def test_an_unserializable_value_is_refused_with_topic_and_value(call: Any, value: Any, problem: str) -> None:
     with pytest.raises(SerializationError) as raised:
         call("orders", value)
     assert str(raised.value).startswith(problem)
 
 
-def test_a_function_of_the_value_is_as_good_as_a_serializer() -> None:
+def test_a_function_of_the_value_is_a_serializer() -> None:
     function, own = s.serializing(str.encode), s.serializing(s.TextSerializer())
     assert function is not None
     assert own is not None
@@ -131,7 +131,7 @@ def test_a_function_of_the_value_is_as_good_as_a_serializer() -> None:
         s.TextSerializer("klingon")
 
 
-def test_avro_is_framed_as_registries_frame_it_and_asks_once_off_the_loop() -> None:
+def test_avro_has_the_registry_framing_and_one_lookup_outside_the_loop() -> None:
     shelf = Shelf()
     call, back = AvroSerializer(shelf, ORDER).serialize, AvroDeserializer(shelf).deserialize
 
@@ -161,7 +161,7 @@ def test_a_value_that_does_not_fit_its_schema_is_refused() -> None:
         s.call_blocking(call, "orders", {"id": "x"})
 
 
-def test_subjects_and_ids_are_had_as_they_are_asked_for() -> None:
+def test_subject_strategies_and_schema_ids() -> None:
     shelf = Shelf()
     order = {"id": 1, "note": None}
     by_record = AvroSerializer(shelf, ORDER, subject_name=record_name)
@@ -178,7 +178,7 @@ def test_subjects_and_ids_are_had_as_they_are_asked_for() -> None:
     assert s.call_blocking(strict.serialize, "orders", order)[:5] == b"\0\0\0\0\1"
 
 
-def test_values_are_written_by_the_latest_schema_and_read_by_ones_own() -> None:
+def test_values_are_written_with_the_latest_schema_and_read_with_the_readers_schema() -> None:
     shelf = Shelf()
     newer = {**ORDER, "fields": [*ORDER["fields"], {"name": "tip", "type": "int", "default": 0}]}
     shelf.register("orders-value", Schema(json.dumps(newer)))
@@ -202,7 +202,7 @@ def test_schemas_may_refer_to_others() -> None:
     assert read == {"to": {"code": "LAX"}}
 
 
-def test_broken_bytes_and_foreign_schemas_are_told_by_topic_and_id() -> None:
+def test_corrupt_bytes_and_foreign_schemas_are_errors_with_topic_and_id() -> None:
     shelf = Shelf()
     shelf.register("orders-value", Schema(json.dumps(ORDER)))
     shelf.register("other", Schema("{}", type="JSON"))
@@ -219,7 +219,7 @@ def test_broken_bytes_and_foreign_schemas_are_told_by_topic_and_id() -> None:
         AvroDeserializer("registry:8081")
 
 
-def test_fastavro_and_urllib_are_loaded_by_avro_only() -> None:
+def test_only_avro_imports_fastavro_and_urllib() -> None:
     script = (
         "import sys, ottla.client.serialization\n"
         "assert not {'fastavro', 'urllib.request'} & set(sys.modules)\n"

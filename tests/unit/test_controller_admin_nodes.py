@@ -1,4 +1,4 @@
-"""Moves, elections and deletions that tools of old ask for through nodes under /admin."""
+"""Reassignments, elections and deletions that old tools request through nodes under /admin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
 
 async def write(cluster: Cluster, path: str, data: bytes) -> MemoryStore:
-    """What an administrator's tool does."""
+    """Writes a node as an administrator's tool does."""
     tool = MemoryStore(cluster.tree)
     await tool.connect()
     await tool.create(path, data)
@@ -61,7 +61,7 @@ async def join(cluster: Cluster, tp: TopicPartition, isr: list[int]) -> None:
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE, answer
 
 
-def test_moves_are_begun_and_taken_from_the_list_as_they_end() -> None:
+def test_reassignments_start_and_are_removed_from_the_list_as_they_end() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [0, 1], 1: [0, 1], 2: [0, 1]})
@@ -79,7 +79,7 @@ def test_moves_are_begun_and_taken_from_the_list_as_they_end() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_moved_is_taken_from_the_list() -> None:
+def test_invalid_reassignments_are_removed_from_the_list() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -92,7 +92,7 @@ def test_what_cannot_be_moved_is_taken_from_the_list() -> None:
     run(scenario)
 
 
-def test_another_controller_goes_on_with_the_list() -> None:
+def test_the_next_controller_continues_with_the_list() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [1, 2]})
@@ -113,7 +113,7 @@ def test_another_controller_goes_on_with_the_list() -> None:
     run(scenario)
 
 
-def test_a_request_of_the_api_takes_a_partition_from_the_list() -> None:
+def test_a_request_of_the_api_removes_a_partition_from_the_list() -> None:
     async def scenario() -> None:
         async with Cluster(4) as cluster:
             await cluster.create("t", assignments={0: [0, 1], 1: [0, 1]})
@@ -136,7 +136,7 @@ def test_a_request_of_the_api_takes_a_partition_from_the_list() -> None:
     run(scenario)
 
 
-def test_a_list_that_makes_no_sense_is_left_alone() -> None:
+def test_an_invalid_list_is_left_alone() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -169,7 +169,7 @@ def test_preferred_leaders_are_elected_where_they_can_lead() -> None:
     run(scenario)
 
 
-def test_a_deletion_of_no_topic_is_dropped_and_spares_a_later_one() -> None:
+def test_a_deletion_of_an_unknown_topic_is_dropped_and_does_not_affect_a_later_topic() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -185,7 +185,7 @@ def test_a_deletion_of_no_topic_is_dropped_and_spares_a_later_one() -> None:
     run(scenario)
 
 
-def test_a_new_controller_drops_deletions_of_no_topic() -> None:
+def test_a_new_controller_drops_deletions_of_unknown_topics() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             stale = znodes.delete_topic_path("nobody's")

@@ -1,4 +1,4 @@
-"""The controller's queue to a broker: what becomes of a connection on which a request is not answered."""
+"""The controller's queue to a broker: a connection without a response is reset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Client:
 
 
 @pytest.mark.parametrize("problem", [TimeoutError(), ConnectionError("lost")])
-def test_a_request_that_is_not_answered_resets_its_connection_and_is_sent_on_another(
+def test_a_request_without_a_response_resets_its_connection_and_is_sent_on_another(
     problem: Exception,
 ) -> None:
     async def run() -> None:

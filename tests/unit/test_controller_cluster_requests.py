@@ -1,4 +1,4 @@
-"""Levels of features that somebody has finalized, taken away or refused as Kafka's controller would."""
+"""UpdateFeatures: finalized levels are set, deleted or refused as by Kafka's controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def levels(cluster: Cluster) -> dict[str, int]:
     return znodes.decode_features(data)
 
 
-def test_what_is_finalized_can_be_taken_away_and_nothing_else() -> None:
+def test_only_finalized_features_can_be_deleted() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await finalize(cluster, old=3, kept=1)
@@ -48,7 +48,7 @@ def test_what_is_finalized_can_be_taken_away_and_nothing_else() -> None:
     run(scenario)
 
 
-def test_every_refusal_says_why_and_changes_nothing() -> None:
+def test_every_refusal_has_a_reason_and_changes_nothing() -> None:
     cases = [
         (
             Update(feature="f", max_version_level=3),

@@ -1,4 +1,4 @@
-"""Deleting topics: nothing is forgotten before every replica has confirmed."""
+"""Topic deletion: it completes only when every replica has confirmed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_deletion_stops_every_replica_and_ends_when_all_have_confirmed() -> No
     assert simulation.context.leaders == {}
 
 
-def test_brokers_hear_that_the_topic_is_going() -> None:
+def test_brokers_are_sent_the_deletion_in_update_metadata() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     ask(simulation)
@@ -112,7 +112,7 @@ def test_a_topic_being_deleted_is_left_alone_by_elections() -> None:
     assert simulation.lead() == before
 
 
-def test_a_new_controller_asks_everybody_again() -> None:
+def test_a_new_controller_asks_all_brokers_again() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     ask(simulation)

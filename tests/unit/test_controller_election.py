@@ -23,7 +23,7 @@ from ottla.protocol.messages import (
 )
 
 
-def test_one_broker_is_elected_and_all_know_it() -> None:
+def test_one_broker_is_elected_and_all_brokers_know_it() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             assert [node.controller.controller_id for node in cluster.nodes.values()] == [0, 0, 0]
@@ -78,7 +78,7 @@ def test_when_the_controller_crashes_another_takes_over_its_partitions_too() -> 
     run(scenario)
 
 
-def test_a_lost_session_ends_the_term_at_once_and_registration_brings_the_broker_back() -> None:
+def test_a_lost_session_ends_the_controllership_at_once_and_the_broker_registers_again() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -119,7 +119,7 @@ def test_a_controller_that_has_missed_its_own_replacement_cannot_write() -> None
     run(scenario)
 
 
-def test_a_write_of_unknown_outcome_ends_the_term_and_the_next_starts_from_the_store() -> None:
+def test_a_write_of_unknown_outcome_ends_the_controllership_and_the_next_controller_reads_the_store() -> None:
     async def scenario() -> None:
         async with Cluster(1) as cluster:
             controller = cluster.controller
@@ -134,7 +134,7 @@ def test_a_write_of_unknown_outcome_ends_the_term_and_the_next_starts_from_the_s
     run(scenario)
 
 
-def test_damaged_nodes_do_not_keep_a_controller_from_taking_office() -> None:
+def test_damaged_nodes_do_not_prevent_the_start_of_a_controller() -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         store = MemoryStore(cluster.tree)
@@ -154,7 +154,7 @@ def test_damaged_nodes_do_not_keep_a_controller_from_taking_office() -> None:
     run(scenario)
 
 
-def test_what_is_asked_of_another_broker_is_answered_with_not_controller() -> None:
+def test_other_brokers_answer_with_not_controller() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             other = cluster.nodes[1].controller
@@ -240,7 +240,7 @@ def test_requests_reach_a_broker_in_order_and_again_until_it_answers() -> None:
     run(scenario)
 
 
-def test_an_entry_point_whose_caller_gives_up_still_finishes_its_decision() -> None:
+def test_a_cancelled_request_still_finishes_its_decision() -> None:
     async def scenario() -> None:
         async with Cluster(1) as cluster:
             task = asyncio.ensure_future(cluster.create("t"))

@@ -1,4 +1,4 @@
-"""AlterPartition: which changes of the ISR the controller grants, and what it answers otherwise."""
+"""AlterPartition: ISR changes that the controller grants, and its errors otherwise."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def request_for(topic_id: UUID, name: str, index: int) -> AlterPartitionRequest:
     )
 
 
-def test_unknown_topics_are_named_by_what_the_version_knows_them_by() -> None:
+def test_unknown_topics_are_named_by_id_or_name_by_version() -> None:
     simulation = three()
     known = simulation.context.topics["t"].topic_id
     for request, version, error in (

@@ -1,4 +1,4 @@
-"""Elections: who leads when brokers come and go."""
+"""Leader elections when brokers fail and return."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_partition_whose_isr_is_dead_has_no_leader_and_keeps_its_isr() -> None
     assert (simulation.lead().leader, simulation.lead().isr, simulation.lead().leader_epoch) == (1, (1,), 2)
 
 
-def test_of_an_isr_that_died_together_the_first_to_come_back_leads() -> None:
+def test_the_first_replica_of_a_dead_isr_to_return_leads() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2, 3)})
     simulation.ask_isr([1, 2])
@@ -105,7 +105,7 @@ def test_only_topics_with_no_live_in_sync_replica_need_their_settings_looked_up(
     assert leadership.topics_without_live_isr(simulation.context) == {"t"}
 
 
-def test_a_broker_that_appears_is_told_everything_it_has() -> None:
+def test_a_new_broker_is_sent_all_its_replicas() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2), 1: (2, 3), 2: (1, 3)})
     simulation.alive(2, 3)
@@ -116,7 +116,7 @@ def test_a_broker_that_appears_is_told_everything_it_has() -> None:
     assert simulation.effects.brokers_changed
 
 
-def test_a_broker_that_bounced_unseen_has_left_the_isrs() -> None:
+def test_a_broker_that_restarted_unnoticed_has_left_its_isrs() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,)})
     simulation.alive(1, 2, 3, bounced=[1])
@@ -150,7 +150,7 @@ def test_the_preferred_replica_is_elected_if_alive_and_in_sync(
     assert set(simulation.lead().isr) == set(isr)
 
 
-def test_preferred_leaders_are_given_back_beyond_the_allowed_imbalance_only() -> None:
+def test_preferred_leaders_are_elected_only_beyond_the_allowed_imbalance() -> None:
     simulation = SimulatedController()
     simulation.create(dict.fromkeys(range(10), (1, 2, 3)))
     away = TopicPartition("t", 4)
@@ -190,7 +190,7 @@ def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_go
     assert changed == {2}, "its going is no event for the partitions that it had left"
 
 
-def test_a_broker_in_controlled_shutdown_gets_no_leaders_unless_nobody_else_is_in_sync() -> None:
+def test_a_broker_in_controlled_shutdown_leads_only_if_no_other_replica_is_in_sync() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2, 3), 1: (1, 2, 3)})
     alone = TopicPartition("t", 1)

@@ -1,4 +1,4 @@
-"""Brokers tell the controller of log directories that have failed; it finds out what they cannot serve."""
+"""Failed log directories: brokers notify the controller, which finds the replicas that are offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def no_events(cluster: Cluster) -> None:
     await cluster.until(gone, "the events are taken in")
 
 
-def test_a_failed_directory_costs_the_leadership_of_what_was_in_it() -> None:
+def test_a_failed_directory_moves_the_leadership_of_its_partitions() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             pair = await cluster.create("t", assignments={0: [1, 2], 1: [1, 2], 2: [2, 1]})
@@ -57,7 +57,7 @@ def test_a_failed_directory_costs_the_leadership_of_what_was_in_it() -> None:
 
 
 def test_a_replica_that_serves_again_is_online_again() -> None:
-    """A broker that had lost a replica's log starts it anew once it is out of the ISR."""
+    """A broker that lost a replica's log creates it again once the replica is out of the ISR."""
 
     async def scenario() -> None:
         async with Cluster(3) as cluster:
@@ -83,7 +83,7 @@ def test_a_replica_that_serves_again_is_online_again() -> None:
     run(scenario)
 
 
-def test_an_event_of_nobody_or_of_nonsense_does_no_harm() -> None:
+def test_an_invalid_event_has_no_effect() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -97,7 +97,7 @@ def test_an_event_of_nobody_or_of_nonsense_does_no_harm() -> None:
     run(scenario)
 
 
-def test_what_a_former_controller_did_not_take_in_is_taken_in_by_the_next() -> None:
+def test_events_that_the_former_controller_did_not_process_are_processed_by_the_next() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             created = await cluster.create("t", assignments={0: [1, 0]})
@@ -111,7 +111,7 @@ def test_what_a_former_controller_did_not_take_in_is_taken_in_by_the_next() -> N
     run(scenario)
 
 
-def test_a_topic_on_a_failed_disk_is_deleted_once_its_broker_has_started_anew() -> None:
+def test_a_topic_on_a_failed_disk_is_deleted_after_its_broker_has_restarted() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [1, 0]})

@@ -1,8 +1,8 @@
-"""Random stories: whatever brokers, leaders and administrators do, the safety rules hold.
+"""Random sequences of events: the safety rules hold for all actions of brokers, leaders and administrators.
 
 `SimulatedController.decide` checks after every step that state and store agree, that leaders are in the ISR
-and that epochs only grow. What is added here is who may be in sync and lead: a replica that was in sync
-before the step (and so has every committed record), or one that the leader has let in during it.
+and that epochs only grow. This test adds which replicas may be in sync and lead: a replica that was in sync
+before the step (and so has every committed record), or one that the leader has added during it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """The world, and which replicas the leaders have let into their ISRs during the current step."""
+    """The simulation, and the replicas that leaders have added to their ISRs during the current step."""
 
     def __init__(self, *, unclean: bool) -> None:
         self.simulation = SimulatedController(BROKERS)

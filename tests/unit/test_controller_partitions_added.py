@@ -1,4 +1,4 @@
-"""Partitions that a tool of old adds by writing the topic's node."""
+"""Partitions that an old tool adds by writing the topic's node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def node_of(cluster: Cluster, topic: str = "t") -> TopicAssignment:
 
 
 def version_1(partitions: Mapping[int, Sequence[int]]) -> bytes:
-    """What kafka-topics of 0.8 to 1.0 and topicctl write: no topic id, and no word of moves."""
+    """The format of kafka-topics of 0.8 to 1.0 and topicctl: no topic id, and no reassignments."""
     rows = {str(p): list(replicas) for p, replicas in partitions.items()}
     return json.dumps({"version": 1, "partitions": rows}).encode()
 
@@ -67,7 +67,7 @@ def test_new_partitions_get_leaders_and_the_topic_keeps_its_id() -> None:
     run(scenario)
 
 
-def test_another_controller_goes_on_watching() -> None:
+def test_the_next_controller_continues_to_watch() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             topic_id = await with_topic(cluster)
@@ -81,7 +81,7 @@ def test_another_controller_goes_on_watching() -> None:
     run(scenario)
 
 
-def test_a_write_between_the_loading_and_the_watch_is_found() -> None:
+def test_a_write_between_loading_and_watch_is_detected() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await with_topic(cluster)
@@ -109,7 +109,7 @@ def test_partitions_that_are_missing_or_moved_in_the_node_are_restored() -> None
     run(scenario)
 
 
-def test_a_move_under_way_survives_the_write() -> None:
+def test_a_reassignment_in_progress_survives_the_write() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await with_topic(cluster)
@@ -159,7 +159,7 @@ def test_no_partition_is_added_to_a_topic_that_is_being_deleted(caplog: pytest.L
     run(scenario)
 
 
-def test_a_node_that_makes_no_sense_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_node_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await with_topic(cluster)
@@ -175,7 +175,7 @@ def test_a_node_that_makes_no_sense_changes_nothing(caplog: pytest.LogCaptureFix
     run(scenario)
 
 
-def test_a_deleted_topic_is_watched_no_more_and_one_of_its_name_is() -> None:
+def test_the_watch_of_a_deleted_topic_ends_and_a_new_topic_of_its_name_is_watched() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await with_topic(cluster)

@@ -1,4 +1,4 @@
-"""Where replicas go: spread evenly, and over racks."""
+"""Replica placement: balanced over brokers and racks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_round_robin_is_kafkas() -> None:
     ]
 
 
-def test_new_partitions_go_on_where_the_topic_began() -> None:
+def test_added_partitions_continue_the_topics_round_robin() -> None:
     brokers: dict[int, str | None] = dict.fromkeys(range(4))
     whole = place_replicas(brokers, 8, 2, start=1, shift=1)
     added = place_replicas(brokers, 2, 2, start=1, shift=1, first_partition=2)

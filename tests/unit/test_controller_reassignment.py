@@ -1,4 +1,4 @@
-"""Moving partitions (KIP-455): a story per kind of move."""
+"""Reassignment of partitions (KIP-455), one test per kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def assignment(simulation: SimulatedController) -> ReplicaAssignment:
     return found
 
 
-def test_a_move_adds_replicas_waits_for_them_then_drops_the_old_ones() -> None:
+def test_a_reassignment_adds_replicas_waits_for_them_and_removes_the_old_ones() -> None:
     simulation = SimulatedController(brokers=(1, 2, 3, 4))
     simulation.create({0: (1, 2)})
     move(simulation, [3, 4])
@@ -45,7 +45,7 @@ def test_a_move_adds_replicas_waits_for_them_then_drops_the_old_ones() -> None:
     assert T0 in simulation.effects.metadata
 
 
-def test_a_leader_that_stays_keeps_leading() -> None:
+def test_a_leader_in_the_target_stays_leader() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     move(simulation, [3, 1])
@@ -93,7 +93,7 @@ def test_the_same_assignment_again_is_no_change() -> None:
     assert simulation.effects.empty
 
 
-def test_a_cancelled_move_drops_what_it_had_added() -> None:
+def test_a_cancelled_reassignment_removes_its_adding_replicas() -> None:
     simulation = SimulatedController(brokers=(1, 2, 3, 4))
     simulation.create({0: (1, 2)})
     move(simulation, [3, 4])
@@ -104,7 +104,7 @@ def test_a_cancelled_move_drops_what_it_had_added() -> None:
     assert simulation.stopped() == {b: (True, simulation.lead().leader_epoch) for b in (3, 4)}
 
 
-def test_a_move_replaced_by_another_starts_from_the_original_replicas() -> None:
+def test_a_replaced_reassignment_starts_from_the_original_replicas() -> None:
     simulation = SimulatedController(brokers=(1, 2, 3, 4, 5))
     simulation.create({0: (1, 2)})
     move(simulation, [3, 4])
@@ -117,7 +117,7 @@ def test_a_move_replaced_by_another_starts_from_the_original_replicas() -> None:
 
 
 @pytest.mark.parametrize("target", [None, [4, 5]], ids=["cancel", "replace"])
-def test_a_change_that_leaves_nobody_in_sync_is_refused(target: list[int] | None) -> None:
+def test_a_change_without_an_in_sync_replica_is_refused(target: list[int] | None) -> None:
     simulation = SimulatedController(brokers=(1, 2, 3, 4, 5))
     simulation.create({0: (1, 2)})
     move(simulation, [3, 4])
@@ -143,7 +143,9 @@ def test_a_change_that_leaves_nobody_in_sync_is_refused(target: list[int] | None
         (T0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
     ],
 )
-def test_what_cannot_be_is_refused(tp: TopicPartition, target: list[int] | None, error: ErrorCode) -> None:
+def test_invalid_reassignments_are_refused(
+    tp: TopicPartition, target: list[int] | None, error: ErrorCode
+) -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     with pytest.raises(KafkaError) as refused:
@@ -151,7 +153,7 @@ def test_what_cannot_be_is_refused(tp: TopicPartition, target: list[int] | None,
     assert refused.value.code == error
 
 
-def test_a_move_goes_on_when_its_target_comes_back() -> None:
+def test_a_reassignment_continues_when_its_target_returns() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     move(simulation, [1, 3])
@@ -163,7 +165,7 @@ def test_a_move_goes_on_when_its_target_comes_back() -> None:
     assert assignment(simulation) == ReplicaAssignment((1, 3))
 
 
-def test_a_move_off_a_dead_broker_ends_without_it() -> None:
+def test_a_reassignment_off_a_dead_broker_completes() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     simulation.alive(2, 3)
@@ -173,7 +175,7 @@ def test_a_move_off_a_dead_broker_ends_without_it() -> None:
     assert simulation.stopped() == {}, "there is nobody to tell"
 
 
-def test_a_move_whose_targets_are_in_sync_but_gone_waits_for_one_to_lead() -> None:
+def test_a_reassignment_with_dead_in_sync_targets_waits_for_a_leader() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     move(simulation, [3])
@@ -185,7 +187,7 @@ def test_a_move_whose_targets_are_in_sync_but_gone_waits_for_one_to_lead() -> No
     assert simulation.lead().leader == 3
 
 
-def test_a_topic_being_deleted_is_not_moved() -> None:
+def test_a_topic_in_deletion_is_not_reassigned() -> None:
     simulation = SimulatedController()
     simulation.create({0: (1, 2)})
     simulation.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))

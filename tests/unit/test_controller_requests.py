@@ -1,4 +1,4 @@
-"""The entry points: what an administrator, a leader and a stopping broker are answered, and what follows."""
+"""The controller's requests: results for administrators, leaders and stopping brokers, and their effects."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_created_topic_is_written_as_kafka_writes_it_and_known_here_when_answe
     run(scenario)
 
 
-def test_a_topic_that_a_java_broker_makes_at_any_moment_of_ours_is_one_topic_and_ends_no_term() -> None:
+def test_a_topic_that_a_java_broker_creates_concurrently_is_one_topic_and_the_controller_stays() -> None:
     """Kafka's brokers write the nodes of topics that they create for clients, settings first, without asking
     the controller. Both steps are tried after each turn of the loop that our creation takes."""
 
@@ -158,7 +158,7 @@ def test_more_partitions_than_fit_one_multi_are_created_all_the_same() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_be_created_is_refused_with_kafkas_code(asked: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_topics_are_refused_with_kafkas_code(asked: dict[str, Any], error: ErrorCode) -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("there_is")
@@ -171,7 +171,7 @@ def test_what_cannot_be_created_is_refused_with_kafkas_code(asked: dict[str, Any
     run(scenario)
 
 
-def test_each_topic_of_a_request_stands_for_itself_and_one_named_twice_is_refused_twice() -> None:
+def test_topics_of_a_request_are_independent_and_duplicates_are_refused() -> None:
     async def scenario() -> None:
         async with Cluster(1) as cluster:
             request = CreateTopicsRequest(
@@ -388,7 +388,7 @@ def test_a_topic_grows_and_its_old_partitions_stay_as_they_are() -> None:
     ],
     ids=lambda value: str(value)[:80],
 )
-def test_growth_that_cannot_be_is_refused(request_: CreatePartitionsRequest, error: ErrorCode) -> None:
+def test_invalid_partition_counts_are_refused(request_: CreatePartitionsRequest, error: ErrorCode) -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", partitions=2, replication_factor=2)
@@ -476,8 +476,8 @@ def test_a_partition_moves_to_other_brokers() -> None:
     run(scenario)
 
 
-def test_a_move_that_is_not_listed_any_more_is_over_in_the_metadata_too() -> None:
-    """Who asks for the moves, then for the replicas, never takes a half-moved partition for a settled one."""
+def test_a_reassignment_that_is_no_longer_listed_is_complete_in_the_metadata() -> None:
+    """A client that lists reassignments and then replicas never sees a partial reassignment as complete."""
 
     async def scenario() -> None:
         async with Cluster(3) as cluster:
@@ -558,7 +558,7 @@ def test_preferred_leaders_are_elected_on_request_and_by_themselves() -> None:
     run(scenario)
 
 
-def test_leaders_are_rebalanced_when_too_many_are_away_from_home() -> None:
+def test_leaders_are_rebalanced_when_the_imbalance_is_too_large() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", assignments={0: [1, 0]})
@@ -578,7 +578,7 @@ def test_leaders_are_rebalanced_five_seconds_after_an_election_and_then_at_inter
     """As Kafka's controller does, whatever leader.imbalance.check.interval.seconds is."""
 
     class SteppedLoop(asyncio.SelectorEventLoop):
-        """Its time goes on when it is told to, and by very little with every look at it."""
+        """A loop whose time advances when the test says so, and slightly at each look."""
 
         now_s = 0.0
 
@@ -650,7 +650,7 @@ def test_an_unclean_election_is_done_on_request_or_where_the_topic_allows_it() -
     run(scenario)
 
 
-def test_a_broker_that_shuts_down_in_order_leaves_nothing_behind() -> None:
+def test_a_controlled_shutdown_leaves_no_leader_behind() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [1, 2], 1: [2, 1], 2: [1, 0]})
@@ -695,7 +695,7 @@ def test_a_replica_whose_disk_failed_gives_up_its_leadership() -> None:
     run(scenario)
 
 
-def test_a_bounced_broker_gets_its_replicas_in_full() -> None:
+def test_a_restarted_broker_is_sent_all_its_replicas() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             await cluster.create("t", partitions=3, replication_factor=2)
@@ -712,7 +712,7 @@ def test_a_bounced_broker_gets_its_replicas_in_full() -> None:
     run(scenario)
 
 
-def test_a_broker_knows_that_a_leader_is_alive_before_it_is_told_to_follow_it() -> None:
+def test_update_metadata_precedes_leader_and_isr_with_a_new_leader() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             await cluster.create("t", assignments={0: [1, 0], 1: [0, 1]})

@@ -1,7 +1,7 @@
-"""What a controller costs ZooKeeper with thousands of partitions: a few round trips for hundreds of them.
+"""The controller's ZooKeeper round trips with thousands of partitions: a few for hundreds of partitions.
 
-The store here answers what was asked of it all together once nobody asks more, as a distant one would: each
-such answer is a round trip.
+The store answers all outstanding requests together when no more come, as a distant one would: each such
+answer is a round trip.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def led_by(cluster: Cluster, topics: int) -> set[int | None]:
 
 
 @pytest.mark.parametrize("partitions", [PER_TOPIC, 2_000])
-def test_taking_over_from_a_dead_controller(partitions: int) -> None:
+def test_failover_from_a_dead_controller(partitions: int) -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, partitions)
@@ -99,7 +99,7 @@ def test_taking_over_from_a_dead_controller(partitions: int) -> None:
     run(scenario)
 
 
-def test_doing_without_a_broker_that_died() -> None:
+def test_elections_after_the_death_of_a_broker() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 1_000)
@@ -113,7 +113,7 @@ def test_doing_without_a_broker_that_died() -> None:
     run(scenario)
 
 
-def test_letting_a_broker_shut_down() -> None:
+def test_controlled_shutdown_of_a_broker() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 1_000)
@@ -130,7 +130,7 @@ def test_letting_a_broker_shut_down() -> None:
     run(scenario)
 
 
-def test_one_request_for_many_other_isrs() -> None:
+def test_one_alter_partition_request_for_many_isrs() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
             await with_partitions(cluster, 600)

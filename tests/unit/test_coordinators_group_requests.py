@@ -69,7 +69,7 @@ async def test_a_stable_group_is_described_with_assignments() -> None:
 
 
 @scenario
-async def test_what_is_not_here_is_described_as_dead_or_elsewhere() -> None:
+async def test_an_unknown_group_is_described_as_dead_or_not_coordinated() -> None:
     simulation = await SimulatedGroups(offsets_topic_num_partitions=2).started()
     simulation.coordinator.unload(1)
     here, there = "a", "b"
@@ -114,7 +114,7 @@ async def test_a_deleted_group_stays_deleted() -> None:
 
 
 @scenario
-async def test_a_commit_under_way_does_not_revive_a_deleted_group() -> None:
+async def test_a_commit_in_flight_does_not_revive_a_deleted_group() -> None:
     simulation = await SimulatedGroups().started()
     simulation.log.hold = True
     committing = asyncio.create_task(commit(simulation, 1))

@@ -1,4 +1,4 @@
-"""A group's memory is the log: whoever leads its partition next knows what the last leader knew."""
+"""A group's state is in the log: the next leader of its partition has the state of the last one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> No
 
 
 @scenario
-async def test_members_that_were_loaded_must_show_up_within_their_session() -> None:
+async def test_loaded_members_must_send_a_heartbeat_within_their_session_timeout() -> None:
     simulation = await SimulatedGroups().started()
     one, _two = await simulation.members(2)
     other = await simulation.elsewhere()
@@ -87,7 +87,7 @@ async def test_an_empty_group_keeps_its_generation() -> None:
 
 
 @scenario
-async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
+async def test_a_group_above_a_lowered_limit_removes_members() -> None:
     simulation = await SimulatedGroups().started()
     clients = await simulation.members(3)
     simulation.settings["group_max_size"] = 2
@@ -112,7 +112,7 @@ async def test_the_log_may_be_compressed() -> None:
 
 
 @scenario
-async def test_while_loading_clients_are_asked_for_patience() -> None:
+async def test_requests_during_loading_are_answered_with_coordinator_load_in_progress() -> None:
     simulation = SimulatedGroups()
     simulation.coordinator.start()
     loading = simulation.coordinator.load(0)
@@ -148,7 +148,7 @@ async def test_a_partition_lost_while_loading_stays_lost() -> None:
 
 
 @scenario
-async def test_loading_that_fails_is_tried_again() -> None:
+async def test_failed_loading_is_retried() -> None:
     class FlakyLog(MemoryLog):
         failures = 1
 

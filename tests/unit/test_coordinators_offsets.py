@@ -1,4 +1,4 @@
-"""Committing, fetching and losing offsets."""
+"""Offsets: commits, fetches, expiry and deletion."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_commit_is_visible_only_once_replicated() -> None:
 
 
 @scenario
-async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowledged() -> None:
+async def test_the_later_of_two_commits_wins_in_any_order_of_acknowledgement() -> None:
     simulation = await SimulatedGroups().started()
     simulation.log.hold = True
     first, second = asyncio.create_task(commit(simulation, 1)), asyncio.create_task(commit(simulation, 2))
@@ -71,7 +71,7 @@ async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowle
 
 
 @scenario
-async def test_a_commit_counts_although_its_client_is_gone() -> None:
+async def test_a_commit_of_a_disconnected_client_counts() -> None:
     simulation = await SimulatedGroups().started()
     simulation.log.hold = True
     committing = asyncio.create_task(commit(simulation, 9))
@@ -136,7 +136,7 @@ async def test_members_commit_during_a_rebalance_but_not_between_join_and_sync()
 
 
 @scenario
-async def test_a_commit_is_a_sign_of_life() -> None:
+async def test_a_commit_counts_as_a_heartbeat() -> None:
     simulation = await SimulatedGroups().started()
     (one,) = await simulation.members(1)
     for offset in range(4):
@@ -145,7 +145,7 @@ async def test_a_commit_is_a_sign_of_life() -> None:
 
 
 @scenario
-async def test_fetching_no_topics_in_particular_fetches_all() -> None:
+async def test_a_fetch_without_topics_returns_all() -> None:
     simulation = await SimulatedGroups().started()
     await commit(simulation, 1, topic="a")
     await commit(simulation, 2, topic="b", partition=3)
@@ -183,7 +183,7 @@ async def test_many_groups_are_fetched_at_once() -> None:
 
 
 @scenario
-async def test_old_versions_have_no_error_but_the_partitions() -> None:
+async def test_old_versions_have_errors_only_in_partitions() -> None:
     simulation = await SimulatedGroups().started()
     simulation.coordinator.unload(0)
     wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[4])]
@@ -237,7 +237,7 @@ async def test_offsets_of_consumers_expire_after_the_group_emptied() -> None:
 
 
 @scenario
-async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group() -> None:
+async def test_offsets_of_an_unsubscribed_topic_expire_in_a_stable_group() -> None:
     simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
     (one,) = await simulation.members(1, topics=("t",), session_ms=1_800_000)
     await one.commit(1, topic="t")
@@ -251,7 +251,7 @@ async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group()
 
 
 @scenario
-async def test_clients_may_set_a_retention_of_their_own() -> None:
+async def test_clients_may_set_a_retention_time() -> None:
     simulation = await SimulatedGroups(offsets_retention_minutes=600).started()
     await commit(simulation, 1, retention_ms=5 * MINUTE_MS)
     await simulation.time.advance(10 * MINUTE_MS)
@@ -259,7 +259,7 @@ async def test_clients_may_set_a_retention_of_their_own() -> None:
 
 
 @scenario
-async def test_an_offset_with_a_commit_under_way_does_not_expire() -> None:
+async def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
     simulation = await SimulatedGroups(offsets_retention_minutes=60).started()
     await commit(simulation, 1)
     await simulation.time.advance(59 * MINUTE_MS)
@@ -289,7 +289,7 @@ async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
 
 
 @scenario
-async def test_deleted_topics_take_their_offsets_along() -> None:
+async def test_offsets_of_deleted_topics_are_deleted() -> None:
     simulation = await SimulatedGroups().started()
     await commit(simulation, 1, topic="t")
     await commit(simulation, 2, topic="u")
@@ -314,7 +314,7 @@ def deletion(group: str, *topics: str) -> OffsetDeleteRequest:
 
 
 @scenario
-async def test_offsets_are_deleted_unless_somebody_consumes_the_topic() -> None:
+async def test_offsets_are_deleted_unless_a_member_subscribes_to_the_topic() -> None:
     simulation = await SimulatedGroups().started()
     (one,) = await simulation.members(1, topics=("t",))
     await one.commit(1, topic="t")
@@ -343,7 +343,7 @@ async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
         assert (response.error_code, response.topics) == (error, [])
 
 
-def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> None:
+def test_a_commit_in_flight_does_not_outlive_the_deletion_of_its_offset() -> None:
     offsets = GroupOffsets()
     commits = {("t", 0): CommittedOffset(1)}
     sequence = offsets.begin_commit(commits)
@@ -367,7 +367,7 @@ async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> No
 
 
 @scenario
-async def test_groups_that_move_away_while_others_expire_are_left_alone() -> None:
+async def test_groups_that_are_unloaded_during_expiry_are_left_alone() -> None:
     simulation = await SimulatedGroups(
         offsets_retention_minutes=60, offsets_retention_check_interval_ms=2**40
     ).started()

@@ -1,4 +1,4 @@
-"""How a consumer group comes together, changes, and falls apart."""
+"""Rebalances of a consumer group: members join, change and leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ottla.protocol.messages import LeaveGroupRequest
 
 
 @scenario
-async def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
+async def test_a_new_member_gets_its_id_and_joins_with_it() -> None:
     simulation = await SimulatedGroups().started()
     client = simulation.client("app")
     first = await client.join_once()
@@ -147,7 +147,7 @@ async def test_the_last_member_leaves_an_empty_group_behind() -> None:
 
 
 @scenario
-async def test_a_member_that_falls_silent_expires() -> None:
+async def test_a_member_without_heartbeats_expires() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await simulation.members(2)
     await simulation.time.advance(SESSION_MS - 1)
@@ -160,7 +160,7 @@ async def test_a_member_that_falls_silent_expires() -> None:
 
 
 @scenario
-async def test_who_waits_for_an_answer_is_not_expired() -> None:
+async def test_a_member_that_waits_for_a_response_does_not_expire() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await simulation.members(2)
     join = two.joining()
@@ -202,7 +202,7 @@ async def test_a_member_that_never_syncs_is_removed() -> None:
 
 
 @scenario
-async def test_a_newcomer_during_the_sync_sends_the_waiting_members_back() -> None:
+async def test_a_new_member_during_the_sync_makes_the_waiting_members_rejoin() -> None:
     simulation = await SimulatedGroups().started()
     one, two = simulation.client("c1"), simulation.client("c2")
     joins = [one.joining(), two.joining()]
@@ -218,7 +218,7 @@ async def test_a_newcomer_during_the_sync_sends_the_waiting_members_back() -> No
 
 
 @scenario
-async def test_an_assignment_that_was_overtaken_is_not_handed_out() -> None:
+async def test_an_outdated_assignment_is_not_returned() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
     join = one.joining()
@@ -288,7 +288,7 @@ async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
 
 
 @scenario
-async def test_generations_fence_the_past() -> None:
+async def test_requests_of_old_generations_are_fenced() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await simulation.members(2)
     one.generation -= 1
@@ -302,7 +302,7 @@ async def test_generations_fence_the_past() -> None:
 
 
 @scenario
-async def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> None:
+async def test_the_most_preferred_protocol_that_all_members_support_is_chosen() -> None:
     simulation = await SimulatedGroups().started()
     clients = [
         simulation.client("c1", protocols=("range", "roundrobin", "own")),
@@ -319,7 +319,7 @@ async def test_the_protocol_that_most_prefer_wins_among_those_all_speak() -> Non
 
 
 @scenario
-async def test_a_rejoin_without_news_is_answered_without_a_rebalance() -> None:
+async def test_a_rejoin_without_changes_causes_no_rebalance() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await simulation.members(2)
     again = await finished(two.joining())
@@ -332,7 +332,7 @@ async def test_a_rejoin_without_news_is_answered_without_a_rebalance() -> None:
 
 
 @scenario
-async def test_a_leader_that_rejoins_asks_for_a_rebalance() -> None:
+async def test_a_rejoin_of_the_leader_causes_a_rebalance() -> None:
     simulation = await SimulatedGroups().started()
     one, _two = await simulation.members(2)
     join = one.joining()
@@ -350,7 +350,7 @@ async def test_session_timeouts_have_limits() -> None:
 
 
 @scenario
-async def test_a_full_group_turns_newcomers_away() -> None:
+async def test_a_full_group_refuses_new_members() -> None:
     simulation = await SimulatedGroups(group_max_size=2).started()
     one, _two = await simulation.members(2)
     third = await finished(simulation.client("c3").joining())
@@ -359,7 +359,7 @@ async def test_a_full_group_turns_newcomers_away() -> None:
 
 
 @scenario
-async def test_requests_for_no_group_or_elsewhere_are_refused() -> None:
+async def test_requests_without_a_group_id_or_for_another_coordinator_are_refused() -> None:
     simulation = SimulatedGroups(offsets_topic_num_partitions=50)
     client = simulation.client("app")
     assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -390,7 +390,7 @@ async def test_several_members_leave_in_one_request() -> None:
 
 
 @scenario
-async def test_losing_the_partition_sends_waiting_members_to_the_new_coordinator() -> None:
+async def test_unloading_a_partition_answers_waiting_members_with_not_coordinator() -> None:
     simulation = await SimulatedGroups().started()
     one = (await simulation.members(1))[0]
     newcomer = simulation.client("c2").joining()

@@ -30,7 +30,7 @@ def test_a_groups_key() -> None:
     assert records.parse_key(key) == records.GroupRecordKey("grp")
 
 
-def test_keys_of_the_new_coordinator_are_none_of_ours() -> None:
+def test_keys_of_the_new_group_coordinator_are_ignored() -> None:
     assert records.parse_key(b"\x00\x03" + text("grp")) is None
     with pytest.raises(MalformedMessage):
         records.parse_key(b"\x00\x01" + text("grp"))
@@ -126,7 +126,7 @@ def test_a_groups_partition_is_that_of_javas_hash(group: str, java_hash: int) ->
     assert records.partition_for(group, 10**10) == expected
 
 
-def test_a_subscription_that_lies_about_its_length_is_refused() -> None:
+def test_a_subscription_with_a_wrong_length_is_refused() -> None:
     whole = struct.pack(">hi", 0, 2) + text("one") + text("two")
     assert parse_subscription(whole) == ["one", "two"]
     for cut in range(len(whole)):

@@ -1,4 +1,4 @@
-"""Reading `__consumer_offsets` back: of each key the last record counts, whoever wrote it and however."""
+"""Replay of `__consumer_offsets`: the last record of each key counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Commit(NamedTuple):
 
 
 class State(NamedTuple):
-    """The group's own record; `generation` None is a tombstone."""
+    """A group metadata record; `generation` None is a tombstone."""
 
     group: str
     generation: int | None
@@ -94,7 +94,7 @@ def batch_of(step: Commit | State | End, at: int) -> bytes:
 
 
 class Model:
-    """The same, record after record."""
+    """A model of the replay, record by record."""
 
     def __init__(self, taken: Iterable[Commit | State | End]) -> None:
         self.offsets: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
@@ -153,7 +153,7 @@ def test_the_last_record_of_each_key_counts(taken: list[Commit | State | End]) -
     assert replay.record_count == len(taken)
 
 
-def test_reading_and_parsing_pause_now_and_then() -> None:
+def test_replay_yields_to_the_event_loop() -> None:
     offsets = {("t", at): CommittedOffset(at) for at in range(1_000)}
     log = build_batch([Record(0, 0, key, value) for key, value in records.offset_entries("g", offsets)])
     replay = GroupReplay()

@@ -1,4 +1,4 @@
-"""A rewind: new offsets for a group with members, who are removed in the same step (OffsetCommit with
+"""Rewinds: new offsets for a group with members, which are removed in the same step (OffsetCommit with
 `remove_members`)."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def at_old_offset(count: int = 2, **options: Any) -> tuple[SimulatedGroups
 
 
 @pytest.mark.parametrize("instance_id", [None, "seat"])
-def test_members_are_out_and_find_the_new_offset_when_they_join_again(instance_id: str | None) -> None:
+def test_members_are_removed_and_fetch_the_new_offset_after_they_rejoin(instance_id: str | None) -> None:
     async def run() -> None:
         simulation, (client,) = await at_old_offset(1, instance_id=instance_id)
         old_generation = client.generation
@@ -116,7 +116,7 @@ async def test_offsets_and_the_empty_group_are_one_batch() -> None:
 
 
 @scenario
-async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_members() -> None:
+async def test_the_next_coordinator_has_the_offsets_and_no_members() -> None:
     simulation, (client, _) = await at_old_offset()
     await rewind(simulation)
     other = await simulation.elsewhere()
@@ -128,7 +128,7 @@ async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_member
 
 
 @scenario
-async def test_a_member_that_waits_for_the_rebalance_is_sent_back() -> None:
+async def test_a_member_in_a_join_has_to_rejoin() -> None:
     simulation, (first, _) = await at_old_offset()
     joining = first.joining()
     await run_until_idle()
@@ -139,7 +139,7 @@ async def test_a_member_that_waits_for_the_rebalance_is_sent_back() -> None:
 
 
 @scenario
-async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
+async def test_a_member_in_a_sync_has_to_rejoin() -> None:
     simulation, (leader, follower) = await at_old_offset()
     joins = [leader.joining(), follower.joining()]
     for client, join in zip((leader, follower), joins, strict=True):
@@ -156,7 +156,7 @@ async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
 
 
 @scenario
-async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
+async def test_an_assignment_in_flight_is_discarded() -> None:
     simulation, (client,) = await at_old_offset(1)
     client.took(await finished(client.joining()))
     simulation.log.hold = True
@@ -172,7 +172,7 @@ async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
 
 
 @scenario
-async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
+async def test_no_member_joins_before_the_offsets_are_replicated() -> None:
     simulation, (client, _) = await at_old_offset()
     simulation.log.hold = True
     rewinding = asyncio.get_running_loop().create_task(rewind(simulation))
@@ -191,7 +191,7 @@ async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
 
 
 @scenario
-async def test_a_commit_under_way_at_the_rewind_is_before_it() -> None:
+async def test_a_commit_in_flight_is_overwritten_by_the_rewind() -> None:
     simulation, (client, _) = await at_old_offset()
     simulation.log.hold = True
     late = asyncio.get_running_loop().create_task(client.commit(OLD + 1))
@@ -219,7 +219,7 @@ async def test_a_rewind_that_cannot_be_written_leaves_the_old_offset() -> None:
 
 
 @pytest.mark.parametrize("error_of", ["missing", "too large"])
-def test_it_is_all_of_the_offsets_or_none(error_of: str) -> None:
+def test_a_rewind_is_atomic(error_of: str) -> None:
     async def run() -> None:
         simulation, (client, _) = await at_old_offset()
         if error_of == "missing":
@@ -237,7 +237,7 @@ def test_it_is_all_of_the_offsets_or_none(error_of: str) -> None:
 
 
 @scenario
-async def test_a_member_cannot_ask_for_it() -> None:
+async def test_a_member_cannot_request_a_rewind() -> None:
     simulation, (client, _) = await at_old_offset()
     for who in (
         {"member_id": client.member_id},
@@ -249,7 +249,7 @@ async def test_a_member_cannot_ask_for_it() -> None:
 
 
 @scenario
-async def test_members_that_are_no_consumers_stay() -> None:
+async def test_members_of_other_protocol_types_stay() -> None:
     simulation = await SimulatedGroups().started()
     clients = await simulation.members(1, protocol_type="connect")
     assert await rewind(simulation) == {("t", 0): ErrorCode.NON_EMPTY_GROUP}
@@ -257,7 +257,7 @@ async def test_members_that_are_no_consumers_stay() -> None:
 
 
 @scenario
-async def test_without_members_it_is_a_plain_commit() -> None:
+async def test_a_rewind_of_an_empty_group_is_a_plain_commit() -> None:
     simulation = await SimulatedGroups().started()
     assert await rewind(simulation) == DONE
     assert [type(records.parse_key(r.key or b"")) for r in simulation.log.records()] == [
@@ -286,7 +286,7 @@ async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("fails_over", [True, False])
-def test_what_an_open_transaction_committed_before_is_void(committed: bool, fails_over: bool) -> None:
+def test_offsets_of_an_open_transaction_are_discarded(committed: bool, fails_over: bool) -> None:
     async def run() -> None:
         simulation, (client, _) = await at_old_offset()
         who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
@@ -307,7 +307,7 @@ def test_what_an_open_transaction_committed_before_is_void(committed: bool, fail
 
 
 @scenario
-async def test_a_member_of_before_commits_nothing_in_a_transaction_afterwards() -> None:
+async def test_a_removed_member_cannot_commit_in_a_transaction() -> None:
     simulation, (client, _) = await at_old_offset()
     await rewind(simulation)
     who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
@@ -327,7 +327,7 @@ async def test_a_rewind_that_fails_leaves_the_transaction_its_offsets() -> None:
 
 
 @scenario
-async def test_transactions_of_after_the_rewind_count() -> None:
+async def test_transactions_after_the_rewind_count() -> None:
     simulation, (client, _) = await at_old_offset()
     await rewind(simulation)
     await simulation.rebalance([await anew(client)])

@@ -1,4 +1,4 @@
-"""Groups under random treatment: whatever happens, they run_until_idle, and the log remembers them."""
+"""Groups under random faults: they become stable, and the log has their state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_AFRESH = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 
 
 class Consumer:
-    """Does what consumers do: joins, syncs, heartbeats every 3 seconds, and begins again on errors."""
+    """A consumer: joins, syncs, sends heartbeats every 3 seconds, and rejoins on errors."""
 
     def __init__(
         self, simulation: SimulatedGroups, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS
@@ -125,8 +125,8 @@ async def simulate(seed: int) -> None:
         consumer.task.cancel()
 
 
-class Lurker(Consumer):
-    """Joins, and then sends heartbeats without ever joining again, whatever they are answered."""
+class HeartbeatOnlyMember(Consumer):
+    """Joins once, and then only sends heartbeats, regardless of the responses."""
 
     async def _consume(self, client: Client) -> None:
         while True:
@@ -137,17 +137,17 @@ class Lurker(Consumer):
                 return
 
 
-async def simulate_lurkers(seed: int) -> None:
-    """A rebalance lasts no longer than the longest rebalance timeout of the members that it began with.
+async def simulate_heartbeat_only_members(seed: int) -> None:
+    """A rebalance takes no longer than the longest rebalance timeout of the members at its start.
 
-    The one exception is Kafka's: with no member that joined, silent static members are waited for. So one
-    consumer here behaves all the time.
+    The one exception is Kafka's: without any member that joined, silent static members are waited for. So one
+    consumer behaves well all the time.
     """
     chance = random.Random(seed)
     initial_delay_ms = chance.choice([0, 3_000])
     simulation = await SimulatedGroups(group_initial_rebalance_delay_ms=initial_delay_ms).started()
     timeouts_ms = [chance.choice([5_000, 20_000, REBALANCE_MS]) for _ in range(8)]
-    kinds = [Consumer, *(chance.choice([Consumer, Lurker]) for _ in timeouts_ms[1:])]
+    kinds = [Consumer, *(chance.choice([Consumer, HeartbeatOnlyMember]) for _ in timeouts_ms[1:])]
     consumers = [
         kind(simulation, f"c{n}", static=chance.random() < 0.3, rebalance_ms=timeout_ms)
         for n, (kind, timeout_ms) in enumerate(zip(kinds, timeouts_ms, strict=True))
@@ -191,7 +191,7 @@ async def simulate_lurkers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_members_that_only_send_heartbeats_do_not_prolong_a_rebalance(seed: int) -> None:
-    asyncio.run(simulate_lurkers(seed))
+    asyncio.run(simulate_heartbeat_only_members(seed))
 
 
 def sorted_members(described: object) -> object:
@@ -201,5 +201,5 @@ def sorted_members(described: object) -> object:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_groups_settle_whatever_happens(seed: int) -> None:
+def test_groups_become_stable_after_any_faults(seed: int) -> None:
     asyncio.run(simulate(seed))

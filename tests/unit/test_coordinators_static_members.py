@@ -51,7 +51,7 @@ async def test_the_process_that_was_replaced_is_fenced() -> None:
 
 
 @scenario
-async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None:
+async def test_a_duplicate_instance_in_a_rebalance_is_fenced_at_once() -> None:
     simulation = await SimulatedGroups().started()
     _one, two = await static_pair(simulation)
     simulation.client("c3").joining()
@@ -63,7 +63,7 @@ async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None
 
 
 @scenario
-async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> None:
+async def test_a_restarted_leader_stays_leader_and_skips_the_assignment() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await static_pair(simulation)
     back = one.restarted()
@@ -76,7 +76,7 @@ async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> Non
 
 
 @scenario
-async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader() -> None:
+async def test_before_version_9_a_restarted_leader_gets_its_old_id_as_leader() -> None:
     simulation = await SimulatedGroups().started()
     one, _two = await static_pair(simulation, version=8)
     join = await finished(one.restarted().joining())

@@ -1,4 +1,4 @@
-"""Deadlines: all behind one alarm, cheap to move."""
+"""Deadlines of the coordinators: one timer of the event loop for all, cheap to move."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_timer_that_was_cancelled_and_set_again_has_its_new_deadline() -
 
 
 @scenario
-async def test_what_fires_may_set_timers() -> None:
+async def test_callbacks_may_set_timers() -> None:
     time, fired = VirtualTime(), list[int]()
 
     def fire(timer: Timer) -> None:
@@ -72,7 +72,7 @@ async def test_what_fires_may_set_timers() -> None:
 
 
 @scenario
-async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
+async def test_ten_thousand_heartbeats_cost_one_loop_timer() -> None:
     time = VirtualTime()
     deadlines = GroupTimers(time, lambda timer: None)
     for _ in range(10_000):
@@ -81,7 +81,7 @@ async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
 
 
 @scenario
-async def test_the_event_loop_keeps_time() -> None:
+async def test_timers_fire_on_a_real_event_loop() -> None:
     done: asyncio.Future[Timer] = asyncio.get_running_loop().create_future()
     deadlines = GroupTimers(LoopScheduler(), done.set_result)
     deadlines.set(session("x"), 5)

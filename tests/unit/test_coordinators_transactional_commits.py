@@ -1,4 +1,4 @@
-"""Offsets that a transaction commits: pending until its marker comes, and then there or gone."""
+"""Offsets committed in a transaction: pending until its marker, then visible or dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def in_transaction(
 
 
 def marked(simulation: SimulatedGroups, *, committed: bool, producer_id: int = PID) -> None:
-    """The marker is in the log, and then the coordinator hears of it."""
+    """Appends the marker to the log, and then notifies the coordinator."""
     kind = ControlType.COMMIT if committed else ControlType.ABORT
     simulation.log.put(
         0,
@@ -55,7 +55,7 @@ UNSTABLE = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 @scenario
-async def test_a_commit_shows_when_the_marker_comes() -> None:
+async def test_a_commit_is_visible_after_the_marker() -> None:
     simulation = await SimulatedGroups().started()
     assert await in_transaction(simulation, 5) is ErrorCode.NONE
     assert await simulation.committed() == (-1, ErrorCode.NONE)
@@ -68,7 +68,7 @@ async def test_a_commit_shows_when_the_marker_comes() -> None:
 
 
 @scenario
-async def test_its_records_are_of_the_producer_and_its_transaction() -> None:
+async def test_records_have_the_producer_id_and_are_transactional() -> None:
     simulation = await SimulatedGroups().started()
     await in_transaction(simulation, 5)
     header = parse_batch_header(simulation.log.batches[0][-1])
@@ -77,7 +77,7 @@ async def test_its_records_are_of_the_producer_and_its_transaction() -> None:
 
 
 @scenario
-async def test_of_two_commits_the_later_one_stays() -> None:
+async def test_the_later_of_two_commits_stays() -> None:
     simulation = await SimulatedGroups().started()
     await in_transaction(simulation, 5)
     await commit(simulation, 20)
@@ -90,7 +90,7 @@ async def test_of_two_commits_the_later_one_stays() -> None:
 
 
 @scenario
-async def test_another_coordinator_goes_on() -> None:
+async def test_the_next_coordinator_has_the_pending_offsets() -> None:
     for overtaken in (False, True):
         simulation = await SimulatedGroups().started()
         await commit(simulation, 1)
@@ -106,7 +106,7 @@ async def test_another_coordinator_goes_on() -> None:
 
 
 @scenario
-async def test_markers_are_for_their_producer_alone() -> None:
+async def test_markers_apply_to_their_producer_only() -> None:
     simulation = await SimulatedGroups().started()
     await in_transaction(simulation, 5)
     await in_transaction(simulation, 6, producer_id=OTHER, partition=1)
@@ -116,7 +116,7 @@ async def test_markers_are_for_their_producer_alone() -> None:
 
 
 @scenario
-async def test_what_cannot_be_written_is_not_pending() -> None:
+async def test_a_failed_append_leaves_nothing_pending() -> None:
     simulation = await SimulatedGroups().started()
     simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert await in_transaction(simulation, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -125,7 +125,7 @@ async def test_what_cannot_be_written_is_not_pending() -> None:
 
 
 @scenario
-async def test_what_is_refused() -> None:
+async def test_refused_commits() -> None:
     simulation = await SimulatedGroups().started()
     assert await in_transaction(simulation, 5, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await in_transaction(simulation, 5, metadata="x" * 5000) is ErrorCode.OFFSET_METADATA_TOO_LARGE

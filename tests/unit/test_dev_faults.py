@@ -1,4 +1,4 @@
-"""Orders for faults, and which requests meet them."""
+"""Fault rules of the development broker, and the requests that they match."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def produce(topic: str) -> m.ProduceRequest:
     return m.ProduceRequest(acks=-1, topic_data=[m.ProduceRequest.TopicProduceData(name=topic)])
 
 
-def test_a_fault_takes_as_many_requests_as_it_was_told_to_and_only_of_its_api() -> None:
+def test_a_fault_applies_to_a_count_of_requests_of_its_api() -> None:
     faults = Faults(0)
     fault = faults.add(Fault("error", ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2))
     assert faults.match(request(m.HeartbeatRequest())) is None
@@ -52,7 +52,7 @@ def test_a_fault_chooses_by_topic_and_by_client() -> None:
     assert not faults.match(request(fetch, "billing")), "in a session it would not be named"
 
 
-def test_the_broker_itself_and_the_tests_own_requests_are_spared() -> None:
+def test_requests_of_the_broker_and_of_the_control_socket_are_exempt() -> None:
     faults = Faults(0)
     faults.add(Fault("drop", times=None))
     assert faults.match(request(produce("a"), "broker-1"))
@@ -92,7 +92,7 @@ def test_a_request_names_its_topics(message: Message) -> None:
     assert topics_of(message) == {"orders"}
 
 
-def test_an_order_is_read_by_kafkas_names() -> None:
+def test_a_rule_uses_kafkas_names() -> None:
     fault = fault_of(
         {
             "effect": "error",
@@ -121,13 +121,13 @@ def test_an_order_is_read_by_kafkas_names() -> None:
         ),
     ],
 )
-def test_an_order_that_cannot_be_carried_out_says_why(order: Mapping[str, Any], problem: str) -> None:
+def test_an_invalid_rule_is_refused_with_the_reason(order: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         fault_of(order)
     assert str(raised.value) == problem
 
 
-def test_orders_are_obeyed() -> None:
+def test_rules_are_applied() -> None:
     control = Control(Path("never-opened"), Faults(0), "127.0.0.1:9092")
     assert control.handle_command({"do": "about"})["bootstrap"] == "127.0.0.1:9092"
     number = control.handle_command({"do": "fault", "effect": "drop", "api": "FETCH", "times": 3})["id"]

@@ -1,4 +1,4 @@
-"""Metadata of a development broker outlives its process: nodes, versions and transaction ids come back."""
+"""The journal of a development broker restores nodes, versions and transaction ids after a restart."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def tree(path: Path) -> MemoryTree:
 
 @settings(max_examples=40)
 @given(st.lists(st.lists(operations, min_size=1, max_size=3), max_size=12), st.integers(0, 12))
-def test_what_was_done_before_and_after_a_restart_is_what_memory_has(
-    changes: list[list[Operation]], restart_at: int
-) -> None:
+def test_the_restored_tree_equals_the_tree_in_memory(changes: list[list[Operation]], restart_at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metadata.jsonl"
         memory: MemoryTree = MemoryTree(clock=lambda: 1_700_000_000_000)
@@ -53,7 +51,7 @@ def test_what_was_done_before_and_after_a_restart_is_what_memory_has(
 
 
 def _nodes(of: MemoryTree) -> dict[str, object]:
-    """Data and versions; transaction ids are only ever compared with earlier ones."""
+    """Data and versions; transaction ids are only compared with earlier ones."""
     return {path: (data, version) for path, data, _, _, _, _, version, _ in of.dump()["nodes"]}
 
 
@@ -74,7 +72,7 @@ def test_ephemeral_nodes_end_with_the_process_and_sessions_are_new(tmp_path: Pat
     assert later.czxid > before.czxid, "a broker's epoch only grows"
 
 
-def test_a_line_that_was_cut_off_by_a_kill_is_as_if_never_written(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "metadata.jsonl"
     tree(path).apply([Create("/topic")], 1)
     with path.open("a") as file:
@@ -82,7 +80,7 @@ def test_a_line_that_was_cut_off_by_a_kill_is_as_if_never_written(tmp_path: Path
     assert tree(path).find("/topic") is not None
 
 
-def test_another_file_is_refused_by_its_line(tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "metadata.jsonl"
     path.write_text("hello\n")
     with pytest.raises(DamagedJournal, match=r"metadata.jsonl, line 1: "):

@@ -1,4 +1,4 @@
-"""`kubectl ottla reassign`: its calls of kubectl, and --wait."""
+"""`kubectl ottla reassign`: its kubectl commands, and how long it waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ printf '{"metadata": {}, "status": {"reassignRequest": {"id": "%s", "phase": "%s
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fake kubectl on the PATH; the file with the arguments of its calls."""
+    """A fake kubectl on the PATH; the file where it records its command lines."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(_KUBECTL)
     kubectl.chmod(kubectl.stat().st_mode | stat.S_IXUSR)

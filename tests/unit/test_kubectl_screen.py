@@ -1,4 +1,4 @@
-"""The text of `kubectl ottla status` for a cluster and its resources."""
+"""The output of `kubectl ottla status`, from the cluster's objects alone."""
 
 from __future__ import annotations
 

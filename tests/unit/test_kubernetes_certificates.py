@@ -48,7 +48,7 @@ def pods(sim: KubernetesSimulation) -> set[str]:
     }
 
 
-def said(sim: KubernetesSimulation) -> list[str]:
+def event_messages(sim: KubernetesSimulation) -> list[str]:
     return [message for _, reason, message, _ in sim.recorder.events if reason == "Applied"]
 
 
@@ -92,7 +92,7 @@ def test_certificates_are_renewed_without_replacing_pods(
     now = data(sim)
     assert pods(sim) == running
     assert {name for name in NAMES if now[name] == before[name]} == {"demo-cluster-ca", "demo-clients-ca"}
-    (words,) = [line for line in said(sim) if line.startswith("update Secret demo-brokers ")]
+    (words,) = [line for line in event_messages(sim) if line.startswith("update Secret demo-brokers ")]
     assert "demo-brokers-0: it expires on " in words
 
 
@@ -115,7 +115,7 @@ def test_a_key_is_replaced_when_its_secret_is_annotated(sim: KubernetesSimulatio
     annotations[REPLACE_KEY_ANNOTATION] = "true"
     sim.reconcile()
     assert {each for each in NAMES if data(sim)[each] != before[each]} == {name, public}
-    assert f"delete Secret {name}: ottla.dev/force-replace requests a new key" in said(sim)
+    assert f"delete Secret {name}: ottla.dev/force-replace requests a new key" in event_messages(sim)
     old, new = (base64.b64decode(each[public]["ca.crt"]) for each in (before, data(sim)))
     assert certificates_in(new)[1:] == [old]
     replaced = data(sim)
@@ -183,4 +183,4 @@ def test_metrics_have_the_expiry_of_the_authorities(sim: KubernetesSimulation) -
 def test_an_entry_that_is_not_base64_is_created_again(sim: KubernetesSimulation) -> None:
     secrets(sim)["demo-brokers"]["data"]["demo-brokers-1.pem"] = "%%%"
     sim.reconcile()
-    assert any("demo-brokers-1: it is missing" in line for line in said(sim))
+    assert any("demo-brokers-1: it is missing" in line for line in event_messages(sim))

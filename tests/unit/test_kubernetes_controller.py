@@ -67,7 +67,7 @@ def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
 def test_the_resync_finds_clusters_without_events() -> None:
     """Watches can stall, and a namespace that is being deleted has none."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         api = InMemoryApi()
         api.apply_resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
         controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05, [NAMESPACE])
@@ -77,11 +77,11 @@ def test_the_resync_finds_clusters_without_events() -> None:
         stopping.set()
         await running
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_the_resync_continues_after_the_api_server_did_not_respond() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         api = InMemoryApi()
         api.apply_resource("BrokerCluster", "demo", {"replicas": 0})
         api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away") if verb == "list" else None
@@ -95,11 +95,11 @@ def test_the_resync_continues_after_the_api_server_did_not_respond() -> None:
         stopping.set()
         await running
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_overdue_resync_is_unhealthy() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         api, now_s = InMemoryApi(), 0.0
         api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away")
         controller = Controller(api, Images(), Metrics(), lambda: 0, 0.02, (), lambda: now_s)
@@ -115,7 +115,7 @@ def test_an_overdue_resync_is_unhealthy() -> None:
         stopping.set()
         await running
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_metrics_count_the_cluster_and_its_resources() -> None:

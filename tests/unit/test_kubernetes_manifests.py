@@ -133,13 +133,15 @@ def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
 def test_every_broker_has_prometheus_annotations() -> None:
     cluster = a_cluster()
     template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
-    told = template["metadata"]["annotations"]
+    annotations = template["metadata"]["annotations"]
     (container,) = template["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     written = properties_of(broker_config(cluster, 1))
     config = BrokerConfig.from_properties(written)
-    assert told["prometheus.io/path"] == "/metrics"
-    assert int(told["prometheus.io/port"]) == ports["tcp-prometheus"] == config.get_int("ottla.http.port")
+    assert annotations["prometheus.io/path"] == "/metrics"
+    assert (
+        int(annotations["prometheus.io/port"]) == ports["tcp-prometheus"] == config.get_int("ottla.http.port")
+    )
     policy = manifests_brokers.build_network_policy(cluster, IMAGES)
     assert ports["tcp-prometheus"] in [port["port"] for port in policy["spec"]["ingress"][0]["ports"]]
 
@@ -280,7 +282,7 @@ def test_an_external_zookeeper_is_connected_to_as_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "traits_changed"),
     [
         ({"image": "ottla:2"}, {"image"}),
         ({"resources": {"requests": {"cpu": "1"}}}, {"pod template"}),
@@ -292,10 +294,12 @@ def test_an_external_zookeeper_is_connected_to_as_given() -> None:
         ({"storage": {"size": "20Gi"}}, set()),
     ],
 )
-def test_changes_that_need_a_bounce_change_their_trait(change: dict[str, Any], told: set[str]) -> None:
+def test_changes_that_need_a_bounce_change_their_trait(
+    change: dict[str, Any], traits_changed: set[str]
+) -> None:
     before = traits_of(a_cluster())
     after = traits_of(a_cluster(**change))
-    assert {name for name in before if before[name] != after[name]} == told
+    assert {name for name in before if before[name] != after[name]} == traits_changed
 
 
 WITH_A_SIDECAR = {

@@ -428,23 +428,23 @@ def test_an_invalid_spec_is_a_condition_and_changes_nothing(sim: KubernetesSimul
 
 
 def test_an_invalid_spec_causes_one_event_per_generation(sim: KubernetesSimulation) -> None:
-    def said() -> list[str]:
+    def event_messages() -> list[str]:
         return [message for key, reason, message, _ in sim.recorder.events if reason == "InvalidSpec"]
 
     sim.apply_cluster(config={"num.io.threads": "many"})
     for _ in range(3):
         sim.reconcile()
-    assert len(said()) == 1
-    assert "num.io.threads" in said()[0]
+    assert len(event_messages()) == 1
+    assert "num.io.threads" in event_messages()[0]
     sim.apply_cluster(config={"num.io.threads": "more"})
     for _ in range(3):
         sim.reconcile()
-    assert len(said()) == 2
+    assert len(event_messages()) == 2
     sim.apply_cluster()
     sim.reconcile_until_ready()
     sim.apply_cluster(config={"num.io.threads": "many"})
     sim.reconcile()
-    assert len(said()) == 3
+    assert len(event_messages()) == 3
 
 
 def test_a_paused_cluster_is_observed_only(sim: KubernetesSimulation) -> None:

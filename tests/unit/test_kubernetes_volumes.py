@@ -46,11 +46,11 @@ PREEMPTION = "preemption: 0/2 nodes are available: 2 Preemption is not helpful f
         pytest.param(pod(), claim("Lost"), "Gone", id="lost"),
         pytest.param(None, claim("Lost"), "Gone", id="lost, and no pod"),
         pytest.param(pod(), claim("Pending"), None, id="not bound yet"),
-        pytest.param(pod(), claim("Bound", DELETED), "Requested", id="somebody deletes the claim"),
+        pytest.param(pod(), claim("Bound", DELETED), "Requested", id="another client deletes the claim"),
         pytest.param(pod(**ASKED), claim(), "Requested", id="asked for at the pod"),
         pytest.param(pod(), claim("Bound", None, **ASKED), "Requested", id="asked for at the claim"),
         pytest.param(pod(**FORCED), claim(), "Forced", id="forced"),
-        pytest.param(pod(**{DELETE_VOLUME_ANNOTATION: "false"}), claim(), None, id="said no"),
+        pytest.param(pod(**{DELETE_VOLUME_ANNOTATION: "false"}), claim(), None, id="annotation is false"),
         pytest.param(
             pod(f"0/2 nodes are available: 2 node(s) {CONFLICT}. {PREEMPTION}"),
             claim(),

@@ -1,4 +1,4 @@
-"""Which Java is there, and what is said when it will not do."""
+"""Detection of Java, and the errors without a usable one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_old_java_is_refused_with_its_version(tmp_path: Path, monkeypatch: py
         find_java()
 
 
-def test_a_java_that_will_do_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suitable_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert find_java() == tmp_path / "bin" / "java"

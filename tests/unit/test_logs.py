@@ -1,4 +1,4 @@
-"""A record is a line of the log, whatever a client has put into it."""
+"""A log record is one line, regardless of the values that clients send."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_control_characters_are_written_as_escapes(control: str) -> None:
     assert "a\\" in line
 
 
-def test_lines_of_an_exceptions_message_are_no_records() -> None:
+def test_lines_of_an_exceptions_message_do_not_look_like_records() -> None:
     try:
         raise ValueError(FORGED + "\r\x1b[2K")
     except ValueError:
@@ -59,7 +59,7 @@ def test_lines_of_an_exceptions_message_are_no_records() -> None:
     assert not any(CONTROLS.search(line) for line in more)
 
 
-def test_the_logs_of_a_process_are_written_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_uses_this_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.RootLogger(logging.WARNING)
     monkeypatch.setattr(logging, "root", root)
     file = tmp_path / "up.log"

@@ -1,4 +1,4 @@
-"""ACLs in the metadata store: written, shared among brokers, and never lost to each other's changes."""
+"""ACLs in the metadata store: writes, distribution among brokers, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_what_one_broker_writes_another_hears() -> None:
+def test_a_brokers_change_reaches_other_brokers() -> None:
     async def scenario(store: MemoryStore) -> None:
         one, two = await follower(store), await follower(store)
         bindings = [AclBinding(FLIGHTS, entry("User:a")), AclBinding(PREFIX, entry("User:b"))]
@@ -94,7 +94,7 @@ def test_brokers_that_change_the_same_acls_keep_each_others_changes() -> None:
     run(scenario)
 
 
-def test_a_deletion_says_what_went_by_which_filter() -> None:
+def test_a_deletion_returns_the_deleted_acls_by_filter() -> None:
     async def scenario(store: MemoryStore) -> None:
         acls = await follower(store)
         kept, read, written = entry("User:a"), entry("User:b"), entry("User:b", Operation.WRITE)
@@ -110,7 +110,7 @@ def test_a_deletion_says_what_went_by_which_filter() -> None:
     run(scenario)
 
 
-def test_what_no_node_can_be_named_is_refused_alone() -> None:
+def test_an_acl_without_a_valid_node_name_is_refused_alone() -> None:
     async def scenario(store: MemoryStore) -> None:
         acls = await follower(store)
         dots = ResourcePattern(ResourceType.TOPIC, "..")
@@ -180,12 +180,12 @@ def test_a_change_names_its_pattern(pattern: ResourcePattern) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"flights", b"WHAT:flights", b"{}", b"\xff"])
 @pytest.mark.parametrize("kind", [PatternType.LITERAL, PatternType.PREFIXED])
-def test_what_is_no_change_is_said_to_be_none(kind: PatternType, data: bytes) -> None:
+def test_a_change_without_effect_is_reported_as_none(kind: PatternType, data: bytes) -> None:
     with pytest.raises(InvalidNode):
         acl_nodes.decode_change(kind, data)
 
 
-def test_what_a_newer_kafka_wrote_is_kept_apart() -> None:
+def test_acls_of_a_newer_kafka_are_kept_separately() -> None:
     row = b'{"principal":"User:a","permissionType":"Allow","operation":"Levitate","host":"*"}'
     [found] = acl_nodes.decode("/x", b'{"version":1,"acls":[' + row + b"]}")
     assert found.operation is Operation.UNKNOWN

@@ -1,4 +1,4 @@
-"""The metadata cache: what the controller's updates make of it."""
+"""The metadata cache after updates by the controller."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def update(
     )
 
 
-def test_an_update_tells_brokers_partitions_and_the_controller() -> None:
+def test_an_update_sets_brokers_partitions_and_the_controller() -> None:
     cache = MetadataCache()
     assert cache.controller_id is None
     assert cache.update(update(leaders={0: 1, 1: 2})) == []
@@ -98,7 +98,7 @@ def test_a_deleted_topic_is_removed_and_reported() -> None:
     assert cache.update(update(leaders={0: gone})) == [], "what was not there is not reported"
 
 
-def test_a_topic_made_anew_under_the_old_name_starts_empty() -> None:
+def test_a_topic_created_again_under_the_old_name_starts_empty() -> None:
     cache = MetadataCache()
     cache.update(update(leaders={0: 1, 1: 1, 2: 1}))
     cache.update(update(topic_id=ID_2, leaders={0: 2}))
@@ -108,7 +108,7 @@ def test_a_topic_made_anew_under_the_old_name_starts_empty() -> None:
     assert (cache.topic_id("t"), cache.topic_name(ID_1)) == (ID_2, None)
 
 
-def test_listeners_hear_of_each_update() -> None:
+def test_listeners_are_called_after_each_update() -> None:
     cache = MetadataCache()
     received: list[int | None] = []
     cache.on_update.append(lambda: received.append(cache.controller_id))

@@ -1,5 +1,5 @@
-"""Where quotas are stored and who hears of them. That answers and nodes are as Kafka's is judged in
-tests/interop/test_quotas_like_kafka.py."""
+"""The store of client quotas, and its notifications. tests/interop/test_quotas_like_kafka.py compares
+responses and nodes with Kafka's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_S = 60.0
 
 
 class Broker:
-    """What one broker hears of quotas."""
+    """A broker that records its quotas."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self.store = MemoryStore(tree)
@@ -91,7 +91,7 @@ def test_quotas_are_loaded_at_start_and_followed_afterwards() -> None:
     run(scenario)
 
 
-def test_a_broken_node_is_told_of_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_node_is_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(tree: MemoryTree) -> None:
         store = MemoryStore(tree)
         await store.connect()
@@ -123,7 +123,7 @@ def test_credentials_of_a_user_outlive_its_quotas() -> None:
     run(scenario)
 
 
-def test_a_setting_that_nobody_knows_keeps_its_node_from_being_changed() -> None:
+def test_a_node_with_an_unknown_setting_cannot_be_changed() -> None:
     async def scenario(tree: MemoryTree) -> None:
         async with Broker(tree) as broker:
             await broker.configs.alter_entity("clients", "c", {"from.the.future": "1"})
@@ -143,7 +143,7 @@ def test_names_of_nodes_are_encoded_and_back() -> None:
     assert sanitize("a *~") == "a%20%2A%7E"
 
 
-def test_paths_that_name_no_entity_are_refused() -> None:
+def test_paths_without_an_entity_are_refused() -> None:
     for entity_type, path in (("clients", "a/b"), ("users", "a/b"), ("users", "a/topics/b"), ("ips", "a")):
         with pytest.raises(ValueError, match="neither a user nor a client"):
             quota_entity(entity_type, path)
@@ -154,7 +154,7 @@ def test_numbers_are_written_as_java_writes_them() -> None:
     assert {value: double_text(value) for value in written} == written
 
 
-def test_quotas_of_addresses_are_heard_by_number_and_by_name() -> None:
+def test_quotas_of_ips_are_notified_by_address_and_by_host_name() -> None:
     rate = {"connection_creation_rate": "5"}
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Settings: parsed by Kafka's types and ranges, refused with what is allowed, unknown ones warned of."""
+"""Settings: Kafka's types and ranges, errors that name the allowed values, warnings for unknown settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_defaults_are_kafkas() -> None:
         ("log_cleaner_min_cleanable_ratio", "1.5", "between 0 and 1"),
     ],
 )
-def test_an_invalid_setting_is_refused_with_name_value_and_what_is_allowed(
+def test_an_invalid_setting_is_refused_with_name_value_and_allowed_values(
     name: str, value: str, allowed: str
 ) -> None:
     (problem,) = problems_of(**{name: value})
@@ -54,7 +54,7 @@ def test_an_invalid_setting_is_refused_with_name_value_and_what_is_allowed(
     assert allowed in problem
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     assert len(problems_of(num_partitions="0", broker_id="x", log_dir="/tmp/x", message_max_bytes="-1")) == 3
 
 
@@ -78,18 +78,20 @@ def test_all_problems_are_told_at_once() -> None:
         ({"process.roles": "broker,controller"}, "KRaft is not supported"),
     ],
 )
-def test_what_would_be_unsafe_to_ignore_is_refused(settings: dict[str, str], says: str) -> None:
+def test_unsupported_settings_that_are_unsafe_to_ignore_are_refused(
+    settings: dict[str, str], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         BrokerConfig.from_properties(settings)
 
 
-def test_an_unknown_setting_is_warned_of_with_the_nearest_name() -> None:
+def test_an_unknown_setting_causes_a_warning_with_the_nearest_name() -> None:
     config = BrokerConfig.from_properties({"num.partition": "3"})
     assert config.warnings == ["unknown setting num.partition is ignored (did you mean num.partitions?)"]
     assert config.get_int("num.partitions") == 1
 
 
-def test_a_setting_of_kafkas_without_effect_here_is_told_apart() -> None:
+def test_a_kafka_setting_without_effect_has_its_own_warning() -> None:
     (warning,) = BrokerConfig.from_properties({"num.io.threads": "8"}).warnings
     assert "no effect in Ottla" in warning
 
@@ -98,7 +100,7 @@ def test_a_setting_of_kafkas_without_effect_here_is_told_apart() -> None:
     "listeners",
     ["9092", "PLAINTEXT://host", "PLAINTEXT://host:70000", "NAMELESS://h:1", "PLAINTEXT://0.0.0.0:1"],
 )
-def test_listeners_that_cannot_be_are_refused(listeners: str) -> None:
+def test_invalid_listeners_are_refused(listeners: str) -> None:
     assert problems_of(listeners=listeners)
 
 
@@ -106,14 +108,14 @@ def test_listeners_that_cannot_be_are_refused(listeners: str) -> None:
     "connect",
     [":::", "a:b", "a:0", "a:65536", "a:1,", "a b:1", "http://a:1", "a:1//x", "[::1:2181"],
 )
-def test_an_address_of_zookeeper_that_cannot_be_is_refused(connect: str) -> None:
+def test_an_invalid_zookeeper_address_is_refused(connect: str) -> None:
     assert problems_of(zookeeper_connect=connect) == [
         f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]"
     ]
 
 
 @pytest.mark.parametrize("connect", ["a:1", "a", "10.0.0.1:2181, b.c:65535/kafka/one", "[::1]:2181/x", ""])
-def test_addresses_of_zookeeper(connect: str) -> None:
+def test_zookeeper_addresses_are_parsed(connect: str) -> None:
     assert BrokerConfig.from_properties({"zookeeper.connect": connect}).get_optional_str(
         "zookeeper.connect"
     ) in (connect, None)
@@ -149,7 +151,7 @@ def test_listeners_with_names_of_their_own() -> None:
         ({"log.retention.hours": "-1"}, "-1"),
     ],
 )
-def test_a_topics_default_comes_from_the_finest_broker_setting(
+def test_a_topics_default_comes_from_the_most_specific_broker_setting(
     settings: dict[str, str], retention_ms: str
 ) -> None:
     assert topic_defaults(BrokerConfig.from_properties(settings))["retention.ms"] == retention_ms
@@ -184,7 +186,7 @@ def test_a_misspelt_topic_setting_is_refused_with_the_nearest_name() -> None:
     )
 
 
-def test_properties_as_java_writes_them(tmp_path: Path) -> None:
+def test_javas_properties_format_is_read(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(
         "# a comment\n! another\nbroker.id = 3\nlog.dirs: /a,\\\n   /b\nempty=\n\nlisteners=PLAINTEXT://h:1\n"
@@ -197,6 +199,6 @@ def test_properties_as_java_writes_them(tmp_path: Path) -> None:
     }
 
 
-def test_a_properties_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_properties_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_properties(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Dynamic settings: what brokers share through the store."""
+"""Dynamic settings that brokers share through the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_S = 60.0
 
 
 class RecordingConfigs:
-    """What a broker's callbacks were told."""
+    """A broker's dynamic settings, with callbacks that record changes."""
 
     def __init__(self, tree: MemoryTree, clock: Callable[[], int] | None = None) -> None:
         self.store = MemoryStore(tree)
@@ -87,7 +87,7 @@ def test_broker_settings_and_their_default_are_followed_too() -> None:
     run(scenario)
 
 
-def test_changes_made_while_the_session_was_lost_are_found_afterwards() -> None:
+def test_changes_during_a_lost_session_are_applied_afterwards() -> None:
     async def scenario(tree: MemoryTree) -> None:
         recording, writer = RecordingConfigs(tree), RecordingConfigs(tree)
         await recording.start()
@@ -102,7 +102,7 @@ def test_changes_made_while_the_session_was_lost_are_found_afterwards() -> None:
     run(scenario)
 
 
-def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> None:
+def test_damaged_settings_and_failing_callbacks_do_not_stop_notifications() -> None:
     async def scenario(tree: MemoryTree) -> None:
         recording = RecordingConfigs(tree)
         await recording.start()
@@ -118,7 +118,7 @@ def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> N
     run(scenario)
 
 
-def test_nothing_unforeseen_ends_the_following() -> None:
+def test_unexpected_errors_do_not_stop_notifications() -> None:
     async def scenario(tree: MemoryTree) -> None:
         recording = RecordingConfigs(tree)
         troubles = ["callback", "store"]
@@ -151,7 +151,7 @@ def test_nothing_unforeseen_ends_the_following() -> None:
     run(scenario)
 
 
-def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
+def test_valid_settings_of_a_manually_written_node_are_applied() -> None:
     async def scenario(tree: MemoryTree) -> None:
         recording = RecordingConfigs(tree)
         settings = {"retention.ms": "soon", "segment.bytes": "2000", "no.such.setting": "1"}
@@ -165,7 +165,7 @@ def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
     run(scenario)
 
 
-def test_old_notifications_are_purged_by_whoever_comes_by() -> None:
+def test_old_notifications_are_purged_by_any_broker() -> None:
     async def scenario(tree: MemoryTree) -> None:
         now = [EXPIRATION_MS]
         tree._clock = lambda: now[0]

@@ -1,4 +1,4 @@
-"""Which settings of a broker may change while it runs, and what counts when several places name one."""
+"""Dynamic broker settings: which may change at run time, and their precedence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def settings_of(**given: str) -> tuple[DynamicBrokerConfig, list[frozenset[str]]
     return settings, reported
 
 
-def test_layers_count_from_the_brokers_own_to_the_default() -> None:
+def test_the_precedence_is_broker_cluster_file_default() -> None:
     settings, reported = settings_of(log_segment_bytes="100")
     config = settings.config
     settings.on_entity_changed("<default>", {"log.segment.bytes": "200"})
@@ -75,7 +75,7 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
     ],
 )
 @pytest.mark.parametrize("per_broker", [True, False])
-def test_what_is_refused(new: dict[str, str], says: str, per_broker: bool) -> None:
+def test_refused_changes(new: dict[str, str], says: str, per_broker: bool) -> None:
     settings, _ = settings_of()
     with pytest.raises(ConfigRejected, match=says):
         settings.check(new, per_broker=per_broker)
@@ -92,7 +92,7 @@ def test_what_is_refused(new: dict[str, str], says: str, per_broker: bool) -> No
         "listener.name.new.anything",
     ],
 )
-def test_settings_of_one_broker_are_none_of_all(name: str) -> None:
+def test_per_broker_settings_cannot_be_set_cluster_wide(name: str) -> None:
     settings, _ = settings_of()
     new = {name: "required"}
     settings.check(new, per_broker=True)
@@ -108,7 +108,7 @@ SASL = {
 }
 
 
-def test_what_is_set_for_a_listener_that_is_open_counts_from_the_next_start() -> None:
+def test_settings_of_an_open_listener_apply_after_a_restart() -> None:
     settings, _ = settings_of(**SASL)
     settings.config.open_listeners()
     name = "listener.name.sasl_plaintext.connections.max.reauth.ms"
@@ -118,7 +118,7 @@ def test_what_is_set_for_a_listener_that_is_open_counts_from_the_next_start() ->
     assert settings.config.security("SASL_PLAINTEXT").get_int("connections.max.reauth.ms") == 0
 
 
-def test_what_is_set_for_the_security_of_all_listeners_counts_from_the_next_start(
+def test_security_settings_of_all_listeners_apply_after_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings, _ = settings_of(**SASL)
@@ -137,7 +137,7 @@ def test_what_is_set_for_the_security_of_all_listeners_counts_from_the_next_star
         settings.check({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, per_broker=True)
 
 
-def test_one_without_effect_is_stored_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_without_effect_is_stored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     settings, _ = settings_of()
     settings.config.open_listeners()
     new = {
@@ -188,7 +188,7 @@ def test_threads_are_halved_or_doubled_at_most_from_what_they_are_now() -> None:
         settings.check({}, per_broker=True)
 
 
-def test_names_that_nobody_knows_may_be_stored() -> None:
+def test_unknown_names_may_be_stored() -> None:
     settings, reported = settings_of()
     settings.check({"some.plugin": "x"}, per_broker=False)
     settings.on_entity_changed("<default>", {"some.plugin": "x"})
@@ -219,7 +219,7 @@ def test_without_a_secret_no_password_is_stored_nor_read() -> None:
     assert settings_of()[0].to_store({"log.retention.ms": "5"}) == {"log.retention.ms": "5"}
 
 
-def test_the_old_secret_is_for_what_the_present_one_does_not_open() -> None:
+def test_the_old_secret_decrypts_what_the_present_one_cannot() -> None:
     stored = settings_of(password_encoder_secret="one")[0].to_store({PASSWORD: "geheim", "x": "y"})
     settings, _ = settings_of(password_encoder_secret="two", password_encoder_old_secret="one")
     anew = settings.with_present_secret(stored)
@@ -229,7 +229,7 @@ def test_the_old_secret_is_for_what_the_present_one_does_not_open() -> None:
     assert settings_of(password_encoder_secret="one")[0].with_present_secret(stored) == stored
 
 
-def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
+def test_only_valid_dynamic_settings_of_the_store_are_applied() -> None:
     settings, _ = settings_of()
     stored = {"log.segment.bytes": "x", "num.partitions": "2", "log.retention.ms": "5", "remote.x": "y"}
     for per_broker in (True, False):
@@ -250,7 +250,7 @@ def test_stored_settings_that_contradict_each_other_change_nothing() -> None:
     assert reported == []
 
 
-def test_one_that_cannot_follow_does_not_keep_others_from_it() -> None:
+def test_a_failing_reconfigurable_does_not_affect_others() -> None:
     settings, reported = settings_of()
 
     def fail(names: frozenset[str]) -> None:
@@ -261,7 +261,7 @@ def test_one_that_cannot_follow_does_not_keep_others_from_it() -> None:
     assert reported == [frozenset({"log.segment.bytes"})]
 
 
-def test_every_dynamic_setting_says_so() -> None:
+def test_every_dynamic_setting_is_documented_as_dynamic() -> None:
     dynamic = {name for name, key in BROKER_CONFIGS.keys.items() if key.dynamic}
     assert {"log.retention.ms", "message.max.bytes", "unclean.leader.election.enable"} < dynamic
     assert not {"log.retention.hours", "num.partitions", "listeners"} & dynamic

@@ -1,4 +1,4 @@
-"""A broker that comes back within its own dead session lets the others take over first."""
+"""A broker that restarts before its former session has ended waits for failover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def state(leader: int, isr: list[int]) -> PartitionState:
     return PartitionState(leader, 0, tuple(isr), 1)
 
 
-def test_a_partition_can_move_only_to_somebody_alive_and_in_sync() -> None:
+def test_a_partition_can_fail_over_only_to_a_live_replica_in_sync() -> None:
     assert can_fail_over([state(1, [1, 2])], 1, {2, 3})
     assert not can_fail_over([state(1, [1, 2])], 1, {3})
     assert not can_fail_over([state(1, [1])], 1, {2})
@@ -48,7 +48,7 @@ async def led_by(store: MemoryStore, leader: int) -> None:
         await store.set(path, data, -1)
 
 
-def test_we_wait_until_another_leads() -> None:
+def test_the_broker_waits_until_another_replica_leads() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
@@ -62,7 +62,7 @@ def test_we_wait_until_another_leads() -> None:
     run(scenario)
 
 
-def test_we_wait_for_a_controller_even_if_we_lead_nothing() -> None:
+def test_the_broker_waits_for_a_controller_even_without_leaderships() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         assert not await wait_for_failover(store, 1, [], timeout_s=0)
@@ -72,7 +72,7 @@ def test_we_wait_for_a_controller_even_if_we_lead_nothing() -> None:
     run(scenario)
 
 
-def test_alone_there_is_nobody_to_wait_for() -> None:
+def test_a_single_broker_does_not_wait() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await led_by(store, 1)
         assert await wait_for_failover(store, 1, [("t", 0)], timeout_s=10)
@@ -80,7 +80,7 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     run(scenario)
 
 
-def test_we_come_back_when_nobody_takes_over_in_time() -> None:
+def test_the_broker_registers_when_no_failover_happens_in_time() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         await led_by(store, 1)

@@ -1,4 +1,4 @@
-"""inter.broker.protocol.version: its names, and what a controller and its connections make of it."""
+"""inter.broker.protocol.version: its names, and its effects on the controller and connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_release_means_its_last_version(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["2.7", "2.9", "4.0", "3.9-IV1", "3", "latest"])
-def test_what_is_not_served_is_refused(text: str) -> None:
+def test_unsupported_versions_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"inter.broker.protocol.version"):
         BrokerConfig.from_properties({**PLACE, "inter.broker.protocol.version": text})
 
@@ -51,9 +51,7 @@ def test_what_is_not_served_is_refused(text: str) -> None:
         ("3.9", "0.8.2", True),
     ],
 )
-def test_a_message_format_that_would_be_in_force_and_is_not_written_is_refused(
-    spoken: str, stored: str, is_fine: bool
-) -> None:
+def test_a_message_format_that_would_take_effect_is_refused(spoken: str, stored: str, is_fine: bool) -> None:
     """From inter.broker.protocol.version 3.0 on Kafka ignores the setting (KIP-724)."""
     given = {"inter.broker.protocol.version": spoken, "log.message.format.version": stored}
     if is_fine:
@@ -79,7 +77,7 @@ def test_the_latest_limits_nothing_and_older_ones_allow_less() -> None:
 
 
 @pytest.mark.parametrize("name", VERSIONS)
-def test_what_a_controller_sends_can_be_said_in_every_version(name: str) -> None:
+def test_the_controllers_requests_can_be_encoded_in_every_version(name: str) -> None:
     version = InterBrokerVersion(name)
 
     async def scenario() -> None:
@@ -107,7 +105,7 @@ def test_what_a_controller_sends_can_be_said_in_every_version(name: str) -> None
     run(scenario)
 
 
-def test_a_disk_that_fails_is_heard_of_by_topic_names_too() -> None:
+def test_a_failed_disk_is_reported_by_topic_names_too() -> None:
     async def scenario() -> None:
         async with Cluster(2, inter_broker_protocol_version="2.8-IV0") as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
@@ -126,7 +124,7 @@ def test_a_disk_that_fails_is_heard_of_by_topic_names_too() -> None:
     run(scenario)
 
 
-def test_the_feature_node_follows_the_version_unless_somebody_has_finalized_features() -> None:
+def test_the_feature_node_follows_the_version_unless_features_are_finalized() -> None:
     assert znodes.empty_feature_version(znodes.encode_feature(1)) == 1
     assert znodes.empty_feature_version(znodes.encode_feature()) == 2
     assert znodes.empty_feature_version(b'{"version":1,"status":0,"features":{}}') == 0

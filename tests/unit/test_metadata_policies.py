@@ -1,4 +1,4 @@
-"""Policies of the operator's own: how a broker finds them, and what it makes of what they raise."""
+"""Custom policies: how a broker finds them, and how it treats their exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = CreateTopicMetadata("orders", 3, 1, None, {"retention.ms": "1"})
 
 
 class Recorder:
-    """A policy that keeps what it is given, and raises `problem`."""
+    """A policy that records its arguments, and raises `problem`."""
 
     problem: Exception | None = None
 
@@ -80,7 +80,7 @@ def test_an_entry_point_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) ->
         (f"{__name__}:Unwilling", "ValueError('my.limit is not set')"),
     ],
 )
-def test_a_policy_that_cannot_be_had_is_an_error_of_its_setting(name: str, expected: str) -> None:
+def test_an_unavailable_policy_is_an_error_of_its_setting(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_policy(CREATE_TOPIC, {CREATE_TOPIC: name})
     (problem,) = refused.value.problems
@@ -93,7 +93,7 @@ def test_a_deletion_policy_is_one_that_names_segments() -> None:
         policies.load(policies.DELETION, f"{__name__}:Recorder", {}, "deletable")
 
 
-def test_a_default_deletion_policy_has_to_be_there() -> None:
+def test_the_default_deletion_policy_must_exist() -> None:
     default, classes = "ottla.log.deletion.policies", policies.DELETION
     BrokerConfig.from_properties({default: "time,a:B", classes: "a:B"})
     with pytest.raises(ConfigError, match=f"{default}: unknown policy a:B; .* size, time, c:D"):
@@ -112,7 +112,7 @@ def check(policy: policies.Policy | None) -> KafkaError | None:
     return None
 
 
-def test_a_policy_is_asked_outside_of_the_event_loop() -> None:
+def test_a_policy_is_called_outside_of_the_event_loop() -> None:
     policy = Recorder()
     assert check(policy) is None
     assert policy.request is REQUEST

@@ -1,4 +1,4 @@
-"""Producer ids: blocks that never overlap, and what a broker gives out of its own."""
+"""Producer ids: blocks do not overlap, and a broker assigns the ids of its block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def store_of(tree: MemoryTree) -> MemoryStore:
 
 
 class Blocks:
-    """A controller that answers when it is told to."""
+    """A fake controller that answers on request."""
 
     def __init__(self, *, answers: bool = True) -> None:
         self.asked = 0
@@ -64,7 +64,7 @@ def test_blocks_taken_at_once_by_several_brokers_do_not_overlap() -> None:
     run(scenario)
 
 
-def test_blocks_go_on_where_another_kafka_left_off() -> None:
+def test_blocks_continue_after_those_of_kafka() -> None:
     async def scenario() -> None:
         store = await store_of(MemoryTree())
         await store.create(znodes.PRODUCER_ID_BLOCK)  # as a broker leaves it at start
@@ -112,7 +112,7 @@ def test_a_broker_asks_for_its_next_block_before_it_needs_it() -> None:
     run(scenario)
 
 
-def test_many_who_wait_for_a_block_get_ids_of_their_own() -> None:
+def test_concurrent_waiters_get_distinct_ids() -> None:
     async def scenario() -> None:
         blocks = Blocks(answers=False)
         ids = ProducerIds(blocks.ask)
@@ -124,7 +124,7 @@ def test_many_who_wait_for_a_block_get_ids_of_their_own() -> None:
     run(scenario)
 
 
-def test_without_a_controller_there_is_no_id_until_there_is_one_again() -> None:
+def test_ids_wait_for_a_controller() -> None:
     async def scenario() -> None:
         blocks = Blocks()
         blocks.broken = True
@@ -137,7 +137,7 @@ def test_without_a_controller_there_is_no_id_until_there_is_one_again() -> None:
     run(scenario)
 
 
-def test_who_waits_in_vain_leaves_the_block_to_the_next() -> None:
+def test_a_cancelled_waiter_leaves_its_id_to_the_next() -> None:
     async def scenario() -> None:
         blocks = Blocks(answers=False)
         ids = ProducerIds(blocks.ask)

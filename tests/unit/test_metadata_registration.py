@@ -114,7 +114,7 @@ def test_cluster_ids_look_like_kafkas() -> None:
         assert not made.startswith("-")
 
 
-def test_after_a_crash_others_may_take_over_before_the_id_is_taken_again() -> None:
+def test_after_a_crash_failover_happens_before_the_broker_registers_again() -> None:
     async def scenario(tree: MemoryTree) -> None:
         first = await registration(tree)
         await first.register()

@@ -1,4 +1,4 @@
-"""A crashed broker's session is ended by its next start, not by its time-out."""
+"""The next start of a crashed broker closes its former session before the time-out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def connected(tree: MemoryTree) -> MemoryStore:
     return store
 
 
-def test_the_session_of_a_crashed_run_is_ended_with_its_ephemeral_nodes(tmp_path: Path) -> None:
+def test_the_session_of_a_crashed_process_is_closed_with_its_ephemeral_nodes(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         crashed = await connected(tree)
@@ -31,7 +31,7 @@ def test_the_session_of_a_crashed_run_is_ended_with_its_ephemeral_nodes(tmp_path
     asyncio.run(scenario())
 
 
-def test_a_session_that_ended_in_order_leaves_nothing_to_end(tmp_path: Path) -> None:
+def test_a_closed_session_leaves_no_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await connected(MemoryTree())
         assert not await expire_session(OS_FILES, store, [tmp_path])
@@ -42,9 +42,7 @@ def test_a_session_that_ended_in_order_leaves_nothing_to_end(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_a_file_of_nonsense_is_no_reason_not_to_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_file_does_not_prevent_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         (tmp_path / FILE_NAME).write_text("torn")
         assert await expire_session(OS_FILES, await connected(MemoryTree()), [tmp_path])
@@ -53,7 +51,7 @@ def test_a_file_of_nonsense_is_no_reason_not_to_start(
     assert "has no valid session" in caplog.text
 
 
-def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         save_session(OS_FILES, await connected(MemoryTree()), [tmp_path])
 

@@ -1,4 +1,4 @@
-"""Kafka's ZooKeeper tree: what Kafka 3.9 wrote is understood, what we write is the same."""
+"""Kafka's ZooKeeper tree: nodes of Kafka 3.9 are decoded, and encoded to the same bytes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_only_moving_partitions_are_listed_as_such() -> None:
     assert value["removing_replicas"] == {"0": [1]}
 
 
-def test_a_recovering_partition_says_so() -> None:
+def test_the_recovery_state_is_encoded() -> None:
     state = PartitionState(1, 5, (1,), 2, leader_recovery_state=1)
     assert znodes.decode_partition_state("t", 0, znodes.encode_partition_state(state)) == state
 

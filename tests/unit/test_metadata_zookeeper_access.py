@@ -1,4 +1,4 @@
-"""What a broker shows ZooKeeper, by Kafka's settings and Java's properties, and whose its nodes are."""
+"""A broker's ZooKeeper login by Kafka's settings and Java's properties, and the ACLs of its nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TLS = {
 
 
 def access(settings: dict[str, str], options: str = "") -> ZooKeeperAccess:
-    """As `ottla broker` has it from its settings and KAFKA_OPTS."""
+    """The access that `ottla broker` derives from its settings and KAFKA_OPTS."""
     properties = java_properties(options)
     given = zookeeper_access.settings_of(properties) | settings
     return ZooKeeperAccess.of(BrokerConfig.from_properties(given), properties)
@@ -62,7 +62,7 @@ EVERYBODY, CREATOR, READERS = ("world", "anyone", 31), ("auth", "", 31), ("world
         ("/kafka-acl/Topic/orders", [CREATOR, READERS]),
     ],
 )
-def test_nodes_are_their_makers_and_secrets_are_not_for_reading(
+def test_only_the_creator_writes_nodes_and_secrets_are_not_readable(
     path: str, acls: list[tuple[str, str, int]]
 ) -> None:
     assert [(a.id.scheme, a.id.id, a.perms) for a in node_acls(path, secure=True)] == acls
@@ -72,7 +72,7 @@ def test_nodes_are_their_makers_and_secrets_are_not_for_reading(
 # --- the login --------------------------------------------------------------------------------------------
 
 
-def test_the_login_is_the_section_client_of_the_jaas_file(tmp_path: Path) -> None:
+def test_the_login_is_the_client_section_of_the_jaas_file(tmp_path: Path) -> None:
     text = f"// theirs\nKafkaServer {{\n  a.B required x=1;\n  c.D optional;\n}};\n{CLIENT}"
     options = jaas_file(tmp_path / "jaas.conf", text)
     assert access({"zookeeper.set.acl": "true"}, options).login == Account("kafka", "pa ss")
@@ -81,7 +81,7 @@ def test_the_login_is_the_section_client_of_the_jaas_file(tmp_path: Path) -> Non
     assert access({}, other).login is None
 
 
-def test_without_a_file_or_a_section_nobody_logs_in(tmp_path: Path) -> None:
+def test_without_a_jaas_file_or_section_there_is_no_login(tmp_path: Path) -> None:
     assert access({}).login is None
     assert access({}, jaas_file(tmp_path / "jaas.conf", "")).login is None
 
@@ -98,13 +98,13 @@ def test_without_a_file_or_a_section_nobody_logs_in(tmp_path: Path) -> None:
         (f"{CLIENT} {CLIENT}", "two sections Client"),
     ],
 )
-def test_a_jaas_file_that_does_not_say_who_we_are_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_jaas_file_without_a_user_is_refused(tmp_path: Path, text: str, says: str) -> None:
     problem = problems_of({}, jaas_file(tmp_path / "jaas.conf", text))
     assert str(tmp_path / "jaas.conf") in problem
     assert says in problem
 
 
-def test_a_jaas_file_that_is_not_there_or_not_wanted_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_disabled_jaas_file_is_refused(tmp_path: Path) -> None:
     missing = f"-Djava.security.auth.login.config={tmp_path}/none"
     assert f"{tmp_path}/none: cannot be read: No such file" in problems_of({}, missing)
     options = jaas_file(tmp_path / "jaas.conf", CLIENT) + " -Dzookeeper.sasl.client=false"
@@ -114,7 +114,7 @@ def test_a_jaas_file_that_is_not_there_or_not_wanted_is_refused(tmp_path: Path) 
 # --- TLS --------------------------------------------------------------------------------------------------
 
 
-def test_the_kind_of_a_store_is_in_its_name(tmp_path: Path) -> None:
+def test_the_type_of_a_store_is_in_its_name(tmp_path: Path) -> None:
     authority = Authority()
     pem = authority.sign("broker").write_pem(tmp_path / "own.pem")
     p12 = authority.sign("broker").write_pkcs12(tmp_path / "own.p12")
@@ -161,11 +161,11 @@ def test_properties_of_zookeepers_client_stand_in_for_settings(tmp_path: Path) -
         ({"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true: requires authentication"),
     ],
 )
-def test_what_cannot_be_served_is_refused(settings: dict[str, str], says: str) -> None:
+def test_unsupported_settings_are_refused(settings: dict[str, str], says: str) -> None:
     assert says in problems_of(TLS | settings)
 
 
-def test_node_acls_need_somebody() -> None:
+def test_node_acls_need_an_authenticated_user() -> None:
     assert "KAFKA_OPTS=-Djava.security.auth.login.config=FILE" in problems_of({"zookeeper.set.acl": "true"})
 
 

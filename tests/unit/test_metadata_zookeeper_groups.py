@@ -1,4 +1,4 @@
-"""Groups with members, owners and offsets in ZooKeeper: what clients of any kind may have written there."""
+"""Groups with members, owners and offsets in ZooKeeper, as written by any kind of client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def groups_at(root: str) -> tuple[list[str], list[ZooKeeperGroup]]:
     return await group_names(store, root), await read_groups(store, ["left", "billing", "nobody"], root)
 
 
-def test_what_can_be_read_of_groups_is_read() -> None:
+def test_readable_parts_of_groups_are_read() -> None:
     for root in ("", "/kafka"):
         names, (left, billing, nobody) = asyncio.run(groups_at(root))
         assert names == ["billing", "left"]

@@ -72,7 +72,7 @@ def test_a_topic_without_an_audit_has_no_condition(sim: OperatorSimulation) -> N
 
 
 @pytest.mark.parametrize(
-    ("audited", "problem", "status", "reason", "said"),
+    ("audited", "problem", "status", "reason", "message"),
     [
         (COMPLETE, "", "True", "Complete", "up to status.audit.completeUntil"),
         (
@@ -97,12 +97,12 @@ def test_a_topic_without_an_audit_has_no_condition(sim: OperatorSimulation) -> N
     ],
 )
 def test_the_condition_complete_reports_the_result_of_the_audit(
-    sim: OperatorSimulation, audited: AuditedTopic, problem: str, status: str, reason: str, said: str
+    sim: OperatorSimulation, audited: AuditedTopic, problem: str, status: str, reason: str, message: str
 ) -> None:
     set_report(sim, {"orders": audited}, problem)
     found = sim.condition(KEY, "Complete")
     assert found[:2] == (status, reason)
-    assert said in found[2]
+    assert message in found[2]
 
 
 def test_the_status_has_the_missing_counts_and_the_windows(sim: OperatorSimulation) -> None:
@@ -121,11 +121,11 @@ def test_the_status_has_the_missing_counts_and_the_windows(sim: OperatorSimulati
 
 def test_the_status_is_written_at_most_every_ten_seconds(sim: OperatorSimulation) -> None:
     set_report(sim, {"orders": COMPLETE})
-    for ms, told in ((9_999, AT), (10_000, "2025-11-22T19:34:10Z"), (5_000, AT)):
+    for ms, expected in ((9_999, AT), (10_000, "2025-11-22T19:34:10Z"), (5_000, AT)):
         set_report(sim, {"orders": AuditedTopic(AT_MS + ms)})
         audit = audit_of(sim)
         assert audit is not None
-        assert audit.complete_until == (told if ms != 5_000 else "2025-11-22T19:34:05Z")
+        assert audit.complete_until == (expected if ms != 5_000 else "2025-11-22T19:34:05Z")
 
 
 def test_an_audit_that_does_not_respond_keeps_its_last_result_and_makes_the_condition_unknown(

@@ -131,8 +131,8 @@ def test_each_driver_state_has_its_steps_and_conditions(
     plan = plan_pipeline(pipeline, driver, VIEW, {}, NOW_MS)
     assert plan.steps == steps
     assert of_type(plan.findings, "Ready")[1] == ready
-    told = [of_type(plan.findings, type_)[0] for type_ in ("Running", "CaughtUp", "Failing")]
-    assert told == [running, caught_up, failing]
+    statuses = [of_type(plan.findings, type_)[0] for type_ in ("Running", "CaughtUp", "Failing")]
+    assert statuses == [running, caught_up, failing]
     assert (of_type(plan.findings, "Ready")[0] == "True") == (ready == "Running")
 
 
@@ -205,8 +205,8 @@ def test_a_completed_job_starts_again_only_when_the_spec_changes() -> None:
     ended = DriverInstance("Crashed", revision=revision_of(pipeline), backing_off=True, exit_code=0)
     plan = plan_pipeline(pipeline, ended, VIEW, {}, NOW_MS)
     assert plan.steps == (StopDriver("flights", "Completed"),)
-    told = a_pipeline({"completedRevision": plan.status.completed_revision})
-    plan = plan_pipeline(told, DriverInstance(), VIEW, {}, NOW_MS)
+    completed = a_pipeline({"completedRevision": plan.status.completed_revision})
+    plan = plan_pipeline(completed, DriverInstance(), VIEW, {}, NOW_MS)
     assert (plan.steps, of_type(plan.findings, "Ready")) == ((), ("True", "Completed"))
     changed = a_pipeline({"completedRevision": plan.status.completed_revision}, config={})
     assert plan_pipeline(changed, DriverInstance(), VIEW, {}, NOW_MS).steps == START
@@ -227,17 +227,17 @@ def test_a_deletion_waits_for_the_driver_until_its_deadline() -> None:
 def test_the_status_is_written_at_most_every_five_seconds() -> None:
     pipeline = a_pipeline()
     running = replace(RUNS, revision=revision_of(pipeline))
-    told = plan_pipeline(pipeline, running, VIEW, {}, NOW_MS).status
-    assert (told.application_id, told.lag) == ("app-1", 0)
-    assert told.last_batch is not None
-    assert told.last_batch.records == 100
-    before = a_pipeline(told.model_dump(by_alias=True, exclude_none=True))
+    reported = plan_pipeline(pipeline, running, VIEW, {}, NOW_MS).status
+    assert (reported.application_id, reported.lag) == ("app-1", 0)
+    assert reported.last_batch is not None
+    assert reported.last_batch.records == 100
+    before = a_pipeline(reported.model_dump(by_alias=True, exclude_none=True))
     newer = replace(WORKS, last_batch=BatchProgress(4, 50, 100, "2026-01-02T03:04:05Z"))
 
     def status(progress: JobProgress, now_ms: int) -> PipelineStatus:
         return plan_pipeline(before, replace(running, progress=progress), VIEW, {}, now_ms).status
 
-    assert status(newer, NOW_MS) == told
+    assert status(newer, NOW_MS) == reported
     behind = status(replace(newer, lag=9, caught_up=False), NOW_MS)
     assert behind.lag == 9
     later = status(newer, NOW_MS + 10_000)
@@ -325,7 +325,7 @@ def test_the_java_heap_leaves_memory_for_python() -> None:
 
 def test_a_status_response_with_invalid_fields_is_parsed_without_errors() -> None:
     batch = {"id": 1, "records": 2, "durationMs": 3, "endedAt": "t", "more": 1}
-    told = {
+    response = {
         "applicationId": "a",
         "lastBatch": batch,
         "lag": 4,
@@ -333,7 +333,7 @@ def test_a_status_response_with_invalid_fields_is_parsed_without_errors() -> Non
         "error": None,
         "state": "x",
     }
-    assert progress_of(told) == JobProgress("a", 4, False, BatchProgress(1, 2, 3, "t"))
+    assert progress_of(response) == JobProgress("a", 4, False, BatchProgress(1, 2, 3, "t"))
     assert progress_of({"applicationId": None, "lastBatch": None, "lag": None}) == JobProgress()
     assert progress_of({"lastBatch": {"id": "x"}, "lag": True}) == JobProgress()
     assert progress_of([1]) is None

@@ -499,7 +499,7 @@ def test_default_quotas_are_removed_with_their_field(sim: OperatorSimulation) ->
     assert sim.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024, "controller_mutation_rate": 3}
     sim.apply_cluster()
     sim.reconcile_until_ready()
-    assert sim.cluster.quotas[DEFAULT] == {"controller_mutation_rate": 3}, "which somebody else has set"
+    assert sim.cluster.quotas[DEFAULT] == {"controller_mutation_rate": 3}, "which another tool has set"
     assert sim.cluster.quotas["a", None] == {"producer_byte_rate": 5}
     assert cluster_status(sim).default_quotas is None
     assert sim.reconcile() == []

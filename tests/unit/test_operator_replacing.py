@@ -197,7 +197,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             [],
             {0: "a controller to be elected, which lists the replicas on the broker"},
             False,
-            id="nobody can say",
+            id="without a controller",
         ),
         pytest.param(
             observe(broker(0), broker(1), broker(2, "Requested", state="Stopping"), topics=(FULL,)),

@@ -95,7 +95,7 @@ def test_a_reset_waits_for_the_members_of_the_group_to_leave() -> None:
     assert plan.steps == ()
     assert [finding.reason for finding in plan.findings] == ["GroupActive"]
     assert plan.last is not None
-    assert plan.last.after == {}, "they are chosen anew once the members have left"
+    assert plan.last.after == {}, "they are computed again once the members have left"
 
 
 def test_when_active_fail_fails_the_reset_of_an_active_group() -> None:

@@ -71,7 +71,7 @@ def user(name: str) -> AnyResource:
 
 def test_a_secret_is_read_with_its_owner(place: Place) -> None:
     place.put(user("alice"), "alice", DATA)
-    found = place.read("alice", "nobody")
+    found = place.read("alice", "missing")
     assert set(found) == {"alice"}
     assert (found["alice"].data, found["alice"].owner) == (DATA, "User/alice")
 

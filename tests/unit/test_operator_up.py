@@ -15,7 +15,7 @@ from rich.console import Console
 from ottla_operator.conditions import find, merge, no, yes
 from ottla_operator.resources import Topic
 from ottla_operator.resources.loading import load_folder
-from ottla_operator.up.session import CannotRun, lock_data_folder
+from ottla_operator.up.command import CannotRun, lock_data_folder
 from ottla_operator.up.store import MISSING_MS_MAX, FolderStore
 from ottla_operator.up.view import LiveView, PlainView
 

@@ -358,7 +358,7 @@ def test_the_older_of_two_resources_owns_a_user(sim: OperatorSimulation) -> None
     assert len(sim.cluster.acls or ()) == 2
     user(sim, "cert", TLS, READ, userName="alice")
     sim.reconcile_until_ready()
-    assert len(sim.cluster.acls or ()) == 4, "a certificate's alice is somebody else"
+    assert len(sim.cluster.acls or ()) == 4, "a user with a certificate is another principal"
 
 
 def test_deleting_a_user_removes_credentials_acls_and_secret(sim: OperatorSimulation) -> None:

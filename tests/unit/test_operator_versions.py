@@ -39,7 +39,7 @@ def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
 
 
 @pytest.mark.parametrize(
-    ("brokers", "wanted", "told", "phase", "running"),
+    ("brokers", "wanted", "version", "phase", "running"),
     [
         pytest.param([], "3.9", "3.9", None, "", id="a new cluster speaks it at once"),
         pytest.param([broker(b, "3.8", NEW) for b in range(3)], "3.8", "3.8", None, "3.8", id="no change"),
@@ -77,15 +77,15 @@ def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
             [broker(b, "3.8", NEW) for b in range(2)], "3.9", "3.8", "Binaries", "3.8", id="one is missing"
         ),
         pytest.param(
-            [broker(b, None) for b in range(3)], "3.9", None, "Binaries", "3.7", id="they were told nothing"
+            [broker(b, None) for b in range(3)], "3.9", None, "Binaries", "3.7", id="without the setting"
         ),
     ],
 )
 def test_the_protocol_version_follows_these_rules(
-    brokers: list[BrokerInstance], wanted: str, told: str | None, phase: str | None, running: str
+    brokers: list[BrokerInstance], wanted: str, version: str | None, phase: str | None, running: str
 ) -> None:
     upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, default="3.7")
-    assert upgrade.version == told
+    assert upgrade.version == version
     assert (upgrade.status.phase if upgrade.status else None) == phase
     assert upgrade.running == running
     assert not upgrade.refused

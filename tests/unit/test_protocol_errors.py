@@ -1,4 +1,4 @@
-"""Error codes carry what the rest needs: a number, whether to retry, a sentence."""
+"""Error codes: number, retriability and message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_codes_are_integers_with_a_message() -> None:
     assert {code.value for code in ErrorCode} == set(range(-1, 128))
 
 
-def test_every_message_is_a_sentence_of_its_own() -> None:
+def test_every_message_is_unique() -> None:
     texts = [code.message for code in ErrorCode]
     assert len(set(texts)) == len(texts)
     assert all(text[0].isupper() or text[0].islower() for text in texts)
@@ -33,7 +33,7 @@ def test_a_code_of_a_later_kafka_is_unknown() -> None:
     assert ErrorCode.of(3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_an_error_says_its_code_and_detail() -> None:
+def test_an_error_shows_its_code_and_detail() -> None:
     error = KafkaError(ErrorCode.INVALID_CONFIG, "retention.ms: not a number")
     assert str(error) == "INVALID_CONFIG: retention.ms: not a number"
     assert KafkaError(ErrorCode.NONE).message == ErrorCode.NONE.message
@@ -41,7 +41,7 @@ def test_an_error_says_its_code_and_detail() -> None:
     assert (copy.code, copy.message) == (error.code, error.message)
 
 
-def test_a_malformed_message_says_what_and_where() -> None:
+def test_a_malformed_message_error_names_the_field_and_the_position() -> None:
     assert str(MalformedMessage("X v1", "name: null", 4)) == "malformed X v1: name: null (at byte 4)"
     assert str(MalformedMessage("X v1", "name: null")) == "malformed X v1: name: null"
 

@@ -1,4 +1,4 @@
-"""Frames: sizes and headers by hand agree with the header messages, in all header versions."""
+"""Frames: hand-written sizes and headers agree with the header messages, in all header versions."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_malformed_response_headers_are_refused_with_what_and_where() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_noise_in_headers_never_raises_anything_else(noise: bytes) -> None:
+def test_random_headers_raise_only_malformed_message(noise: bytes) -> None:
     with suppress(MalformedMessage):
         assert parse_request_header(noise).body_offset <= len(noise)
     with suppress(MalformedMessage):
@@ -165,7 +165,7 @@ def test_a_client_id_too_long_for_its_prefix_is_refused() -> None:
         encode_request(HeartbeatRequest(), 0, 1, "x" * 40_000)
 
 
-def test_parts_of_a_response_leave_the_place_of_records_to_anything_with_a_length() -> None:
+def test_a_response_in_parts_accepts_any_sized_object_as_records() -> None:
     class FileRange:
         def __len__(self) -> int:
             return 1000

@@ -1,6 +1,6 @@
-"""What hostile bytes may cost: memory in proportion to the frame, and nothing on the word of a count.
+"""The cost of hostile bytes: memory in proportion to the frame, never to a declared count.
 
-Every message class in every version; `codec` states the bounds that are measured here.
+Every message class in every version; `codec` documents the bounds that are measured here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HUGE_COUNTS = [
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=case_id)
-def test_no_count_or_length_is_believed(cls: type[Message]) -> None:
+def test_declared_counts_and_lengths_allocate_nothing(cls: type[Message]) -> None:
     generator = random.Random(4)
     for version in range(cls.min_version, cls.max_version + 1):
         encoded = max(
@@ -57,7 +57,7 @@ def test_no_count_or_length_is_believed(cls: type[Message]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_nothing_that_hypothesis_inserts_is_believed(data: st.DataObject) -> None:
+def test_random_counts_allocate_nothing(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(CASES))
     encoded = encode(build(cls, version, RandomChoices(data.draw(st.integers(0, 3)))), version)
     decode(cls, version, encoded)
@@ -69,7 +69,7 @@ def test_nothing_that_hypothesis_inserts_is_believed(data: st.DataObject) -> Non
 
 
 def decode_or_refuse(cls: type[Message], version: int, frame: bytes) -> None:
-    """A message within the frame, or the one error, which names a field and a byte of the frame."""
+    """A message within the frame, or MalformedMessage, which names a field and a byte of the frame."""
     try:
         _, end = decode_from(cls, version, frame)
     except MalformedMessage as problem:
@@ -123,7 +123,7 @@ def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
 
 
 def crowded(cls: type[Struct], version: int, path: tuple[str, ...] = ()) -> Any:
-    """A message with nothing but one element in each array on `path`, and many in the last of them."""
+    """A message with one element in each array on `path`, and many in the last of them."""
     values: dict[str, Any] = {}
     for item in fields_of(cls):
         if version not in item.versions:
@@ -169,7 +169,7 @@ def refuse(cls: type[Message], version: int, frame: bytes, complaint: str) -> No
         decode(cls, version, frame)
 
 
-def test_a_large_frame_of_few_elements_is_decoded_as_ever() -> None:
+def test_a_large_frame_of_few_elements_is_decoded() -> None:
     partition = ProduceRequest.PartitionProduceData(records=bytes(ELEMENTS_MAX + 1))
     request = ProduceRequest(topic_data=[ProduceRequest.TopicProduceData(partition_data=[partition])])
     for version in (0, 8, 9, 11):

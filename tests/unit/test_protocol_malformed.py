@@ -1,4 +1,4 @@
-"""Whatever bytes come in, decoding ends at once with a message or with MalformedMessage, saying where."""
+"""Decoding of any bytes ends at once with a message or with MalformedMessage and its position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ottla.protocol.types import Message
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)
-def test_every_truncation_is_noticed(cls: type[Message], version: int) -> None:
+def test_every_truncation_is_detected(cls: type[Message], version: int) -> None:
     encoded = max((encode(build(cls, version, RandomChoices(seed)), version) for seed in range(5)), key=len)
     cuts = range(len(encoded)) if len(encoded) < 80 else random.Random(1).sample(range(len(encoded)), 80)
     for length in cuts:
@@ -34,7 +34,7 @@ def test_every_truncation_is_noticed(cls: type[Message], version: int) -> None:
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)
-def test_flipped_bytes_never_raise_anything_else(cls: type[Message], version: int) -> None:
+def test_flipped_bytes_raise_only_malformed_message(cls: type[Message], version: int) -> None:
     generator = random.Random(2)
     encoded = encode(build(cls, version, RandomChoices(3)), version)
     for _ in range(40):
@@ -53,7 +53,7 @@ def test_flipped_bytes_never_raise_anything_else(cls: type[Message], version: in
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CASES), st.binary(max_size=400))
-def test_noise_never_raises_anything_else(case: tuple[type[Message], int], noise: bytes) -> None:
+def test_random_bytes_raise_only_malformed_message(case: tuple[type[Message], int], noise: bytes) -> None:
     cls, version = case
     try:
         _, end = decode_from(cls, version, noise)
@@ -141,7 +141,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         decode(HeartbeatRequest, 0, encoded)
 
 
-def test_a_tagged_field_must_be_as_long_as_it_says() -> None:
+def test_a_tagged_field_must_have_its_declared_length() -> None:
     leader = FetchResponse.LeaderIdAndEpoch(leader_id=1)
     partition = FetchResponse.PartitionData(current_leader=leader, records=b"")
     topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])

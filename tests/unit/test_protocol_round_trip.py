@@ -1,4 +1,5 @@
-"""What is encoded decodes to the same message, in every version; and what a version cannot say is refused."""
+"""An encoded message decodes to the same message, in every version; values that a version cannot carry are
+refused."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_every_message_survives_its_round_trip(cls: type[Message], version: int)
 
 
 def finish(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What a generator returns, and how often it yields."""
+    """The generator's return value, and the number of its yields."""
     yields = 0
     while True:
         try:
@@ -53,7 +54,7 @@ def finish(steps: Generator[None, None, T]) -> tuple[T, int]:
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)
-def test_in_steps_every_message_has_the_same_bytes(cls: type[Message], version: int) -> None:
+def test_stepwise_encoding_has_the_same_bytes(cls: type[Message], version: int) -> None:
     for seed in range(4):
         sample = build(cls, version, RandomChoices(seed))
         encoded = encode(sample, version)
@@ -86,7 +87,7 @@ def test_a_large_array_of_numbers_is_decoded_in_steps() -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_round_trips_with_values_that_hypothesis_seeks_out(data: st.DataObject) -> None:
+def test_round_trips_with_values_of_hypothesis(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(CASES))
     sample = data.draw(strategy(cls, version))
     # In the middle of a buffer, as messages lie in a frame.
@@ -174,7 +175,7 @@ def test_a_value_its_type_cannot_hold_is_refused_by_name(value: Any, complaint: 
         ({"assignments": ["x"]}, r"topics\[1\].assignments\[0\] is 'x', not a CreateTopicsRequest.Creatable"),
     ],
 )
-def test_the_refusal_says_which_element(broken: dict[str, Any], complaint: str) -> None:
+def test_the_error_names_the_element(broken: dict[str, Any], complaint: str) -> None:
     topics = [CreateTopicsRequest.CreatableTopic(name="t"), CreateTopicsRequest.CreatableTopic(**broken)]
     for version in (1, 5):
         with pytest.raises(UnencodableMessage, match=complaint):
@@ -215,7 +216,7 @@ def test_tagged_fields_travel_only_when_they_differ_from_the_default() -> None:
     assert encode(same_as_default, 12) == usual
 
 
-def test_uuids_are_kept_whole() -> None:
+def test_uuids_survive() -> None:
     topic = MetadataRequest.MetadataRequestTopic(topic_id=TOPIC_ID, name=None)
     decoded = decode(MetadataRequest, 10, encode(MetadataRequest(topics=[topic]), 10))
     assert decoded.topics == [topic]

@@ -1,5 +1,5 @@
-"""How long clients wait, and whose usage counts to what. That every number is Kafka's own is judged in
-tests/interop/test_quota_arithmetic_like_kafka.py."""
+"""Throttle times of clients, and which usage counts for which quota.
+tests/interop/test_quota_arithmetic_like_kafka.py compares each number with Kafka's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quotas(*limits: tuple[QuotaEntity, float | None]) -> ClientQuotas:
     return made
 
 
-def test_nothing_is_asked_before_the_first_quota() -> None:
+def test_without_quotas_nothing_is_measured() -> None:
     made = quotas()
     assert not made.enabled
     made.update(EVERY_CLIENT, 10.0)
@@ -39,7 +39,7 @@ def test_nothing_is_asked_before_the_first_quota() -> None:
     assert made.record(ANONYMOUS, "c", 10**9, NOW_MS) == 0
 
 
-def test_who_exceeds_a_limit_is_told_to_wait() -> None:
+def test_a_client_over_its_quota_is_throttled() -> None:
     made = quotas((EVERY_CLIENT, 1000.0))
     # A client that comes new may send ten seconds' worth: there were ten windows of silence.
     assert made.record(ANONYMOUS, "c", 10_000, NOW_MS) == 0
@@ -54,12 +54,12 @@ def test_who_exceeds_a_limit_is_told_to_wait() -> None:
         *((50, 50_000.0, 100), (50, 500_000.0, 2000), (50, 5e6, 20_000)),
     ],
 )
-def test_clients_that_wait_as_told_keep_the_limit_that_they_share(
+def test_clients_that_obey_throttle_times_keep_their_shared_quota(
     clients: int, limit: float, size: int
 ) -> None:
-    """Over whole cycles of eleven windows. Within one, Kafka's windows let clients be early: what may be
-    sent in eleven seconds can all be sent in the first of them. And each has a request under way when the
-    limit is reached: of all, these are a fifth of a second's worth here at most."""
+    """Over whole cycles of eleven windows. Within one, Kafka's windows let clients be early: the bytes of
+    eleven seconds can all be sent in the first. And each client has a request in flight when the limit is
+    reached: together these are at most a fifth of a second's bytes here."""
     made = quotas((EVERY_USER, limit))
     end_ms, sent = NOW_MS + 20 * 11_000, 0
     due = [(NOW_MS, client) for client in range(clients)]
@@ -71,20 +71,20 @@ def test_clients_that_wait_as_told_keep_the_limit_that_they_share(
     assert sent / (end_ms - NOW_MS) * 1000 == pytest.approx(limit, rel=0.05)
 
 
-def test_those_under_a_default_do_not_share_it() -> None:
+def test_clients_under_a_default_quota_do_not_share_it() -> None:
     made = quotas((EVERY_CLIENT, 100.0))
     assert made.record(ANONYMOUS, "greedy", 10**6, NOW_MS) > 0
     assert made.record(ANONYMOUS, "modest", 10, NOW_MS) == 0
 
 
-def test_a_users_clients_share_the_users_limit() -> None:
+def test_a_users_clients_share_the_users_quota() -> None:
     made = quotas((EVERY_USER, 100.0), (EVERY_CLIENT, 10**9))
     assert made.record("anna", "one", 10**6, NOW_MS) > 0
     assert made.record("anna", "two", 10, NOW_MS) > 0
     assert made.record("bert", "two", 10, NOW_MS) == 0
 
 
-def test_a_changed_limit_holds_at_once_for_what_was_used_before() -> None:
+def test_a_changed_quota_applies_at_once_to_past_usage() -> None:
     made = quotas((EVERY_CLIENT, 10**6))
     assert made.record(ANONYMOUS, "c", 50_000, NOW_MS) == 0
     made.update(QuotaEntity(UNNAMED, "c"), 1000.0)
@@ -93,7 +93,7 @@ def test_a_changed_limit_holds_at_once_for_what_was_used_before() -> None:
     assert made.record(ANONYMOUS, "c", 1, NOW_MS) == 0
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_returned_usage_does_not_count() -> None:
     made = quotas((EVERY_CLIENT, 1000.0))
     assert made.record(ANONYMOUS, "c", 50_000, NOW_MS) > 0
     made.unrecord(ANONYMOUS, "c", 50_000, NOW_MS)
@@ -109,7 +109,7 @@ def test_one_fetch_may_bring_what_the_windows_hold() -> None:
     assert made.max_burst(ANONYMOUS, "c") == 2**31 - 1
 
 
-def test_clients_that_stay_away_are_forgotten() -> None:
+def test_idle_clients_expire() -> None:
     made = quotas((EVERY_CLIENT, 1000.0))
     for n in range(100):
         made.record(ANONYMOUS, f"c{n}", 1, NOW_MS)
@@ -119,7 +119,7 @@ def test_clients_that_stay_away_are_forgotten() -> None:
     assert len(made) == 2
 
 
-def test_a_rate_forgets_what_is_older_than_its_windows() -> None:
+def test_a_rate_drops_usage_older_than_its_windows() -> None:
     for rate in (Rate(Windows()), SimpleRate(Windows())):
         rate.record(1000, NOW_MS)
         assert rate.measure(NOW_MS + 5000)[0] > 0
@@ -136,7 +136,7 @@ def test_settings_become_quotas() -> None:
     assert broker.fetch.limit_of("anna", "c") == 20.0
 
 
-def test_replicas_are_held_back_only_over_the_limit_and_where_they_are_named() -> None:
+def test_only_throttled_replicas_over_the_limit_are_held_back() -> None:
     broker = BrokerQuotas(1, Windows(), Windows(), Windows(), Windows())
     assert not broker.leader.active
     broker.topic_config_changed("t", {"leader.replication.throttled.replicas": "0:1,1:2"})

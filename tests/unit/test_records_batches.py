@@ -1,4 +1,4 @@
-"""Record batches v2: what is built can be read again, and what is damaged is refused."""
+"""Record batches v2: built batches are decoded again, damaged ones refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ records_strategy = st.lists(
 
 
 @given(records=records_strategy, codec=st.sampled_from(Codec), base_offset=st.integers(0, 2**40))
-def test_records_come_back_as_they_went_in(records: list[Record], codec: Codec, base_offset: int) -> None:
+def test_records_survive_a_round_trip(records: list[Record], codec: Codec, base_offset: int) -> None:
     data = build_batch(records, codec=codec, base_offset=base_offset)
     expected = [record._replace(offset=base_offset + at) for at, record in enumerate(records)]
     assert decode_batch(data) == expected
@@ -81,7 +81,7 @@ def test_offset_and_leader_epoch_may_be_rewritten_without_a_new_checksum() -> No
     assert [record.offset for record in decode_batch(data)] == [1234]
 
 
-def test_every_bit_behind_the_checksum_counts() -> None:
+def test_a_flipped_bit_after_the_checksum_is_detected() -> None:
     data = build_batch([Record(0, 5, b"k", b"v")])
     for at in range(21, len(data)):
         damaged = bytearray(data)
@@ -114,7 +114,7 @@ def test_log_append_time_overrides_the_records_timestamps() -> None:
     assert [record.timestamp for record in decode_batch(stamped)] == [1000, 1000]
 
 
-def test_a_control_batch_tells_how_the_transaction_ended() -> None:
+def test_a_control_batch_has_the_outcome_of_the_transaction() -> None:
     data = build_control_batch(
         ControlType.COMMIT, producer_id=4, producer_epoch=1, coordinator_epoch=12, timestamp=7
     )
@@ -125,7 +125,7 @@ def test_a_control_batch_tells_how_the_transaction_ended() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_records_are_refused_and_nothing_worse(body: bytes) -> None:
+def test_invalid_bytes_raise_only_the_codecs_error(body: bytes) -> None:
     data = bytearray(build_batch([Record(0, 5, b"k", b"v" * 40)]))
     data[61:] = body
     data[8:12] = (49 + len(body)).to_bytes(4, "big")
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_records_are_refused_and_nothing_worse(body: bytes) ->
 
 
 @pytest.mark.parametrize("count", [-1, 2, 1000])
-def test_a_record_count_that_is_not_there_is_refused(count: int) -> None:
+def test_a_wrong_record_count_is_refused(count: int) -> None:
     data = bytearray(build_batch([Record(0, 5, b"k", b"v")]))
     data[57:61] = count.to_bytes(4, "big", signed=True)
     with pytest.raises(KafkaError) as caught:

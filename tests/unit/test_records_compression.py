@@ -1,4 +1,4 @@
-"""Codecs: what is compressed comes back, in the framing that Kafka's other readers and writers use."""
+"""Codecs: round trips, in the framing of Kafka's other readers and writers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DATA = b"".join(b"record %d of a stream; " % number for number in range(20_000))
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("data", [b"", b"x", DATA, DATA[: 64 * 1024], bytes(range(256)) * 700])
-def test_data_comes_back(codec: Codec, data: bytes) -> None:
+def test_data_survives_a_round_trip(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
 
 
 @given(data=st.binary(max_size=2000), codec=st.sampled_from(Codec))
-def test_any_data_comes_back(data: bytes, codec: Codec) -> None:
+def test_arbitrary_data_survives_a_round_trip(data: bytes, codec: Codec) -> None:
     assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
 
 
@@ -49,7 +49,7 @@ def test_lz4_frames_have_independent_blocks() -> None:
     assert flags & 0x20, "Kafka's Java reader refuses blocks that depend on each other"
 
 
-def test_an_lz4_header_with_the_checksum_of_format_v0_is_mended() -> None:
+def test_an_lz4_header_with_the_checksum_of_format_v0_is_corrected() -> None:
     frame = bytearray(compress(Codec.LZ4, DATA))
     frame[6] ^= 0xFF
     with pytest.raises(KafkaError):
@@ -59,7 +59,7 @@ def test_an_lz4_header_with_the_checksum_of_format_v0_is_mended() -> None:
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 @given(data=st.binary(min_size=1, max_size=100))
-def test_what_is_not_compressed_is_refused(codec: Codec, data: bytes) -> None:
+def test_uncompressed_bytes_are_refused(codec: Codec, data: bytes) -> None:
     refusal = None
     try:
         decompress(codec, data)
@@ -120,6 +120,6 @@ def test_a_decompression_bomb_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_what_is_as_large_as_allowed_is_read(codec: Codec) -> None:
+def test_data_of_the_maximal_size_is_read(codec: Codec) -> None:
     most = bytes(64 << 20)
     assert len(decompress(codec, compress(codec, most))) == len(most)

@@ -1,4 +1,4 @@
-"""Batches of format v2 as old clients get them: every record that the old format can tell, nothing twice."""
+"""Down-conversion of batches v2 for old clients: every record that the old format can express, once."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_control_batches_are_left_out() -> None:
     assert [record.offset for record in decode_message_set(down_converted(data, 1, 7))] == [8]
 
 
-def test_where_nothing_can_be_told_the_client_learns_that_there_is_something() -> None:
+def test_a_fetch_without_convertible_records_still_makes_the_client_advance() -> None:
     only = down_converted(MARKER, 1, 7)
     assert len(only) == 12
     assert int.from_bytes(only[8:], "big") > 0
     assert list(iter_messages(only)) == []
 
 
-def test_a_partial_batch_is_left_out_and_its_room_filled() -> None:
+def test_a_partial_batch_is_replaced_by_padding() -> None:
     whole = batch(0, *[b"v" * 20] * 5, codec=Codec.GZIP)
     data = whole + batch(5, b"b" * 100)[:-1]
     converted = down_converted(data, 1, 0)
@@ -136,6 +136,6 @@ def test_large_answers_are_filled_group_by_group() -> None:
     assert [record.offset for record in decode_message_set(converted)] == [0]
 
 
-def test_a_time_before_1970_becomes_none() -> None:
+def test_a_timestamp_before_1970_becomes_none() -> None:
     data = build_batch([Record(0, -5, b"k", b"v")])
     assert decode_message_set(down_converted(data, 1, 0))[0].timestamp == -1

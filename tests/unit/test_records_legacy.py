@@ -1,4 +1,4 @@
-"""Message sets of formats v0 and v1 are read, wrapped compressed ones included."""
+"""Message sets of formats v0 and v1 are read, also compressed ones."""
 
 from __future__ import annotations
 

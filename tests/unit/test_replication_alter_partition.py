@@ -1,4 +1,4 @@
-"""AlterPartition: what a leader asks of the controller, in which version, and what it makes of the answer."""
+"""AlterPartition on the leader: contents and version of the request, and the effect of the response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Proposals = dict[tuple[str, int], tuple[Partition, IsrChange]]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """A leader that has just asked for its followers 2 and 3 to leave the ISR."""
+    """A leader that has proposed to remove its followers 2 and 3 from the ISR."""
     cluster = Cluster(tmp_path)
     cluster.leader.topic_id = TOPIC_ID
     cluster.produce("a", acks=1)
@@ -81,7 +81,7 @@ def test_an_answer_is_matched_by_id_or_name(cluster: Cluster, by_name: bool) -> 
     assert cluster.leader.partition_epoch == 1
 
 
-def test_a_change_that_was_made_already_is_settled_in_the_epoch_that_is(cluster: Cluster) -> None:
+def test_a_change_that_is_already_made_completes_under_the_present_epoch(cluster: Cluster) -> None:
     apply_response(proposals_of(cluster), answer(epoch=0), cluster.now_ms)
     assert cluster.leader.isr_change is None
     assert cluster.leader.isr == {1}
@@ -109,17 +109,17 @@ def test_refusals(cluster: Cluster, error: ErrorCode, asks_again: bool, settled:
 @pytest.mark.parametrize(
     "error", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 )
-def test_a_refusal_of_the_whole_request_is_asked_again(cluster: Cluster, error: ErrorCode) -> None:
+def test_a_refusal_of_the_whole_request_is_retried(cluster: Cluster, error: ErrorCode) -> None:
     response = AlterPartitionResponse(error_code=error)
     assert apply_response(proposals_of(cluster), response, cluster.now_ms) == proposals_of(cluster)
 
 
-def test_a_partition_that_the_answer_leaves_out_is_asked_about_again(cluster: Cluster) -> None:
+def test_a_partition_missing_in_the_response_is_requested_again(cluster: Cluster) -> None:
     again = apply_response(proposals_of(cluster), AlterPartitionResponse(), cluster.now_ms)
     assert again == proposals_of(cluster)
 
 
-def test_nothing_is_asked_again_for_a_leadership_that_ended(cluster: Cluster) -> None:
+def test_no_retry_follows_the_end_of_a_leadership(cluster: Cluster) -> None:
     proposals = proposals_of(cluster)
     cluster.elect(2)
     response = AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)

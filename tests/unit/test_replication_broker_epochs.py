@@ -1,4 +1,4 @@
-"""KIP-903 with ZooKeeper: one registration of a broker was in sync, and the next may have no log."""
+"""KIP-903 with ZooKeeper: a registration of a broker was in sync, and the next may have no log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def out_of_sync(path: Path) -> Cluster:
     return cluster
 
 
-def test_a_follower_joins_as_the_registration_that_caught_up(tmp_path: Path) -> None:
+def test_a_follower_joins_the_isr_with_the_broker_epoch_that_caught_up(tmp_path: Path) -> None:
     cluster = out_of_sync(tmp_path)
     cluster.replicate()
     [(partition, change)] = cluster.proposals
@@ -43,7 +43,7 @@ def test_a_follower_joins_as_the_registration_that_caught_up(tmp_path: Path) -> 
     }
 
 
-def test_a_follower_of_an_old_fetch_version_joins_without(tmp_path: Path) -> None:
+def test_a_follower_with_an_old_fetch_version_joins_without_a_broker_epoch(tmp_path: Path) -> None:
     cluster = out_of_sync(tmp_path)
     cluster.broker_epochs[3] = -1
     cluster.replicate()
@@ -51,7 +51,7 @@ def test_a_follower_of_an_old_fetch_version_joins_without(tmp_path: Path) -> Non
     assert change.broker_epochs[3] == -1
 
 
-def test_a_fetch_of_a_former_registration_is_refused_and_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_fetch_with_a_stale_broker_epoch_is_refused_and_has_no_effect(tmp_path: Path) -> None:
     cluster = out_of_sync(tmp_path)
     cluster.replicate(2)
     cluster.broker_epochs[3] = 31
@@ -68,7 +68,7 @@ def test_a_fetch_of_a_former_registration_is_refused_and_counts_for_nothing(tmp_
 
 
 def test_a_new_leader_epoch_forgets_registrations(tmp_path: Path) -> None:
-    """The controller has seen the broker come and go; a rebuilt ZooKeeper counts from the start again."""
+    """The controller has seen the broker leave and return; a rebuilt ZooKeeper restarts epochs."""
     cluster = out_of_sync(tmp_path)
     cluster.replicate()
     cluster.broker_epochs[3] = 5
@@ -120,7 +120,7 @@ def test_a_member_of_the_isr_that_has_lost_records_leaves_it_with_its_first_fetc
     assert cluster.leader.high_watermark == 3
 
 
-def test_followers_name_their_registration_and_leaders_pass_it_on(tmp_path: Path) -> None:
+def test_followers_send_their_broker_epoch_and_leaders_forward_it(tmp_path: Path) -> None:
     async def run() -> None:
         brokers = Brokers(tmp_path, 2)
         try:

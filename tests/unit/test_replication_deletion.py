@@ -1,4 +1,5 @@
-"""DeleteRecords: the leader hides a prefix, followers do after it; the low watermark tells when all have."""
+"""DeleteRecords: the leader raises its log start offset, followers do after it; the low watermark shows when
+all have."""
 
 from __future__ import annotations
 
@@ -48,20 +49,20 @@ def test_a_replica_whose_broker_is_down_does_not_count(cluster: Cluster) -> None
     assert low_watermark(cluster.leader, lambda broker: broker != 3) == 4
 
 
-def test_minus_one_is_all_that_is_committed(cluster: Cluster) -> None:
+def test_minus_one_deletes_all_committed_records(cluster: Cluster) -> None:
     cluster.produce("not yet committed")
     assert delete_records(cluster.leader, HIGH_WATERMARK) == 10
     assert cluster.leader.log.log_start_offset == 10
 
 
-def test_what_is_gone_already_stays_gone(cluster: Cluster) -> None:
+def test_an_offset_below_the_log_start_has_no_effect(cluster: Cluster) -> None:
     delete_records(cluster.leader, 6)
     assert delete_records(cluster.leader, 2) == 2
     assert cluster.leader.log.log_start_offset == 6
 
 
 @pytest.mark.parametrize("offset", [11, -2])
-def test_only_what_is_committed_can_be_deleted(cluster: Cluster, offset: int) -> None:
+def test_only_committed_records_can_be_deleted(cluster: Cluster, offset: int) -> None:
     cluster.produce("not yet committed")
     with pytest.raises(KafkaError) as refused:
         delete_records(cluster.leader, offset)
@@ -86,7 +87,7 @@ def test_the_cleanup_policy_has_to_name_delete(cluster: Cluster, policy: str, al
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_followers_that_wait_for_news_are_told(cluster: Cluster) -> None:
+def test_waiting_followers_are_notified_of_the_new_log_start(cluster: Cluster) -> None:
     cluster.listeners[1].events.clear()
     delete_records(cluster.leader, 4)
     assert cluster.listeners[1].events == [("changed", 4)]

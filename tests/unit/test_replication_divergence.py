@@ -1,4 +1,4 @@
-"""Followers whose logs are not what the leader's is: truncation by leader epoch, and only by it."""
+"""Followers that diverge from the leader's log: truncation by leader epoch only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_follower_that_rejoins_truncates_to_the_leaders_epoch_end(tmp_path: Pa
     assert [values_of(cluster.nodes[b]) for b in (1, 2, 3)] == [["a", "b", "c"]] * 3
 
 
-def test_epochs_that_only_one_side_knows_are_walked_back(tmp_path: Path) -> None:
+def test_epochs_that_only_one_side_has_are_truncated_step_by_step(tmp_path: Path) -> None:
     """KIP-279: fast fail-over leaves each side with an epoch the other never saw, at the same offsets."""
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a")
@@ -87,7 +87,7 @@ def test_epochs_that_only_one_side_knows_are_walked_back(tmp_path: Path) -> None
     assert epochs_of(cluster.nodes[1]) == epochs_of(cluster.nodes[2]) == [(0, 0), (1, 1), (2, 1), (3, 3)]
 
 
-def test_an_epoch_that_both_know_ends_where_it_ends_first(tmp_path: Path) -> None:
+def test_a_common_epoch_is_truncated_to_its_smaller_end_offset(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a1")
     cluster.replicate(2)
@@ -130,7 +130,7 @@ def test_a_follower_beyond_the_leaders_end_is_cut_back(tmp_path: Path) -> None:
     assert values_of(cluster.nodes[1]) == ["z"]
 
 
-def test_a_follower_without_epochs_is_placed_by_the_leaders_log_end(tmp_path: Path) -> None:
+def test_a_follower_without_epochs_is_truncated_to_the_leaders_log_end(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     fetch, request = cluster.ask(2)
     request.fetch_offset = 5
@@ -156,7 +156,7 @@ def test_a_follower_below_the_leaders_log_start_starts_over_there(tmp_path: Path
     assert (follower.log.log_start_offset, follower.high_watermark) == (3, 4)
 
 
-def test_a_follower_drops_what_the_leader_has_dropped(tmp_path: Path) -> None:
+def test_a_follower_deletes_records_below_the_leaders_log_start(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a")
     cluster.produce("b")
@@ -166,7 +166,7 @@ def test_a_follower_drops_what_the_leader_has_dropped(tmp_path: Path) -> None:
     assert cluster.nodes[2].log.log_start_offset == 1
 
 
-def test_an_answer_to_an_earlier_epoch_is_ignored(tmp_path: Path) -> None:
+def test_a_response_of_an_earlier_epoch_is_ignored(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a")
     fetch, request = cluster.ask(3)
@@ -175,7 +175,7 @@ def test_an_answer_to_an_earlier_epoch_is_ignored(tmp_path: Path) -> None:
     assert fetch.decide(FetchResponse.PartitionData(high_watermark=read.high_watermark)) == Ignore()
 
 
-def test_refusals_are_retried_after_a_pause_that_grows_to_the_configured_one(tmp_path: Path) -> None:
+def test_errors_are_retried_with_backoff_up_to_the_configured_maximum(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     fetch = cluster.fetches[2]
     pauses = []

@@ -1,4 +1,4 @@
-"""A follower's fetch session against the leader's: both always mean the same partitions."""
+"""A follower's fetch session and its leader's session always have the same partitions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def answer_to(*keys: Key, session_id: int = 5, error: ErrorCode = ErrorCode.NONE
     )
 
 
-def begun(*keys: Key) -> FetchSessionHandler:
-    """A session of `keys`, the first answer taken."""
+def established(*keys: Key) -> FetchSessionHandler:
+    """A session of `keys` after its first response."""
     session = FetchSessionHandler(1)
     assert session.begin(by_topic_id=True)
     for topic, partition in keys:
@@ -54,8 +54,8 @@ def begun(*keys: Key) -> FetchSessionHandler:
     return session
 
 
-def test_what_has_not_changed_is_not_asked_for_again() -> None:
-    session = begun(("a", 0), ("a", 1))
+def test_unchanged_partitions_are_not_sent_again() -> None:
+    session = established(("a", 0), ("a", 1))
     assert not session.begin(by_topic_id=True)
     session.add(("a", 0), UUID(int=1), asked(0))
     session.add(("a", 1), UUID(int=1), asked(1, 7))
@@ -70,8 +70,8 @@ def test_what_has_not_changed_is_not_asked_for_again() -> None:
     assert session.accept(answer_to()) == []
 
 
-def test_a_topic_made_again_is_forgotten_under_its_old_id() -> None:
-    session = begun(("a", 0))
+def test_a_topic_created_again_is_forgotten_under_its_old_id() -> None:
+    session = established(("a", 0))
     session.begin(by_topic_id=True)
     session.add(("a", 0), UUID(int=3), asked(0))
     request = session.request()
@@ -89,8 +89,8 @@ def test_a_topic_made_again_is_forgotten_under_its_old_id() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, 5),
     ],
 )
-def test_after_an_error_everything_is_asked_for_anew(error: ErrorCode, session_id: int) -> None:
-    session = begun(("a", 0))
+def test_after_an_error_a_full_request_follows(error: ErrorCode, session_id: int) -> None:
+    session = established(("a", 0))
     session.begin(by_topic_id=True)
     assert session.accept(answer_to(error=error, session_id=0)) is None
     assert session.begin(by_topic_id=True), "full"
@@ -101,14 +101,14 @@ def test_after_an_error_everything_is_asked_for_anew(error: ErrorCode, session_i
     assert len(request.topics) == 1
 
 
-def test_an_answer_about_something_else_is_not_believed() -> None:
-    session = begun(("a", 0))
+def test_a_response_about_other_partitions_is_refused() -> None:
+    session = established(("a", 0))
     session.begin(by_topic_id=True)
     assert session.accept(answer_to(("b", 0))) is None
     assert session.begin(by_topic_id=True)
 
 
-def test_a_full_answer_leaves_nothing_out() -> None:
+def test_a_full_response_must_have_all_partitions() -> None:
     session = FetchSessionHandler(1)
     session.begin(by_topic_id=True)
     session.add(("a", 0), UUID(int=1), asked(0))
@@ -117,15 +117,15 @@ def test_a_full_answer_leaves_nothing_out() -> None:
 
 
 def test_without_a_session_every_request_is_full() -> None:
-    session = begun(("a", 0))
+    session = established(("a", 0))
     session.begin(by_topic_id=True)
     assert session.accept(answer_to(session_id=0)) == []
     assert session.begin(by_topic_id=True)
     assert session.id == 0
 
 
-def test_names_for_ids_or_ids_for_names_is_another_session() -> None:
-    session = begun(("a", 0))
+def test_a_change_between_names_and_ids_starts_another_session() -> None:
+    session = established(("a", 0))
     assert session.begin(by_topic_id=False), "full"
     session.add(("a", 0), None, asked(0))
     request = session.request()
@@ -171,7 +171,7 @@ class Both:
         context = self.leader.open(request, version, replica_id=2, name_of=TOPICS.get, now_ms=0)
         if isinstance(context, ErrorCode):
             return FetchResponse(error_code=context)
-        answers = [FetchedPartition(w, ErrorCode.NONE, 1, 1, 0, settled=True) for w in context.to_read()]
+        answers = [FetchedPartition(w, ErrorCode.NONE, 1, 1, 0, caught_up=True) for w in context.to_read()]
         chosen = context.choose(answers)
         context.commit(answers, 0)
         return FetchResponse(
@@ -212,7 +212,7 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(steps)
-def test_leader_and_follower_mean_the_same(scenario: list[tuple[str, object, int]]) -> None:
+def test_leader_and_follower_have_the_same_partitions(scenario: list[tuple[str, object, int]]) -> None:
     both = Both()
     for what, subject, number in [*scenario, ("round", 16, 1), ("round", 16, 1), ("round", 16, 1)]:
         if what == "round":

@@ -1,4 +1,4 @@
-"""Bits that flip on a disk: what is no batch any more is not taken over, not shown, and fetched anew."""
+"""Bits that flip on a disk: a damaged batch is not replicated, not returned, and fetched again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_of(path: Path, broker: int) -> Path:
     return path / f"{broker}" / f"{TOPIC}-0" / "00000000000000000000.log"
 
 
-def test_a_follower_does_not_take_what_was_damaged_on_its_leader(tmp_path: Path) -> None:
+def test_a_follower_does_not_append_batches_that_are_damaged_on_the_leader(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a")
     cluster.replicate()
@@ -45,7 +45,7 @@ def test_a_follower_does_not_take_what_was_damaged_on_its_leader(tmp_path: Path)
     assert values_of(cluster.nodes[2]) == ["a", "b" * 50]
 
 
-def test_a_follower_that_finds_its_log_damaged_fetches_the_rest_anew(tmp_path: Path) -> None:
+def test_a_follower_with_a_damaged_log_fetches_the_rest_again(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     sizes = []
     for value in "abcd":
@@ -64,7 +64,7 @@ def test_a_follower_that_finds_its_log_damaged_fetches_the_rest_anew(tmp_path: P
 
 @pytest.mark.parametrize("mask", [0x40, 0x80], ids=["huge", "negative"])
 @pytest.mark.parametrize("max_bytes", [10, 1 << 20])
-def test_a_reader_is_never_promised_more_than_there_is(tmp_path: Path, mask: int, max_bytes: int) -> None:
+def test_a_read_never_announces_more_bytes_than_exist(tmp_path: Path, mask: int, max_bytes: int) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=400))
     for n in range(20):
         append(log, f"v{n}")

@@ -1,4 +1,4 @@
-"""A replica manager over two log directories: replicas move between them, and one of the two fails."""
+"""A replica manager with two log directories: replicas move between them, and one of them fails."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_leader_moves_while_it_is_written_to(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_move_that_is_throttled_waits_and_can_be_called_off(tmp_path: Path) -> None:
+def test_a_throttled_move_waits_and_can_be_cancelled(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         for _ in range(30):
@@ -95,7 +95,7 @@ def test_a_move_that_is_throttled_waits_and_can_be_called_off(tmp_path: Path) ->
     run_scenario(tmp_path, scenario)
 
 
-def test_where_a_replica_cannot_go(tmp_path: Path) -> None:
+def test_invalid_target_directories_are_refused(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         assert alter(brokers, tmp_path / "nowhere") is ErrorCode.LOG_DIR_NOT_FOUND
@@ -105,7 +105,7 @@ def test_where_a_replica_cannot_go(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_replica_that_is_to_come_comes_where_it_was_said(tmp_path: Path) -> None:
+def test_a_future_replica_is_created_in_the_requested_directory(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         for target in ("b", "a", "b"):
             for partition in range(2):
@@ -159,7 +159,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_no_others(
     run_scenario(tmp_path, scenario)
 
 
-def test_a_replica_that_is_not_new_is_not_made_anew_while_a_directory_is_away(tmp_path: Path) -> None:
+def test_an_existing_replica_is_not_created_again_while_a_directory_is_offline(tmp_path: Path) -> None:
     async def first(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         brokers[1].produce("a")
@@ -182,7 +182,7 @@ def test_a_replica_that_is_not_new_is_not_made_anew_while_a_directory_is_away(tm
     run_scenario(tmp_path, third)
 
 
-def test_a_move_that_a_restart_interrupted_goes_on_when_the_controller_speaks(tmp_path: Path) -> None:
+def test_a_move_interrupted_by_a_restart_continues_after_leader_and_isr(tmp_path: Path) -> None:
     async def first(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         for _ in range(30):

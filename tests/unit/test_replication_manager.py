@@ -1,4 +1,4 @@
-"""A broker's replicas under the controller's orders: who is obeyed, what is fetched, what is deleted."""
+"""A broker's replicas under the controller's requests: fencing, fetching and deletion."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_one_connection_carries_all_partitions_of_a_leader(tmp_path: Path) -> No
     run_scenario(tmp_path, scenario)
 
 
-def test_one_partitions_trouble_does_not_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_partition_does_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, partitions=3)
         troubled = brokers[2].manager.partition(TOPIC, 1)
@@ -135,10 +133,10 @@ def test_an_older_leader_is_asked_in_its_version(
     run_scenario(tmp_path, scenario)
 
 
-def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
+def test_a_response_of_a_past_epoch_is_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader's session has said it, and would not say it again: that takes a full request."""
+    """The leader's session has already sent it and would not repeat it: a full request is needed."""
 
     async def scenario(brokers: Brokers) -> None:
         leader = brokers[1]
@@ -161,7 +159,7 @@ def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
     run_scenario(tmp_path, scenario)
 
 
-def test_without_topic_ids_topics_go_by_name(tmp_path: Path) -> None:
+def test_topics_without_ids_are_fetched_by_name(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, topic_id=NO_ID)
         brokers[1].produce("x")
@@ -211,7 +209,7 @@ def test_a_former_leader_truncates_to_where_the_new_leaders_log_diverges(
     run_scenario(tmp_path, scenario)
 
 
-def test_a_leader_of_old_that_refuses_is_asked_again(tmp_path: Path) -> None:
+def test_an_old_leader_that_refuses_is_asked_again(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers[1].versions[FetchRequest.api_key] = 11
         brokers.leader_and_isr(leader=1, epoch=0)
@@ -228,7 +226,7 @@ def test_a_leader_of_old_that_refuses_is_asked_again(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_follower_over_its_quota_does_not_ask_for_what_is_throttled(tmp_path: Path) -> None:
+def test_a_follower_over_its_quota_does_not_fetch_throttled_replicas(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         quota = brokers[2].manager.follower_quota
         quota.limit = 1000.0
@@ -287,7 +285,7 @@ def test_a_leader_that_is_down_is_tried_again_until_it_is_up(tmp_path: Path) -> 
     run_scenario(tmp_path, scenario)
 
 
-def test_a_leader_that_has_yet_to_hear_of_its_epoch_is_asked_again(tmp_path: Path) -> None:
+def test_a_leader_with_an_older_epoch_is_asked_again(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers.leader_and_isr(2, leader=1, epoch=1)
@@ -315,7 +313,7 @@ def test_a_follower_far_behind_starts_over_at_the_leaders_log_start(tmp_path: Pa
     run_scenario(tmp_path, scenario)
 
 
-def test_addresses_that_metadata_lacks_are_taken_from_the_order_itself(tmp_path: Path) -> None:
+def test_addresses_missing_in_the_metadata_are_taken_from_leader_and_isr(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")
@@ -346,7 +344,7 @@ def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
 # --- obeying ---------------------------------------------------------------------------------------
 
 
-def test_a_replaced_controller_is_not_obeyed(tmp_path: Path) -> None:
+def test_requests_of_a_former_controller_are_fenced(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.controller_epoch = 5
         brokers.leader_and_isr(1, leader=1, epoch=0)
@@ -361,7 +359,7 @@ def test_a_replaced_controller_is_not_obeyed(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_an_order_that_is_not_newer_changes_nothing(tmp_path: Path) -> None:
+def test_a_leader_and_isr_with_the_same_epoch_changes_nothing(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=3)
         for epoch in (2, 3):
@@ -391,7 +389,7 @@ def test_a_topic_id_may_be_learned_later_in_the_same_epoch(tmp_path: Path) -> No
     run_scenario(tmp_path, scenario)
 
 
-def test_a_partition_with_no_replica_here_is_not_made(tmp_path: Path) -> None:
+def test_a_partition_without_a_replica_here_is_not_created(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         response = brokers.leader_and_isr(1, leader=2, epoch=0, replicas=[2], isr=[2])[1]
         assert error_of(response) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -400,7 +398,7 @@ def test_a_partition_with_no_replica_here_is_not_made(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_the_answer_to_an_old_version_goes_by_topic_name(tmp_path: Path) -> None:
+def test_the_response_of_an_old_version_has_topic_names(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         row = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
             topic_name=TOPIC, partition_index=0, leader=1, leader_epoch=0, isr=[1], replicas=[1]
@@ -413,7 +411,7 @@ def test_the_answer_to_an_old_version_goes_by_topic_name(tmp_path: Path) -> None
     run_scenario(tmp_path, scenario)
 
 
-def test_looking_up_a_partition_says_why_it_is_not_here(tmp_path: Path) -> None:
+def test_looking_up_a_missing_partition_raises_the_reason(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers[1].cache.update(
             UpdateMetadataRequest(
@@ -476,8 +474,8 @@ def test_deletion_is_fenced_by_leader_epoch(tmp_path: Path, epoch: int, error: E
     run_scenario(tmp_path, scenario)
 
 
-def test_a_deleted_replica_leads_no_more_for_those_who_still_hold_it(tmp_path: Path) -> None:
-    """An acks=all produce that waits on it must hear so at once, and not at its time-out."""
+def test_references_to_a_deleted_replica_see_no_leader(tmp_path: Path) -> None:
+    """A deferred produce with acks=all must fail at once, and not at its time-out."""
 
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=0)
@@ -493,7 +491,7 @@ def test_a_deleted_replica_leads_no_more_for_those_who_still_hold_it(tmp_path: P
     run_scenario(tmp_path, scenario)
 
 
-def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
+def test_a_failed_disk_affects_only_its_partition_which_does_not_lead_under_an_old_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(brokers: Brokers) -> None:
@@ -539,7 +537,7 @@ def test_old_versions_of_stop_replica_delete_all_or_nothing(tmp_path: Path, vers
     run_scenario(tmp_path, scenario)
 
 
-def test_a_topic_deleted_while_the_broker_was_away_is_deleted_when_it_is_told(tmp_path: Path) -> None:
+def test_a_topic_deleted_during_downtime_is_deleted_by_stop_replica(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers[1].logs.get_or_create(TOPIC, 0, brokers[1].manager.log_config(TOPIC))
         response = brokers[1].manager.apply_stop_replica(stop_replica(epoch=-2, delete=True), 4)
@@ -549,7 +547,7 @@ def test_a_topic_deleted_while_the_broker_was_away_is_deleted_when_it_is_told(tm
     run_scenario(tmp_path, scenario)
 
 
-def test_a_topic_made_again_after_deletion_begins_empty(tmp_path: Path) -> None:
+def test_a_topic_created_again_after_deletion_is_empty(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0)
         brokers[1].produce("a")
@@ -599,7 +597,7 @@ def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -
         brokers[1].produce("a")
 
         def ticked(after_ms: int) -> bool:
-            """Whether all is done that was due."""
+            """Runs all due tasks."""
             brokers[1].manager.tick(brokers.now_ms + after_ms)
             return not brokers[1].logs.has_deferred_tasks(brokers.now_ms + after_ms)
 
@@ -661,7 +659,7 @@ def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
     run_scenario(tmp_path, scenario)
 
 
-def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) -> None:
+def test_files_of_a_deleted_replica_are_removed_after_the_delay(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         broker = brokers[1]
         brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
@@ -684,7 +682,7 @@ def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) 
     run_scenario(tmp_path, scenario)
 
 
-def test_topic_settings_reach_logs_that_are_and_logs_to_come(tmp_path: Path) -> None:
+def test_topic_settings_apply_to_existing_and_future_logs(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         manager = brokers[1].manager
         assert not manager.knows_config(TOPIC)
@@ -704,7 +702,7 @@ def test_topic_settings_reach_logs_that_are_and_logs_to_come(tmp_path: Path) -> 
 
 
 def grant(request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """A controller that agrees with all it is asked."""
+    """A controller that grants every request."""
     return AlterPartitionResponse(
         topics=[
             AlterPartitionResponse.TopicData(
@@ -725,7 +723,7 @@ def grant(request: AlterPartitionRequest) -> AlterPartitionResponse:
     )
 
 
-def test_a_silent_follower_is_taken_out_and_comes_back(tmp_path: Path) -> None:
+def test_a_silent_follower_leaves_the_isr_and_rejoins(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.alter_answer = grant
         brokers[1].manager.broker_epoch = 42
@@ -747,7 +745,7 @@ def test_a_silent_follower_is_taken_out_and_comes_back(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_controller_that_cannot_be_reached_is_asked_until_it_answers(tmp_path: Path) -> None:
+def test_alter_partition_is_retried_until_the_controller_answers(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")
@@ -764,7 +762,7 @@ def test_a_controller_that_cannot_be_reached_is_asked_until_it_answers(tmp_path:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_proposal_that_an_election_overtook_is_not_asked_again(tmp_path: Path) -> None:
+def test_an_isr_proposal_superseded_by_an_election_is_not_retried(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(1, leader=1, epoch=0)
         brokers[1].produce("a")

@@ -1,8 +1,8 @@
-"""Whatever happens, in whatever order: committed records are never lost, and logs never disagree on them.
+"""Committed records are never lost, and logs never disagree on them, under any order of events.
 
-Hypothesis deals elections, fetches (also such that arrive late), produces, lost answers of the controller,
-crashes and restarts. The controller elects members of the ISR only, and brokers lose nothing but their memory
-and the high watermark they had not checkpointed.
+Hypothesis draws elections, fetches (also delayed ones), produces, lost responses of the controller, crashes
+and restarts. The controller elects members of the ISR only, and brokers lose only their memory and the high
+watermark that they had not checkpointed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Replication(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, count=st.integers(1, 3))
     def produce(self, broker: int, count: int) -> None:
-        """To whoever thinks that it leads, deposed or not."""
+        """Produces to a broker that believes it leads, deposed or not."""
         if self.alive(broker) and self.cluster.nodes[broker].is_leader:
             values = [f"r{self.produced + index}" for index in range(count)]
             self.produced += count
             self.cluster.produce(*values, acks=1, to=broker)
 
     def can_fetch(self, broker: int) -> bool:
-        """A fetcher has one request in flight; after a restart or an election it is another fetcher."""
+        """A fetcher has one request in flight; after a restart or an election it is a new fetcher."""
         fetch = self.cluster.fetches.get(broker)
         return (
             fetch is not None
@@ -66,7 +66,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(broker=BROKERS)
     def fetch_slowly(self, broker: int) -> None:
-        """The answer is under way while other things happen."""
+        """The response is in flight while other events happen."""
         if self.can_fetch(broker):
             fetch, request = self.cluster.ask(broker)
             self.underway.append((fetch, as_answer(self.cluster.answer(broker, request))))
@@ -94,7 +94,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(leader=BROKERS, informed=st.sets(BROKERS))
     def elect(self, leader: int, informed: set[int]) -> None:
-        """A clean election: of a live member of the ISR. Some hear of it later."""
+        """A clean election of a live member of the ISR. Some brokers learn of it later."""
         cluster = self.cluster
         if leader in cluster.isr and self.alive(leader):
             isr = [broker for broker in cluster.isr if self.alive(broker)]
@@ -135,7 +135,7 @@ class Replication(RuleBasedStateMachine):
                 assert values_of(node)[: len(self.committed)] == self.committed, f"{node!r} lacks some"
 
     @invariant()
-    def nobody_is_ahead_of_a_leader_in_its_epoch(self) -> None:
+    def no_follower_is_ahead_of_a_leader_in_its_epoch(self) -> None:
         leader = self.cluster.nodes.get(self.cluster.leader_id)
         if leader is not None and leader.is_leader and leader.leader_epoch == self.cluster.leader_epoch:
             assert leader.log.latest_epoch == leader.leader_epoch

@@ -1,4 +1,4 @@
-"""One partition among three brokers: what is committed, who is in sync, and who is fenced."""
+"""One partition on three brokers: committed records, the ISR, and fencing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def shrunk_to_leader(cluster: Cluster) -> None:
-    """The followers fall asleep, and the leader has them taken out of the ISR."""
+    """The followers stop fetching, and the leader removes them from the ISR."""
     cluster.now_ms += LAG_MS_MAX + 1
     cluster.produce("wakes nobody", acks=1)
     cluster.leader.maybe_shrink_isr(cluster.now_ms)
@@ -97,7 +97,7 @@ def transaction(number: int, base_offset: int = 0) -> tuple[bytes, bytes]:
     return record, marker
 
 
-def test_a_follower_remembers_no_transactions_that_are_over(cluster: Cluster) -> None:
+def test_a_follower_keeps_no_completed_transactions(cluster: Cluster) -> None:
     """Nobody reads from it, or asks for its last stable offset."""
     follower = cluster.nodes[2]
     for number in range(50):
@@ -112,7 +112,7 @@ def test_a_follower_remembers_no_transactions_that_are_over(cluster: Cluster) ->
     assert len(follower.log.producers._unreplicated) == 1
 
 
-def test_nor_does_a_leader_that_nobody_reads_from(tmp_path: Path) -> None:
+def test_a_leader_without_readers_keeps_no_completed_transactions(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=1)
     for number in range(50):
         for data in transaction(number):
@@ -129,13 +129,13 @@ def test_a_leader_alone_in_its_isr_commits_as_it_appends(cluster: Cluster) -> No
     assert cluster.listeners[1].events == [("appended", end), ("high watermark", end)]
 
 
-def test_a_single_replica_needs_nobody(tmp_path: Path) -> None:
+def test_a_single_replica_commits_alone(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=1, min_insync_replicas=2)
     cluster.produce("a")
     assert cluster.consume() == ["a"]
 
 
-def test_a_second_read_of_a_request_that_waited_is_no_progress(cluster: Cluster) -> None:
+def test_a_second_read_of_a_deferred_fetch_is_no_progress(cluster: Cluster) -> None:
     cluster.produce("a")
     read_replica(cluster.leader, 1, 1000, replica_id=2, now_ms=cluster.now_ms, record_progress=False)
     follower = cluster.leader.follower(2)
@@ -146,7 +146,7 @@ def test_a_second_read_of_a_request_that_waited_is_no_progress(cluster: Cluster)
 # --- in-sync replicas ------------------------------------------------------------------------------
 
 
-def test_a_follower_that_stops_fetching_leaves_the_isr_and_holds_nothing_up(cluster: Cluster) -> None:
+def test_a_follower_that_stops_fetching_leaves_the_isr_and_no_longer_blocks_commits(cluster: Cluster) -> None:
     cluster.produce("a")
     cluster.now_ms += LAG_MS_MAX
     cluster.replicate(2)
@@ -199,8 +199,8 @@ def test_a_follower_that_has_caught_up_joins_and_counts_at_once(cluster: Cluster
     assert cluster.leader.high_watermark == 2
 
 
-def test_a_follower_that_may_have_joined_counts_even_when_it_falls_asleep(cluster: Cluster) -> None:
-    """The controller may have granted the expansion, and elect that follower next."""
+def test_a_follower_in_the_maximal_isr_counts_even_when_it_stops_fetching(cluster: Cluster) -> None:
+    """The controller may have granted the expansion, and may elect that follower next."""
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     cluster.decide_proposals(answer=False)
@@ -258,7 +258,7 @@ def test_an_ineligible_replica_is_forgotten_and_may_be_proposed_again(cluster: C
 @pytest.mark.parametrize(
     "error", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID]
 )
-def test_a_refusal_that_leaves_doubt_keeps_the_maximal_isr_until_the_controller_speaks(
+def test_an_ambiguous_refusal_keeps_the_maximal_isr_until_leader_and_isr(
     cluster: Cluster, error: ErrorCode
 ) -> None:
     shrunk_to_leader(cluster)
@@ -272,7 +272,7 @@ def test_a_refusal_that_leaves_doubt_keeps_the_maximal_isr_until_the_controller_
     assert partition.isr_change is None
 
 
-def test_an_unknown_refusal_is_asked_again(cluster: Cluster) -> None:
+def test_an_unknown_error_is_retried(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
@@ -291,7 +291,7 @@ def test_an_answer_from_before_an_election_is_ignored(cluster: Cluster) -> None:
     assert partition.isr == {1}
 
 
-def test_a_new_leadership_gives_members_of_the_isr_the_benefit_of_the_doubt() -> None:
+def test_a_new_leader_assumes_members_of_the_isr_to_be_caught_up() -> None:
     follower = Follower(2)
     follower.fetched(5, 0, 5, 1000)
     follower.reset(8, 2000, new_leader=True, in_sync=True)
@@ -325,7 +325,7 @@ def test_nothing_is_committed_below_min_insync_replicas(tmp_path: Path) -> None:
     assert cluster.consume() == ["a", "wakes nobody"]
 
 
-def test_an_isr_that_shrinks_below_the_minimum_fails_what_was_appended_before(tmp_path: Path) -> None:
+def test_an_isr_below_the_minimum_fails_deferred_produces(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, min_insync_replicas=3)
     end = cluster.produce("a").last_offset + 1
     cluster.replicate()
@@ -357,7 +357,7 @@ def test_fetches_are_fenced_by_leader_epoch(cluster: Cluster) -> None:
     assert error(-1, replica=9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_serves_nobody_but_consumers_that_may_read_from_followers(cluster: Cluster) -> None:
+def test_a_follower_serves_only_consumers_that_may_read_from_followers(cluster: Cluster) -> None:
     cluster.produce("a")
     cluster.replicate()
     node = cluster.nodes[2]
@@ -379,7 +379,7 @@ def test_offsets_outside_the_log_are_out_of_range(cluster: Cluster) -> None:
         assert (read.high_watermark, read.log_start_offset) == (-1, -1)
 
 
-def test_a_deposed_leader_answers_its_former_followers_no_more(cluster: Cluster) -> None:
+def test_a_deposed_leader_refuses_its_former_followers(cluster: Cluster) -> None:
     cluster.elect(2, informed={2, 3})
     fetch, request = cluster.ask(3)
     request_to_old = read_replica(
@@ -409,7 +409,7 @@ def test_an_older_partition_epoch_changes_nothing(cluster: Cluster) -> None:
     assert node.leader_id == 1
 
 
-def test_a_new_leader_takes_nobodys_progress_for_granted(cluster: Cluster) -> None:
+def test_a_new_leader_assumes_no_progress_of_followers(cluster: Cluster) -> None:
     cluster.produce("a")
     cluster.replicate()
     cluster.elect(2)
@@ -423,7 +423,7 @@ def test_a_new_leader_takes_nobodys_progress_for_granted(cluster: Cluster) -> No
 # --- offsets ---------------------------------------------------------------------------------------
 
 
-def test_list_offsets_sees_what_its_asker_may_see(cluster: Cluster) -> None:
+def test_list_offsets_respects_the_isolation_level_and_role_of_the_client(cluster: Cluster) -> None:
     cluster.produce("a")
     cluster.replicate()
     cluster.produce("b")
@@ -473,7 +473,7 @@ def test_the_end_of_an_epoch_is_answered_by_its_leader_only(cluster: Cluster) ->
     assert offset_for_leader_epoch(cluster.nodes[1], 1, 1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_duplicate_wakes_nobody(tmp_path: Path) -> None:
+def test_a_duplicate_batch_notifies_no_listener(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=1)
     records = build_batch([Record(0, 1, None, b"x", [])], producer_id=5, producer_epoch=0, base_sequence=0)
     first = cluster.leader.append_as_leader(records, required_acks=-1, now_ms=1)
@@ -494,28 +494,28 @@ def test_the_checkpointed_high_watermark_is_held_within_the_log(tmp_path: Path) 
 # --- what fetch sessions rely on -------------------------------------------------------------------
 
 
-def test_a_follower_is_settled_with_all_that_there_is_and_in_sync(tmp_path: Path) -> None:
+def test_an_in_sync_follower_with_all_records_need_not_be_read_again(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", acks=1)
-    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "there is something to read"
+    assert not cluster.answer(2, cluster.ask(2)[1]).caught_up, "there is something to read"
     cluster.replicate()
-    assert cluster.answer(2, cluster.ask(2)[1]).settled
+    assert cluster.answer(2, cluster.ask(2)[1]).caught_up
     cluster.elect(1, isr=[1, 3])
     cluster.replicate()
     cluster.proposals.clear()
-    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "the next fetch may let it in"
+    assert not cluster.answer(2, cluster.ask(2)[1]).caught_up, "the next fetch may let it in"
 
 
-def test_a_consumer_is_settled_with_all_that_is_committed(tmp_path: Path) -> None:
+def test_a_consumer_with_all_committed_records_need_not_be_read_again(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", acks=1)
-    assert read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
     cluster.replicate()
-    assert not read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
-    assert read_replica(cluster.leader, 1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert not read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
+    assert read_replica(cluster.leader, 1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
 
 
-def test_a_follower_that_polled_in_vain_is_caught_up_when_a_record_comes(tmp_path: Path) -> None:
+def test_a_follower_with_an_empty_fetch_is_caught_up_when_a_record_is_appended(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.replicate()
     cluster.now_ms += 2 * LAG_MS_MAX
@@ -530,7 +530,7 @@ def test_a_follower_that_polled_in_vain_is_caught_up_when_a_record_comes(tmp_pat
     assert follower.last_caught_up_ms == cluster.now_ms - 100, "an older session has no say"
 
 
-def test_a_log_start_that_moved_is_news_once(tmp_path: Path) -> None:
+def test_a_moved_log_start_is_notified_once(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", "b")
     cluster.replicate()
@@ -542,7 +542,7 @@ def test_a_log_start_that_moved_is_news_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_tick", [False, True])
-def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up(
+def test_a_proposed_replica_that_left_the_cluster_does_not_block_commits(
     tmp_path: Path, by_tick: bool
 ) -> None:
     cluster = Cluster(tmp_path)
@@ -566,7 +566,7 @@ def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up(
     assert cluster.listeners[1].events.count(("high watermark", 1)) == listeners + 1
 
 
-def test_one_that_left_while_it_was_proposed_holds_nothing_up_once_that_is_refused(
+def test_a_refused_replica_that_left_the_cluster_does_not_block_commits(
     cluster: Cluster,
 ) -> None:
     shrunk_to_leader(cluster)

@@ -1,4 +1,4 @@
-"""Which replica a leader sends a consumer to (KIP-392)."""
+"""The preferred read replica of a consumer (KIP-392)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_a_replica_in_the_consumers_rack_is_preferred() -> None:
 
 
 @pytest.mark.parametrize("rack", ["", "a", "z"])
-def test_the_leader_serves_its_own_rack_and_who_has_no_replica_near(rack: str) -> None:
+def test_the_leader_serves_its_own_rack_and_racks_without_replica(rack: str) -> None:
     assert rack_aware(rack, LEADER, [view(2, "b"), view(3, None), view(4, "a")]) is None
 
 
-def test_of_several_the_one_with_most_of_the_log_is_preferred() -> None:
+def test_the_replica_with_the_highest_offset_is_preferred() -> None:
     assert rack_aware("b", LEADER, [view(4, "b", end=8), view(2, "b", end=9), view(3, "b", end=7)]) == 2
     assert rack_aware("b", LEADER, [view(2, "b", ago_ms=5), view(3, "b", ago_ms=4)]) == 3
     assert rack_aware("b", LEADER, [view(3, "b"), view(2, "b")]) == 3

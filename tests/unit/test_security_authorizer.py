@@ -1,4 +1,4 @@
-"""Who may do what, by which ACLs: Kafka's rules, case by case."""
+"""The authorizer's decisions by ACLs: Kafka's rules, case by case."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def test_super_users_may_do_everything() -> None:
     assert not denied.allows(ALICE, HERE, Op.DELETE, TOPIC, "flights")
 
 
-def test_what_has_no_acl_is_open_where_that_is_wanted() -> None:
+def test_resources_without_acl_are_open_if_the_setting_says_so() -> None:
     open_house = made(on("flights", Op.READ, who="User:bob"), allow_if_no_acl=True)
     assert open_house.allows(ALICE, HERE, Op.WRITE, TOPIC, "trains")
     assert not open_house.allows(ALICE, HERE, Op.READ, TOPIC, "flights"), "it has ACLs, which are bob's"
     assert open_house.allows_some(ALICE, HERE, Op.WRITE, TOPIC)
 
 
-def test_a_change_is_in_the_next_answer() -> None:
+def test_a_change_applies_to_the_next_decision() -> None:
     pattern, entry = on("fli", Op.READ, prefixed=True)
     changing = made()
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_a_change_is_in_the_next_answer() -> None:
     assert not list(changing.bindings(AclFilter()))
 
 
-def test_decisions_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authorizer, "DECISIONS_MAX", 8)
     some = made(on("t1", Op.READ))
     for n in range(100):
@@ -172,12 +172,12 @@ ANY_TOPIC = ResourcePattern(TOPIC, "*")
         (PatternFilter(ResourceType.UNKNOWN, "tea"), set()),
     ],
 )
-def test_which_patterns_a_filter_finds(wanted: PatternFilter, found: set[ResourcePattern]) -> None:
+def test_patterns_that_match_a_filter(wanted: PatternFilter, found: set[ResourcePattern]) -> None:
     assert {each for each in (LITERAL_T, PREFIX_T, ANY_TOPIC) if wanted.matches(each)} == found
     assert all(wanted.matches(each) for each in wanted.exact())
 
 
-def test_which_entries_a_filter_finds() -> None:
+def test_entries_that_match_a_filter() -> None:
     entry = Entry("User:alice", HERE, Op.READ, ALLOW)
     assert EntryFilter().matches(entry)
     assert EntryFilter("User:alice", HERE, Op.READ, ALLOW).matches(entry)

@@ -1,4 +1,4 @@
-"""DIGEST-MD5 as RFC 2831 shows it; ZooKeeper's own server is asked in tests/interop."""
+"""DIGEST-MD5 with the example of RFC 2831; tests/interop runs it against ZooKeeper's own server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_exchange_of_the_rfc() -> None:
 
 
 @pytest.mark.parametrize("reply", [None, b"", b"rspauth=ea40f60335c427b5527b84dbabcdfffe"])
-def test_a_server_that_does_not_prove_itself_is_not_believed(reply: bytes | None) -> None:
+def test_a_server_with_an_invalid_proof_is_refused(reply: bytes | None) -> None:
     exchange = log_in("chris", "secret", uri="imap/elwood.innosoft.com", nonce="OA6MHXh6VqTrRk")
     next(exchange)
     exchange.send(CHALLENGE)
@@ -39,7 +39,7 @@ def test_a_server_that_does_not_prove_itself_is_not_believed(reply: bytes | None
         (b'nonce="a",qop="auth-conf"', "another qop"),
     ],
 )
-def test_what_is_no_challenge_is_refused(challenge: bytes | None, says: str) -> None:
+def test_an_invalid_challenge_is_refused(challenge: bytes | None, says: str) -> None:
     exchange = log_in("chris", "secret")
     next(exchange)
     with pytest.raises(SaslFailed, match=says):

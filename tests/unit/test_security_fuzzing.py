@@ -1,4 +1,4 @@
-"""Whatever a client sends before it is authenticated, it is answered or disconnected; nothing is raised."""
+"""Any bytes of an unauthenticated client get a response or close the connection; no exception escapes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ tokens = st.one_of(
 @example([nested(100_000)])
 @example([jwt_of({"alg": "none"}, {"sub": "dora", "exp": float("inf")})])
 @example([jwt_of({"alg": "none"}, {"sub": "dora", "exp": 10**4000})])
-def test_a_mechanism_answers_or_fails(mechanism: str, sent: list[bytes]) -> None:
+def test_a_mechanism_answers_or_fails_on_any_bytes(mechanism: str, sent: list[bytes]) -> None:
     server = STARTS[mechanism]()
     try:
         for token in sent:
@@ -122,7 +122,7 @@ class Broken:
 
 
 def exchange(start: Callable[[], SaslServer], sent: list[bytes]) -> FakeConnection:
-    """A connection that has sent its handshake and these, and is closed if one of them failed."""
+    """A connection that has sent its handshake and `tokens`, closed if one of them failed."""
 
     async def run() -> FakeConnection:
         connection = FakeConnection()

@@ -1,4 +1,4 @@
-"""SASL's mechanisms say who somebody is, by the words of their RFCs and of Kafka."""
+"""SASL mechanisms authenticate users by their RFCs and Kafka's extensions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_login_module_is_read_with_its_options() -> None:
         "org.example.Login required; org.example.Other required;",
     ],
 )
-def test_what_is_no_login_module_is_refused(text: str) -> None:
+def test_an_invalid_login_module_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="JAAS"):
         jaas.parse(text)
 
@@ -60,7 +60,7 @@ def test_what_is_no_login_module_is_refused(text: str) -> None:
 USERS = plain_users({"user_anna": "geheim", "user_": "x", "username": "broker", "password": "p"})
 
 
-def test_plain_knows_a_user_by_the_password() -> None:
+def test_plain_accepts_the_right_password() -> None:
     server = PlainServer(USERS)
     assert server.evaluate(plain_token("anna", "geheim"), NOW) == b""
     assert server.complete
@@ -79,7 +79,7 @@ def test_plain_knows_a_user_by_the_password() -> None:
         (b"bert\0anna\0geheim", "authorization id that is different from username"),
     ],
 )
-def test_plain_turns_others_away(token: bytes, says: str) -> None:
+def test_plain_refuses_wrong_passwords(token: bytes, says: str) -> None:
     server = PlainServer(USERS)
     with pytest.raises(SaslFailed, match=says):
         server.evaluate(token, NOW)
@@ -114,7 +114,7 @@ def test_the_example_of_the_rfc_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS)
-def test_a_new_credential_serves_its_password_alone(mechanism: str) -> None:
+def test_a_new_credential_accepts_its_password_only(mechanism: str) -> None:
     known = {"a=b,c": ScramCredential.of_text(scram.new_credential(mechanism, "geheim").to_text())}
 
     def exchange(user: str, password: str) -> ScramServer:
@@ -129,7 +129,7 @@ def test_a_new_credential_serves_its_password_alone(mechanism: str) -> None:
             exchange(user, password)
 
 
-def test_a_client_is_not_deceived_by_a_broker_that_does_not_know_the_password() -> None:
+def test_a_client_refuses_a_broker_that_does_not_know_the_password() -> None:
     server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy)
     client = ScramClient("SCRAM-SHA-256", "user", "pencil")
     client.final(server.evaluate(client.first(), NOW))
@@ -138,7 +138,7 @@ def test_a_client_is_not_deceived_by_a_broker_that_does_not_know_the_password() 
             client.check(last)
 
 
-def test_a_client_asks_for_no_cheap_proof() -> None:
+def test_a_client_refuses_a_low_iteration_count() -> None:
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce="abc")
     with pytest.raises(SaslFailed, match="fewer than"):
         client.final(b"r=abcdef,s=QSXCR+Q6sek8bf92,i=1")
@@ -146,7 +146,7 @@ def test_a_client_asks_for_no_cheap_proof() -> None:
         client.final(b"r=other,s=QSXCR+Q6sek8bf92,i=4096")
 
 
-def test_a_delegation_token_stands_for_its_owner() -> None:
+def test_a_delegation_token_authenticates_its_owner() -> None:
     token = scram.new_credential("SCRAM-SHA-512", "the hmac")
 
     def find(token_id: str) -> tuple[ScramCredential, str, int] | None:
@@ -162,13 +162,13 @@ def test_a_delegation_token_stands_for_its_owner() -> None:
     "first",
     [b"", b"\xff\xfe", b"n,,n=user", b"y,,n=user,r=abc", b"n,,n=us\0er,r=abc", b"n,a=bert,n=user,r=abc"],
 )
-def test_what_is_no_first_message_is_refused(first: bytes) -> None:
+def test_an_invalid_first_message_is_refused(first: bytes) -> None:
     server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy)
     with pytest.raises(SaslFailed):
         server.evaluate(first, NOW)
 
 
 @pytest.mark.parametrize("text", ["", "salt=x", "salt=AA==,stored_key=AA==,server_key=AA==,iterations=many"])
-def test_what_is_no_credential_is_refused(text: str) -> None:
+def test_an_invalid_credential_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Credentials not valid"):
         ScramCredential.of_text(text)

@@ -1,4 +1,4 @@
-"""Signed tokens of OAUTHBEARER are taken by their key set, and by nothing else."""
+"""OAUTHBEARER accepts tokens that a key of the key set has signed, and no others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def signed(key: ec.EllipticCurvePrivateKey = KEY, kid: str | None = "one", **cha
     return jwt.encode(claims, key, algorithm="ES256", headers={"kid": kid} if kid else None)
 
 
-def test_a_token_of_a_known_key_is_taken() -> None:
+def test_a_token_of_a_known_key_is_accepted() -> None:
     keys = parse_key_set(key_set(one=KEY, two=OTHER))
     assert RULES.validate(signed(), keys.get) == BearerToken("dora", ENDS * 1000)
     assert RULES.validate(signed(OTHER, "two", aud="kafka"), keys.get).principal == "dora"
@@ -74,13 +74,13 @@ def test_a_token_of_a_known_key_is_taken() -> None:
         signed()[:-2],
     ],
 )
-def test_others_are_refused(token: str) -> None:
+def test_other_tokens_are_refused(token: str) -> None:
     with pytest.raises(TokenRefused):
         RULES.validate(token, parse_key_set(key_set(one=KEY, two=OTHER)).get)
 
 
 def unsecured(claims: str, header: str = '{"alg":"none"}') -> str:
-    """A token of these JSON texts."""
+    """An unsecured token of these JSON texts."""
     parts = (base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode() for text in (header, claims))
     return ".".join((*parts, ""))
 
@@ -106,7 +106,7 @@ def test_a_token_that_cannot_be_read_is_refused(token: str) -> None:
 
 
 @pytest.mark.parametrize("exp", ["1e999", "9" * 4000, "1e300"])
-def test_a_time_beyond_64_bits_is_the_last_one(exp: str) -> None:
+def test_a_time_beyond_64_bits_is_clamped(exp: str) -> None:
     found = UnsecuredRules.of({}).validate(unsecured(f'{{"sub":"dora","exp":{exp}}}'), ISSUED * 1000)
     assert found.principal == "dora"
     assert (1 << 63) - 2000 < found.expires_ms < 1 << 63
@@ -136,7 +136,7 @@ def test_a_signed_token_that_cannot_be_read_is_refused(token: str) -> None:
         RULES.validate(token, parse_key_set(key_set(one=KEY)).get)
 
 
-def test_a_signed_time_beyond_64_bits_is_the_last_one() -> None:
+def test_a_signed_time_beyond_64_bits_is_clamped() -> None:
     claims = '{"sub":"dora","iss":"us","aud":"kafka","iat":1000000000,"exp":%s}'
     keys = parse_key_set(key_set(one=KEY))
     assert (1 << 63) - 2000 < RULES.validate(jws(claims % ("9" * 300)), keys.get).expires_ms < 1 << 63
@@ -144,12 +144,12 @@ def test_a_signed_time_beyond_64_bits_is_the_last_one() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"keys": 7}', b'{"keys": []}', b"[]", b"\xff"])
-def test_what_is_no_key_set_is_refused(data: bytes) -> None:
+def test_an_invalid_key_set_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a key set"):
         parse_key_set(data)
 
 
-def test_a_client_shows_the_token_that_a_file_has_at_the_time(tmp_path: Path) -> None:
+def test_a_client_sends_the_present_token_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "a token"
     begin = login("OAUTHBEARER", "x.Login required;", file.as_uri())
     for token in ("eins", "zwei"):
@@ -157,7 +157,7 @@ def test_a_client_shows_the_token_that_a_file_has_at_the_time(tmp_path: Path) ->
         assert next(begin()) == first_message(token)
 
 
-def test_a_client_of_unsecured_tokens_is_let_in_and_hears_why_not() -> None:
+def test_a_client_with_unsecured_tokens_is_accepted_or_refused_with_a_reason() -> None:
     refused: list[str] = []
     begin = login("OAUTHBEARER", 'x.Login required unsecuredLoginStringClaim_sub="dora";')
     exchange = begin()
@@ -171,7 +171,7 @@ def test_a_client_of_unsecured_tokens_is_let_in_and_hears_why_not() -> None:
 
 
 @pytest.mark.parametrize("jaas", ["x.Login required;", None])
-def test_a_login_without_what_it_needs_is_refused(jaas: str | None) -> None:
+def test_a_login_without_required_options_is_refused(jaas: str | None) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI"):
         with pytest.raises(ValueError, match=r"sasl\."):
             login(mechanism, jaas)

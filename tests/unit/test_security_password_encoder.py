@@ -1,4 +1,4 @@
-"""Encoded passwords, there and back; tests/interop has Apache Kafka read ours, and ours read Kafka's."""
+"""Round trips of encoded passwords; tests/interop has Apache Kafka decode ours, and Ottla decode Kafka's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ottla.security.password_encoder import CBC, GCM, NotDecoded, PasswordEncode
 
 @pytest.mark.parametrize("cipher", [CBC, GCM])
 @pytest.mark.parametrize("password", ["", "geheim", "naïve 𝄞 :,="])
-def test_what_is_encoded_is_read_whatever_parameters_are_set_now(cipher: str, password: str) -> None:
+def test_decoding_does_not_depend_on_the_present_parameters(cipher: str, password: str) -> None:
     text = PasswordEncoder("the secret", "PBKDF2WithHmacSHA256", cipher, 256, 2000).encode(password)
     assert password == "" or password not in text
     assert PasswordEncoder("the secret").decode(text) == password
 
 
-def test_no_two_encodings_are_alike() -> None:
+def test_every_encoding_is_different() -> None:
     encoder = PasswordEncoder("the secret")
     assert encoder.encode("x") != encoder.encode("x")
 
@@ -36,7 +36,7 @@ def test_the_fields_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("cipher", [CBC, GCM])
-def test_another_secret_or_another_text_is_told_apart(cipher: str) -> None:
+def test_a_wrong_secret_or_a_changed_text_is_detected(cipher: str) -> None:
     text = PasswordEncoder("the secret", cipher=cipher).encode("geheim")
     for secret, wrong in (
         ("another", text),
@@ -57,5 +57,5 @@ def test_another_secret_or_another_text_is_told_apart(cipher: str) -> None:
         (PasswordEncoder("s", key_bits=64), "key.length=64: must be 128"),
     ],
 )
-def test_parameters_that_nothing_can_be_encoded_with(encoder: PasswordEncoder, says: str) -> None:
+def test_invalid_parameters_are_refused(encoder: PasswordEncoder, says: str) -> None:
     assert says in (encoder.problem() or "")

@@ -7,7 +7,7 @@ import pytest
 from ottla.security.principals import ANONYMOUS, Principal
 
 
-def test_it_is_written_as_type_and_name() -> None:
+def test_a_principal_is_written_as_type_and_name() -> None:
     assert str(Principal("User", "alice")) == "User:alice"
     assert str(ANONYMOUS) == "User:ANONYMOUS"
 
@@ -17,6 +17,6 @@ def test_a_name_may_hold_colons() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "alice"])
-def test_what_names_no_type_is_refused(text: str) -> None:
+def test_a_principal_without_a_type_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="principalType:principalName"):
         Principal.parse(text)

@@ -1,4 +1,4 @@
-"""SCRAM does not reveal which users exist: an unknown one fails as a wrong password does."""
+"""SCRAM does not reveal which users exist: an unknown user fails as a wrong password does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(credentials: ScramCredentials) -> ScramServer:
 
 
 def challenge(credentials: ScramCredentials, user: str, *, by_token: bool = False) -> tuple[str, int]:
-    """Salt and iterations of the broker's first answer."""
+    """Salt and iterations of the broker's first response."""
     client = ScramClient(MECHANISM, user, "falsch", by_token=by_token)
     found = CHALLENGE.fullmatch(server(credentials).evaluate(client.first(), NOW).decode())
     assert found is not None
@@ -61,7 +61,7 @@ def test_the_exchange_fails_at_the_proof_whether_the_user_exists_or_not(user: st
 
 
 @pytest.mark.parametrize("user", ["anna", "nobody"])
-def test_another_identity_is_refused_alike(user: str) -> None:
+def test_another_authorization_id_is_refused_in_the_same_way(user: str) -> None:
     credentials = broker({"anna": scram.new_credential(MECHANISM, "geheim")})
     with pytest.raises(SaslFailed, match="authorization id that is different"):
         server(credentials).evaluate(f"n,a=bert,n={user},r=abc".encode(), NOW)
@@ -103,7 +103,7 @@ def test_a_decoys_salt_has_the_form_of_the_users_salts(salt: bytes, form: bytes)
         assert (len(decoy.stored_key), len(decoy.server_key)) == (32, 32)
 
 
-def test_a_decoys_iterations_are_usual_ones() -> None:
+def test_a_decoys_iterations_are_those_of_real_users() -> None:
     same = broker({f"real-{n}": with_salt(b"%032x" % n, 8192) for n in range(2)})
     assert {challenge(same, name)[1] for name in names()} == {8192}
     each_its_own = broker({f"real-{n}": with_salt(b"%032x" % n, 4100 + 1000 * n) for n in range(3)})
@@ -113,6 +113,6 @@ def test_a_decoys_iterations_are_usual_ones() -> None:
     assert len(found) > 100, "no real user's number gives a decoy away"
 
 
-def test_without_users_there_is_a_challenge_too() -> None:
+def test_a_broker_without_users_sends_a_challenge_too() -> None:
     credentials = broker({})
     assert challenge(credentials, "nobody") == challenge(credentials, "nobody")

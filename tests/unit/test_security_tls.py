@@ -1,4 +1,4 @@
-"""Keys, certificates and names of TLS' clients, from the settings that Kafka has for them."""
+"""Keys, certificates and principals of TLS clients, by Kafka's settings."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _steps(side: ssl.SSLObject) -> bool:
     return True
 
 
-def test_a_client_is_known_by_its_certificate() -> None:
+def test_a_client_is_authenticated_by_its_certificate() -> None:
     here, there = shake_hands(inline(client_auth="required"), inline(ANNA))
     assert here.getpeercert(binary_form=True) == DER
     assert there.version() == "TLSv1.3"
 
 
-def test_a_client_need_not_show_one_where_it_is_only_requested() -> None:
+def test_a_requested_client_certificate_is_optional() -> None:
     here, _ = shake_hands(
         inline(client_auth="requested"),
         settings(truststore_type="PEM", truststore_certificates=AUTHORITY.pem),
@@ -74,7 +74,7 @@ def test_a_client_need_not_show_one_where_it_is_only_requested() -> None:
     assert here.getpeercert(binary_form=True) is None
 
 
-def test_what_another_authority_has_signed_is_not_trusted() -> None:
+def test_certificates_of_another_authority_are_refused() -> None:
     with pytest.raises(ssl.SSLError):
         shake_hands(inline(client_auth="required"), inline(Authority("another").sign("eve")))
 
@@ -88,7 +88,7 @@ def test_versions_and_suites_are_chosen() -> None:
     assert cipher[0] == openssl_name(suite) == "ECDHE-ECDSA-AES256-GCM-SHA384"
 
 
-def test_a_line_break_that_a_properties_file_has_lost_does_no_harm() -> None:
+def test_pem_without_line_breaks_is_read() -> None:
     flat = TlsSettings.of(
         {
             "ssl.keystore.type": "PEM",
@@ -99,7 +99,7 @@ def test_a_line_break_that_a_properties_file_has_lost_does_no_harm() -> None:
     shake_hands(flat, inline())
 
 
-def test_stores_in_files(tmp_path: Path) -> None:
+def test_stores_are_read_from_files(tmp_path: Path) -> None:
     pem = settings(keystore_type="PEM", keystore_location=str(BROKER.write_pem(tmp_path / "own.pem")))
     p12 = str(BROKER.write_pkcs12(tmp_path / "own.p12"))
     for kind in ("PKCS12", "JKS"):  # Java, too, takes PKCS12 where JKS is said
@@ -147,7 +147,7 @@ def test_stores_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         server_context(inline(enabled_protocols="SSLv3"))
 
 
-def test_a_file_that_changed_is_seen(tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(tmp_path: Path) -> None:
     path = BROKER.write_pem(tmp_path / "own.pem")
     found = settings(keystore_type="PEM", keystore_location=str(path))
     before = found.stamp()
@@ -168,7 +168,7 @@ def test_a_subject_is_written_as_java_writes_it() -> None:
     [b"", b"\x30", b"\x30\x05abc", DER[:60], b"no certificate at all"],
     ids=["nothing", "a tag", "a short one", "the head of one", "words"],  # the head is another each time
 )
-def test_what_is_no_certificate_has_no_subject(data: bytes) -> None:
+def test_an_invalid_certificate_has_no_subject(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a certificate"):
         subject_of(data)
 
@@ -189,7 +189,7 @@ def test_mapping_rules(rules: str, subject: str, name: str) -> None:
     assert MappingRules(rules).name_of(subject) == name
 
 
-def test_where_no_rule_applies_nobody_gets_in() -> None:
+def test_a_name_without_a_matching_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="No rules apply to CN=a"):
         MappingRules("RULE:^OU=(.*)$/$1/").name_of("CN=a")
     for bad in ("RULES:x/y/", "RULE:x/y", "RULE:(/y/"):
@@ -202,7 +202,7 @@ class Shouting:
         return Principal("Group", (identity.authorization_id or identity.listener).upper())
 
 
-def test_principals_are_built_by_kafkas_rules_or_ones_own() -> None:
+def test_principals_are_built_by_kafkas_rules_or_a_custom_builder() -> None:
     default = principal_builder(DEFAULT_CLASS, "RULE:^.*OU=([^,]+),.*$/$1/")
     assert default.build(Identity("SSL", "SSL", "h", DER)) == Principal("User", "Tests")
     assert default.build(Identity("SSL", "SSL", "h")) == ANONYMOUS

@@ -1,4 +1,4 @@
-"""A client of a SASL listener has so long to say who it is, and so often."""
+"""SASL authentication has a time-out and a limited number of attempts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FakeConnection:
 
 
 class Client:
-    """One connection, and what has come through to the dispatcher."""
+    """One connection, and the requests that reached the dispatcher."""
 
     def __init__(self, *, session_max_ms: int = 0) -> None:
         self.passed: list[bytes] = []
@@ -72,7 +72,7 @@ class Client:
         self.send(SaslAuthenticateRequest(auth_bytes=plain_token("anna", password)), 2)
 
 
-def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator, "SETUP_S", 0.01)
 
     async def scenario() -> None:
@@ -87,7 +87,7 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(scenario())
 
 
-def test_requests_pass_once_the_client_is_known() -> None:
+def test_requests_pass_after_authentication() -> None:
     async def scenario() -> None:
         client = Client()
         client.log_in()
@@ -99,7 +99,7 @@ def test_requests_pass_once_the_client_is_known() -> None:
     asyncio.run(scenario())
 
 
-def test_who_fails_is_answered_and_gone_and_nothing_of_his_passes() -> None:
+def test_a_failed_client_is_answered_and_disconnected_and_its_requests_are_dropped() -> None:
     async def scenario() -> None:
         client = Client()
         client.log_in("falsch")
@@ -121,7 +121,7 @@ def test_who_fails_is_answered_and_gone_and_nothing_of_his_passes() -> None:
 @pytest.mark.parametrize(
     "frame", [b"", b"\0", b"\0\x11\0\x01", b"\0\x11\0\x09\0\0\0\1\xff\xff", b"\xff" * 40]
 )
-def test_what_is_no_request_ends_it(frame: bytes) -> None:
+def test_an_invalid_request_closes_the_connection(frame: bytes) -> None:
     async def scenario() -> None:
         client = Client()
         client.authenticator.on_frame(client.connection, memoryview(frame))  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_what_is_no_request_ends_it(frame: bytes) -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_that_is_over_may_be_begun_anew() -> None:
+def test_an_expired_session_may_be_reauthenticated() -> None:
     async def scenario() -> None:
         client = Client(session_max_ms=1)
         client.log_in()

@@ -1,4 +1,4 @@
-"""Topics made because a client named them: the quota of mutations (KIP-599), and how many at a time."""
+"""Auto-created topics: the controller mutation quota (KIP-599), and the limit of concurrent creations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Peer:
 
 
 class Asker:
-    """The part of a request that the quota looks at."""
+    """The part of a request that the quota uses."""
 
     principal = ANONYMOUS
     client_id = "asker"
@@ -33,7 +33,7 @@ class Asker:
         self.connection.peer_host = host
 
 
-def test_partitions_that_come_of_a_name_are_paid_for_once_and_come_whatever_is_left() -> None:
+def test_auto_created_partitions_are_charged_once_and_created_over_quota_too() -> None:
     config = BrokerConfig.from_properties({"broker.id": "0", "num.partitions": "100"})
     quotas = broker_quotas(config)
     quotas.mutations.update(QuotaEntity(UNNAMED, DEFAULT), 1.0)
@@ -59,7 +59,7 @@ def test_partitions_that_come_of_a_name_are_paid_for_once_and_come_whatever_is_l
     assert bucket.tokens(NOW_MS) == 11 - 200
 
 
-def test_one_client_has_no_more_topics_created_at_a_time_than_the_limit() -> None:
+def test_the_number_of_concurrent_creations_of_a_client_is_limited() -> None:
     config = BrokerConfig.from_properties({"broker.id": "0"})
     created: list[str] = []
     release = asyncio.Event()

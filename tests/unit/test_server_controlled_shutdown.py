@@ -1,4 +1,4 @@
-"""A broker takes its leave of a controller that never answers."""
+"""Controlled shutdown with a controller that never answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ottla.metadata.store import ensure_path
 from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.server.assembly import controlled_shutdown
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
-from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.inter_broker import InterBrokerClient
 
 
 class Silence:
-    """A connection to a broker that is stopped itself: nothing is refused, and nothing comes."""
+    """A connection to a stopped broker: no error and no response."""
 
     closed = False
 
@@ -35,7 +35,7 @@ class Silence:
         self.closed = True
 
 
-def test_it_waits_no_longer_once_the_metadata_store_is_gone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_ends_when_the_metadata_store_is_gone_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlled_shutdown, "WITHOUT_STORE_S", 0.02)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The way to the controller: one connection, kept while it answers."""
+"""Requests to the controller: one connection, kept while it answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.protocol.messages import (
     ControlledShutdownResponse,
     UpdateMetadataRequest,
 )
-from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.inter_broker import InterBrokerClient
 
 
@@ -36,7 +36,7 @@ class Connection:
         self.closed = True
 
 
-def test_a_connection_on_which_nobody_answers_is_not_asked_again() -> None:
+def test_a_connection_without_responses_is_not_used_again() -> None:
     async def scenario() -> None:
         connections: list[Connection] = []
 

@@ -1,4 +1,4 @@
-"""From frame to handler to answer, and what becomes of every kind of failure."""
+"""Dispatch from frame to handler to response, and every kind of failure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def dispatch(route: Route, frame: memoryview) -> FakeConnection:
     return connection
 
 
-def test_a_plain_handler_answers_on_the_spot() -> None:
+def test_a_synchronous_handler_answers_at_once() -> None:
     def handle(request: Request) -> None:
         assert request.decode(HeartbeatRequest).group_id == "g"
         assert request.client_id == "test"
@@ -120,7 +120,7 @@ def test_a_kafka_error_becomes_the_apis_error_response() -> None:
         )
 
 
-def test_a_bug_is_unknown_server_error_for_the_client_and_a_traceback_for_us(
+def test_a_bug_is_unknown_server_error_and_a_logged_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def handle(request: Request) -> None:
@@ -161,7 +161,7 @@ def test_a_malformed_header_an_unknown_api_and_an_unsupported_version_close_it()
         assert "versions 1 to 3 are" in connection.why
 
 
-def test_answers_for_a_client_that_left_are_dropped() -> None:
+def test_responses_for_a_disconnected_client_are_dropped() -> None:
     async def scenario() -> None:
         connection = FakeConnection()
         gone = asyncio.Event()
@@ -222,7 +222,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     )
 
 
-def test_api_versions_refuses_a_software_name_of_no_form() -> None:
+def test_api_versions_refuses_an_invalid_software_name() -> None:
     request = ApiVersionsRequest(client_software_name="bad name!", client_software_version="1.0")
     response = decode_answer(api_versions(frame_of(request, 3)), 3, ApiVersionsResponse)
     assert response == ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -1,4 +1,4 @@
-"""What old clients get of what was read: converted now, or by the thread; as much as may be in memory."""
+"""Down-conversion of fetched records: inline or in the thread, within a memory limit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answer(
     replica_id: int = -1,
     meanwhile: Callable[[FakeConnection], None] = lambda connection: None,
 ) -> list[FetchResponse.PartitionData]:
-    """The partitions of the answer; `meanwhile` happens before the thread can hand its work back."""
+    """The partitions of the response; `meanwhile` runs before the thread can return its work."""
     connection = FakeConnection()
 
     async def recorder() -> None:
@@ -90,14 +90,14 @@ def test_the_version_of_the_fetch_decides_the_format(tmp_path: Path, version: in
     assert (row.error_code, row.high_watermark) == (0, 1)
 
 
-def test_little_is_converted_on_the_spot(tmp_path: Path) -> None:
+def test_few_bytes_are_converted_inline(tmp_path: Path) -> None:
     def is_answered(connection: FakeConnection) -> None:
         assert connection.answers
 
     answer(fetched(tmp_path, 0, batch(b"v")), meanwhile=is_answered)
 
 
-def test_much_is_converted_by_the_thread(tmp_path: Path) -> None:
+def test_many_bytes_are_converted_in_the_thread(tmp_path: Path) -> None:
     def is_not_answered(connection: FakeConnection) -> None:
         assert not connection.answers
 
@@ -113,7 +113,7 @@ def test_a_client_that_has_gone_gets_no_answer(tmp_path: Path) -> None:
     assert answer(gone, meanwhile=lambda connection: connection.close()) == []
 
 
-def test_one_answer_converts_so_much_at_most_but_always_something(tmp_path: Path) -> None:
+def test_the_conversion_of_a_response_is_limited_but_never_empty(tmp_path: Path) -> None:
     sizes = [RESPONSE_MAX_BYTES + 1, 10, RESPONSE_MAX_BYTES - 5000, 6000]
     for order, given in (([0, 1], [True, False]), ([1, 2, 3], [True, True, False])):
         parts = [fetched(tmp_path, at, batch(bytes(sizes[at]))) for at in order]
@@ -128,7 +128,7 @@ def test_a_topic_may_refuse_all_but_followers(tmp_path: Path) -> None:
     assert values(row) == [b"v"]
 
 
-def test_what_cannot_be_converted_is_one_partitions_trouble(tmp_path: Path) -> None:
+def test_an_inconvertible_batch_fails_only_its_partition(tmp_path: Path) -> None:
     zstd, good = fetched(tmp_path, 0, batch(b"v", Codec.ZSTD)), fetched(tmp_path, 1, batch(b"v"))
     damaged = fetched(tmp_path, 2, batch(b"v")[:65] + b"\x7e" + batch(b"v")[66:])
     rows = answer(zstd, good, damaged)
@@ -140,7 +140,7 @@ def test_what_cannot_be_converted_is_one_partitions_trouble(tmp_path: Path) -> N
     assert values(rows[1]) == [b"v"]
 
 
-def test_topics_of_zstd_are_kept_from_clients_that_came_before_it(tmp_path: Path) -> None:
+def test_zstd_topics_are_refused_to_older_clients(tmp_path: Path) -> None:
     part = fetched(tmp_path, 0, batch(b"v"))
     refuse_zstd([("t", ZERO_UUID, [part])], lambda *_: PLAIN)
     assert (part.error, part.size) == (ErrorCode.NONE, len(batch(b"v")))

@@ -1,4 +1,4 @@
-"""One whole broker over the in-memory store: the settings that it is started with, and those that change."""
+"""A whole broker over the in-memory store: settings at its start, and their changes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_default_reaches_the_topics_that_have_no_value_of_their_own(tmp_path: 
     run(tmp_path, scenario)
 
 
-def test_a_brokers_own_dynamic_setting_is_stronger_than_all_brokers(tmp_path: Path) -> None:
+def test_a_brokers_own_dynamic_setting_overrides_the_cluster_default(tmp_path: Path) -> None:
     async def scenario(it: Running) -> None:
         config = it.broker.config
         await it.admin.alter_broker_config(0, set_values={"message.max.bytes": "3000"})
@@ -105,7 +105,7 @@ def test_a_brokers_own_dynamic_setting_is_stronger_than_all_brokers(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-def test_what_is_refused_is_not_stored(tmp_path: Path) -> None:
+def test_refused_changes_are_not_stored(tmp_path: Path) -> None:
     async def scenario(it: Running) -> None:
         for name, value in (("num.partitions", "2"), ("log.segment.bytes", "1"), ("ssl.key.password", "x")):
             with pytest.raises(KafkaError):
@@ -130,7 +130,7 @@ def test_stored_settings_win_over_the_file_at_the_start(tmp_path: Path) -> None:
     run(tmp_path, scenario, tree)
 
 
-def test_settings_that_a_hand_wrote_do_not_stop_the_start(tmp_path: Path) -> None:
+def test_manually_written_invalid_settings_do_not_prevent_the_start(tmp_path: Path) -> None:
     async def scenario(it: Running) -> None:
         await it.admin.create_topic("t", partitions=1, replication_factor=1)
 
@@ -155,7 +155,7 @@ def test_settings_that_a_hand_wrote_do_not_stop_the_start(tmp_path: Path) -> Non
 
 
 def test_an_unclean_election_may_be_allowed_while_the_controller_runs(tmp_path: Path) -> None:
-    """A partition whose only replica in sync is gone for good gets a leader, with what that has."""
+    """A partition whose only in-sync replica is lost gets a leader from the remaining replicas."""
     tree = MemoryTree()
     topic = znodes.TopicAssignment({0: (0, 9)})
     asyncio.run(put(tree, znodes.topic_path("t"), znodes.encode_topic(topic)))

@@ -1,4 +1,4 @@
-"""The packed Fetch response is byte for byte the codec's, in every version, and file ranges stay ranges."""
+"""The packed Fetch response equals the codec's bytes in every version, and file ranges stay ranges."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) ->
 
 @pytest.mark.parametrize("read_committed", [False, True])
 @pytest.mark.parametrize("version", range(4, 18))
-def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path: Path) -> None:
+def test_the_packed_fetch_response_equals_the_codecs(
+    version: int, read_committed: bool, tmp_path: Path
+) -> None:
     content = os.urandom(INLINE_SLICE_MAX_BYTES * 3)
     (tmp_path / "segment").write_bytes(content)
     file = SegmentFile(OS_FILES, tmp_path / "segment")
@@ -161,7 +163,7 @@ def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path:
 
 
 @pytest.mark.parametrize("version", range(11, 18))
-def test_a_consumer_is_sent_elsewhere(version: int) -> None:
+def test_a_preferred_read_replica_is_packed(version: int) -> None:
     parts = build(
         version,
         1,

@@ -1,4 +1,4 @@
-"""Fetch sessions: what an incremental answer names, whom news reaches, and who has to go for whom."""
+"""Fetch sessions: partitions in incremental responses, notifications, and eviction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNKNOWN = UUID(int=99)
 
 @dataclass
 class Log:
-    """As much of a partition as sessions see: news of it, and what a leader hears of a follower."""
+    """A fake partition: as much as sessions use."""
 
     topic: str = "a"
     partition: int = 0
@@ -41,7 +41,7 @@ class Log:
 
 
 class Poll:
-    """A long poll, as far as sessions know it."""
+    """A fake long poll, as far as sessions use it."""
 
     done = False
     follower = True
@@ -54,7 +54,7 @@ class Poll:
 
 
 class Broker:
-    """Answers whatever is asked for with high watermark 5, and remembers what it read."""
+    """Answers every fetch with high watermark 5, and records what it read."""
 
     def __init__(self, slots: int = 10, partitions_max: int = 100_000) -> None:
         self.cache = FetchSessionCache(OS_RANDOM, slots, partitions_max=partitions_max)
@@ -96,7 +96,7 @@ class Broker:
         )
 
     def answer(self, context: FetchContext | ErrorCode) -> tuple[int, list[tuple[str, int]]]:
-        """(session id, the partitions that the answer names)."""
+        """(session id, the partitions in the response)."""
         assert not isinstance(context, ErrorCode), context
         answers = [self._answer(wanted) for wanted in context.to_read()]
         self.read = [self._name(answer.wanted) for answer in answers]
@@ -116,16 +116,16 @@ class Broker:
             return FetchedPartition(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
         high_watermark = self.high_watermark.get(name, 5)
         size = self.records.get(name, 0)
-        settled = name not in self.unsettled and not size
+        caught_up = name not in self.unsettled and not size
         return FetchedPartition(
-            wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, settled=settled
+            wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, caught_up=caught_up
         )
 
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 
 
-def test_an_idle_session_looks_at_no_partition() -> None:
+def test_an_idle_session_reads_no_partition() -> None:
     broker = Broker()
     session, named = broker.fetch(0, 0, A0, A1, B0)
     assert named == [A0, A1, B0]
@@ -133,7 +133,7 @@ def test_an_idle_session_looks_at_no_partition() -> None:
     assert broker.read == []
 
 
-def test_news_brings_a_partition_back_and_only_what_is_new_is_said() -> None:
+def test_a_changed_partition_is_read_and_only_changes_are_returned() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0, A1)
     broker.cache.mark_dirty(Log("a", 1), consumers=True, wake_followers=False)
@@ -145,7 +145,7 @@ def test_news_brings_a_partition_back_and_only_what_is_new_is_said() -> None:
     assert broker.fetch(session, 3) == (session, [])
 
 
-def test_what_is_not_settled_stays_in_the_turn() -> None:
+def test_unsatisfied_partitions_are_read_again() -> None:
     broker = Broker()
     broker.unsettled.add(A0)
     session, _ = broker.fetch(0, 0, A0, A1)
@@ -157,7 +157,7 @@ def test_what_is_not_settled_stays_in_the_turn() -> None:
     assert broker.read == []
 
 
-def test_who_was_answered_records_goes_to_the_end() -> None:
+def test_partitions_with_records_move_to_the_end() -> None:
     broker = Broker()
     broker.records = {A0: 10, A1: 10, B0: 10}
     session, _ = broker.fetch(0, 0, A0, A1, B0)
@@ -168,7 +168,7 @@ def test_who_was_answered_records_goes_to_the_end() -> None:
     assert broker.read == [A1, B0, A0]
 
 
-def test_a_poll_answered_too_late_says_that_the_session_went_on() -> None:
+def test_a_late_answered_poll_has_invalid_fetch_session_epoch() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0)
     waiting = broker.open(session, 1)
@@ -178,7 +178,7 @@ def test_a_poll_answered_too_late_says_that_the_session_went_on() -> None:
     assert waiting.error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_a_throttled_answer_leaves_the_session_as_it_was() -> None:
+def test_a_throttled_response_leaves_the_session_unchanged() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0)
     broker.high_watermark[A0] = 6
@@ -204,7 +204,7 @@ def test_the_name_of_a_topic_may_be_learned_later() -> None:
     assert broker.fetch(session, 4) == (session, [B0])
 
 
-def test_a_name_learned_by_an_evicted_session_is_nobodys() -> None:
+def test_a_name_learned_by_an_evicted_session_is_dropped() -> None:
     broker = Broker(slots=1)
     del broker.names[IDS["b"]]
     session, _ = broker.fetch(0, 0, B0)
@@ -216,7 +216,7 @@ def test_a_name_learned_by_an_evicted_session_is_nobodys() -> None:
     assert list(broker.cache.watching) == [A0], "it would be told of news for ever"
 
 
-def test_nobody_is_told_of_what_was_forgotten() -> None:
+def test_forgotten_partitions_notify_no_session() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0, A1)
     broker.fetch(session, 1, forget=(A0,))
@@ -226,7 +226,7 @@ def test_nobody_is_told_of_what_was_forgotten() -> None:
     assert broker.open(session, 3) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_the_epoch_starts_over_at_one() -> None:
+def test_the_epoch_wraps_to_one() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0)
     broker.cache._sessions[session].epoch = 0x7FFFFFFF
@@ -237,7 +237,7 @@ def test_the_epoch_starts_over_at_one() -> None:
 # --- followers ---------------------------------------------------------------------------------------
 
 
-def test_a_leader_hears_late_of_the_polls_of_an_idle_follower() -> None:
+def test_fetches_of_an_idle_follower_reach_the_leader_late() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0, replica_id=7)
     for epoch in range(1, 4):
@@ -265,8 +265,9 @@ def test_appends_wake_followers_and_high_watermarks_wake_consumers() -> None:
 
 
 @pytest.mark.parametrize("end", ["evicted", "begun anew", "forgotten"])
-def test_a_leader_hears_of_an_idle_follower_when_its_session_ends(end: str) -> None:
-    """Its last news may be hours old: the next records must not find it lagging since then."""
+def test_the_end_of_a_session_records_the_last_fetch_of_an_idle_follower(end: str) -> None:
+    """The follower's last recorded fetch may be hours old: the next records must not find it lagging since
+    then."""
     broker = Broker(slots=1)
     log = Log()
     broker.cache.find = lambda topic, index: log if (topic, index) == A0 else None
@@ -287,7 +288,7 @@ def test_a_leader_hears_of_an_idle_follower_when_its_session_ends(end: str) -> N
     assert log.notified == [(7, polled_ms)]
 
 
-def test_a_leader_is_told_nothing_of_followers_with_news_to_come() -> None:
+def test_followers_with_pending_changes_are_not_recorded_as_caught_up() -> None:
     broker = Broker()
     log = Log()
     broker.cache.find = lambda topic, index: log
@@ -302,14 +303,14 @@ def test_a_leader_is_told_nothing_of_followers_with_news_to_come() -> None:
 # --- eviction ----------------------------------------------------------------------------------------
 
 
-def test_a_consumer_finds_no_room_where_all_are_young() -> None:
+def test_no_session_is_evicted_while_all_are_recent() -> None:
     broker = Broker(slots=1)
     session, _ = broker.fetch(0, 0, A0)
     assert broker.fetch(0, 0, A0, A1)[0] == NO_SESSION
     assert broker.fetch(session, 1) == (session, [])
 
 
-def test_the_session_unused_for_two_minutes_goes_first() -> None:
+def test_a_session_unused_for_two_minutes_is_evicted_first() -> None:
     broker = Broker(slots=2)
     stale, _ = broker.fetch(0, 0, A0, A1, replica_id=7)
     used, _ = broker.fetch(0, 0, A0)
@@ -334,7 +335,7 @@ def test_a_follower_evicts_the_smallest_of_the_consumers() -> None:
 
 
 @pytest.mark.parametrize(("size", "evicts"), [(1, False), (2, False), (3, True)])
-def test_an_old_session_gives_way_to_a_bigger_one(size: int, evicts: bool) -> None:
+def test_a_larger_session_evicts_an_older_smaller_one(size: int, evicts: bool) -> None:
     broker = Broker(slots=1)
     old, _ = broker.fetch(0, 0, A0, A1)
     for epoch in range(1, 4):
@@ -350,7 +351,7 @@ def test_no_slots_no_sessions() -> None:
     assert isinstance(broker.open(0, -1, A0), FullFetch)
 
 
-def test_a_poll_hears_that_its_session_was_evicted() -> None:
+def test_a_poll_of_an_evicted_session_is_answered() -> None:
     broker = Broker(slots=1)
     orphans: list[FetchWatcher] = []
     broker.cache.on_orphan = orphans.append
@@ -379,7 +380,7 @@ def test_a_consumer_with_too_many_partitions_is_answered_without_a_session() -> 
     assert session != NO_SESSION
 
 
-def test_a_session_that_grows_too_large_is_over() -> None:
+def test_a_session_that_grows_too_large_is_closed() -> None:
     broker = Broker(partitions_max=50)
     session, _ = broker.fetch(0, 0, *some(8))
     assert broker.open(session, 1, *some(3, "b")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -388,7 +389,7 @@ def test_a_session_that_grows_too_large_is_over() -> None:
     assert not broker.cache.watching
 
 
-def test_all_sessions_of_consumers_together_have_so_many_partitions_and_stale_ones_go() -> None:
+def test_the_partitions_of_all_consumer_sessions_are_limited_and_stale_sessions_are_evicted() -> None:
     broker = Broker(partitions_max=50)
     first, *_ = [broker.fetch(0, 0, *some(10))[0] for _ in range(5)]
     assert broker.cache.partitions == 50
@@ -412,7 +413,7 @@ def test_followers_have_as_many_partitions_as_they_follow() -> None:
     assert broker.fetch(session, 1, *some(500, "b"), replica_id=1)[0] == session
 
 
-def test_a_fetch_of_many_partitions_with_news_takes_them_in_turns() -> None:
+def test_a_fetch_of_many_changed_partitions_serves_them_in_turn() -> None:
     broker = Broker()
     count = READ_MAX + 10
     session, _ = broker.fetch(0, 0, *some(count))

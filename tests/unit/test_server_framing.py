@@ -1,4 +1,5 @@
-"""The receive buffer: frames come out whole, in place, and nothing moves under one that is out."""
+"""The receive buffer: frames are returned whole, in place, and their bytes do not move while they are in
+use."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def make(max_frame: int = 1_000_000, memory: RequestMemory | None = None) -> tup
 
 
 def feed(buffer: FrameBuffer, data: bytes) -> None:
-    """As a socket would: as much at a time as there is room for."""
+    """Feeds bytes as a socket would: as many at a time as there is room for."""
     while data:
         space = buffer.space()
         assert space, "no room"
@@ -39,7 +40,7 @@ def feed(buffer: FrameBuffer, data: bytes) -> None:
 
 
 def receive_one(buffer: FrameBuffer, body: bytes) -> None:
-    """A whole frame, looked for after every receive."""
+    """A whole frame, with a check after every receive."""
     data = framed(body)
     received = None
     while received is None:
@@ -62,7 +63,7 @@ def next_body(buffer: FrameBuffer) -> bytes | None:
     return body
 
 
-def test_a_frame_comes_out_when_its_last_byte_has_come() -> None:
+def test_a_frame_is_returned_after_its_last_byte() -> None:
     buffer, _ = make()
     data = framed(b"hello")
     for i in range(len(data) - 1):
@@ -73,7 +74,7 @@ def test_a_frame_comes_out_when_its_last_byte_has_come() -> None:
     assert buffer.buffered == 0
 
 
-def test_pipelined_frames_come_one_at_a_time() -> None:
+def test_pipelined_frames_are_returned_one_at_a_time() -> None:
     buffer, _ = make()
     feed(buffer, framed(b"one") + framed(b"") + framed(b"three"))
     first = buffer.next_frame()
@@ -86,7 +87,7 @@ def test_pipelined_frames_come_one_at_a_time() -> None:
     assert next_body(buffer) is None
 
 
-def test_what_is_received_behind_a_frame_that_is_out_leaves_it_alone() -> None:
+def test_later_bytes_do_not_change_a_frame_in_use() -> None:
     buffer, _ = make()
     feed(buffer, framed(b"x" * 5000))
     frame = buffer.next_frame()
@@ -115,7 +116,7 @@ def test_a_frame_that_began_at_the_end_of_the_buffer_is_moved_whole() -> None:
 # --- memory ------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_buffer_only_while_bytes_are_in_it_or_referred_to() -> None:
+def test_a_buffer_exists_only_while_bytes_are_in_it_or_referenced() -> None:
     buffer, pool = make()
     assert pool.lent_bytes == 0
     feed(buffer, framed(b"one"))
@@ -132,7 +133,7 @@ def test_there_is_a_buffer_only_while_bytes_are_in_it_or_referred_to() -> None:
     assert pool.lent_bytes == 0
 
 
-def test_while_little_is_in_use_a_buffer_is_kept_from_one_frame_to_the_next() -> None:
+def test_a_buffer_is_reused_while_little_memory_is_in_use() -> None:
     pool = BufferPool(base_bytes=BASE, kept_bytes_max=BASE)
     first, second = FrameBuffer(1000, pool), FrameBuffer(1000, pool)
     feed(first, framed(b"one"))
@@ -145,14 +146,14 @@ def test_while_little_is_in_use_a_buffer_is_kept_from_one_frame_to_the_next() ->
     assert pool.lent_bytes == 0
 
 
-def test_a_read_that_brings_nothing_leaves_no_buffer_behind() -> None:
+def test_an_empty_read_leaves_no_buffer_behind() -> None:
     buffer, pool = make()
     buffer.space()
     buffer.received(0)
     assert pool.lent_bytes == 0
 
 
-def test_a_buffer_grows_when_bytes_have_filled_it_and_not_on_the_word_of_a_size() -> None:
+def test_a_buffer_grows_by_received_bytes_and_not_by_a_declared_size() -> None:
     buffer, pool = make(max_frame=200_000_000)
     data = framed(b"b" * (3 << 20))
     data = (100_000_000).to_bytes(4, "big") + data[4:]
@@ -168,7 +169,7 @@ def test_a_buffer_grows_when_bytes_have_filled_it_and_not_on_the_word_of_a_size(
     assert pool.lent_bytes == 0
 
 
-def test_a_big_buffer_goes_with_its_request() -> None:
+def test_a_large_buffer_is_freed_with_its_request() -> None:
     buffer, pool = make(max_frame=10_000_000)
     body = bytes(range(256)) * 20_000
     feed(buffer, framed(body)[:8192])
@@ -185,9 +186,7 @@ def test_a_big_buffer_goes_with_its_request() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "capacity"), [(1, 131_072), (4, 524_288)])
-def test_the_next_buffer_has_room_for_frames_like_the_last_until_they_are_small_again(
-    ahead: int, capacity: int
-) -> None:
+def test_the_next_buffer_has_the_size_of_recent_frames(ahead: int, capacity: int) -> None:
     buffer, _ = make()
     buffer.ahead = ahead
     receive_one(buffer, b"b" * 100_000)
@@ -199,7 +198,7 @@ def test_the_next_buffer_has_room_for_frames_like_the_last_until_they_are_small_
     assert buffer.capacity == BASE
 
 
-def test_when_much_is_in_use_nobody_has_more_than_its_bytes_need() -> None:
+def test_buffers_are_minimal_while_much_memory_is_in_use() -> None:
     buffer, pool = make()
     receive_one(buffer, b"b" * 100_000)
     pool.take(PLENTY_BYTES)
@@ -207,7 +206,7 @@ def test_when_much_is_in_use_nobody_has_more_than_its_bytes_need() -> None:
     assert buffer.capacity == BASE
 
 
-def test_compacting_keeps_what_was_received_and_gives_the_buffer_back() -> None:
+def test_compacting_keeps_received_bytes_and_frees_the_buffer() -> None:
     buffer, pool = make()
     feed(buffer, framed(b"whole") + framed(b"next")[:6])
     assert next_body(buffer) == b"whole"
@@ -220,7 +219,7 @@ def test_compacting_keeps_what_was_received_and_gives_the_buffer_back() -> None:
     assert pool.lent_bytes == 0
 
 
-def test_whole_frames_survive_compacting_behind_one_that_waits() -> None:
+def test_whole_frames_behind_a_waiting_frame_survive_compacting() -> None:
     buffer, _ = make()
     feed(buffer, framed(b"waits"))
     assert buffer.next_frame() is not None
@@ -232,7 +231,7 @@ def test_whole_frames_survive_compacting_behind_one_that_waits() -> None:
     assert next_body(buffer) == b"two"
 
 
-def test_compacting_leaves_a_frame_that_is_out_alone() -> None:
+def test_compacting_does_not_move_a_frame_in_use() -> None:
     buffer, _ = make()
     feed(buffer, framed(b"out"))
     frame = buffer.next_frame()
@@ -242,7 +241,7 @@ def test_compacting_leaves_a_frame_that_is_out_alone() -> None:
     assert buffer.capacity == BASE
 
 
-def test_what_is_free_is_kept_up_to_a_bound() -> None:
+def test_free_buffers_are_kept_up_to_a_limit() -> None:
     pool = BufferPool()
     views = [pool.take(POOLED_BYTES_MAX) for _ in range(20)]
     for view in views:
@@ -253,7 +252,7 @@ def test_what_is_free_is_kept_up_to_a_bound() -> None:
     assert any(again is view for view in views)
 
 
-def test_a_frame_that_is_out_stays_readable_when_the_connection_closes() -> None:
+def test_a_frame_in_use_stays_readable_when_the_connection_closes() -> None:
     buffer, pool = make()
     feed(buffer, framed(b"late"))
     frame = buffer.next_frame()
@@ -265,7 +264,7 @@ def test_a_frame_that_is_out_stays_readable_when_the_connection_closes() -> None
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-def test_a_size_out_of_bounds_is_refused_before_any_room_is_made(size: int) -> None:
+def test_a_size_out_of_bounds_is_refused_before_any_allocation(size: int) -> None:
     buffer, _ = make(max_frame=1000)
     feed(buffer, size.to_bytes(4, "big", signed=True))
     with pytest.raises(InvalidFrameSize):
@@ -277,7 +276,7 @@ def test_a_size_out_of_bounds_is_refused_before_any_room_is_made(size: int) -> N
 
 
 class Turns:
-    """A loop's `call_soon`, whose turns the test takes."""
+    """A fake `call_soon`, whose iterations the test runs."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
@@ -291,7 +290,7 @@ class Turns:
             callback()
 
 
-def test_requests_are_let_in_while_any_memory_is_left_and_then_wait_for_answers() -> None:
+def test_requests_are_admitted_while_memory_is_left_and_then_wait_for_responses() -> None:
     turns = Turns()
     memory = RequestMemory(1000, turns.call_soon)
     pool = BufferPool(base_bytes=BASE)
@@ -317,7 +316,7 @@ def test_requests_are_let_in_while_any_memory_is_left_and_then_wait_for_answers(
     assert memory.available == 1000
 
 
-def test_a_frame_that_has_begun_has_its_memory_whoever_comes_meanwhile() -> None:
+def test_a_started_frame_keeps_its_memory() -> None:
     memory = RequestMemory(1000, Turns().call_soon)
     pool = BufferPool(base_bytes=BASE)
     slow, other = FrameBuffer(10_000, pool, memory), FrameBuffer(10_000, pool, memory)
@@ -332,7 +331,7 @@ def test_a_frame_that_has_begun_has_its_memory_whoever_comes_meanwhile() -> None
     assert next_body(other) == b"o"
 
 
-def test_who_waits_for_memory_is_let_in_in_turn_and_after_whoever_gave_it_back() -> None:
+def test_waiting_connections_are_admitted_in_order() -> None:
     turns = Turns()
     memory = RequestMemory(100, turns.call_soon)
     assert memory.reserve(100)
@@ -356,7 +355,7 @@ def test_who_waits_for_memory_is_let_in_in_turn_and_after_whoever_gave_it_back()
     assert let_in == ["first", "second", "third"]
 
 
-def test_a_connection_that_closes_gives_its_memory_to_others() -> None:
+def test_a_closed_connection_frees_its_memory() -> None:
     memory = RequestMemory(100, Turns().call_soon)
     buffer = FrameBuffer(1000, BufferPool(base_bytes=BASE), memory)
     feed(buffer, (500).to_bytes(4, "big"))
@@ -366,7 +365,7 @@ def test_a_connection_that_closes_gives_its_memory_to_others() -> None:
     assert memory.available == 100
 
 
-def test_only_a_request_of_the_api_that_is_asked_for_comes_out() -> None:
+def test_a_filtered_read_returns_only_requests_of_that_api() -> None:
     buffer, _ = make()
     feed(buffer, framed(b"\x00\x00produce") + framed(b"\x00\x01fetch") + framed(b""))
     frame = buffer.next_frame(0)

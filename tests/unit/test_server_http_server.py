@@ -1,4 +1,4 @@
-"""The HTTP port over real sockets: what it answers, and whom it does not let hold it up."""
+"""The HTTP port over real sockets: its responses, and its limits on slow clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def serving(broker: Broker) -> AsyncIterator[HttpServer]:
 
 
 async def ask(port: HttpServer, request: bytes) -> bytes:
-    """Everything that comes until the port hangs up."""
+    """Everything until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     try:
         writer.write(request)
@@ -76,7 +76,7 @@ def test_a_broker_is_alive_before_it_is_ready(run: asyncio.Runner) -> None:
         (b"\xff" * (2 * HEAD_BYTES_MAX), None),
     ],
 )
-def test_what_is_no_request_is_refused(run: asyncio.Runner, request_: bytes, status: int | None) -> None:
+def test_an_invalid_request_is_refused(run: asyncio.Runner, request_: bytes, status: int | None) -> None:
     async def scenario() -> None:
         async with serving(Broker()) as port:
             try:
@@ -107,7 +107,7 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
 async def connect(
     port: HttpServer, count: int, sent: bytes
 ) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """They are open as long as they are referenced."""
+    """Connections, which are open as long as they are referenced."""
     opened = []
     for _ in range(count):
         opened.append(await asyncio.open_connection("127.0.0.1", port.port))
@@ -116,7 +116,7 @@ async def connect(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea"])
-def test_silent_connections_keep_nobody_out(run: asyncio.Runner, sent: bytes) -> None:
+def test_silent_connections_do_not_block_others(run: asyncio.Runner, sent: bytes) -> None:
     async def scenario() -> None:
         async with serving(Broker()) as port, asyncio.timeout(60):
             silent = await connect(port, 2 * CONNECTIONS_MAX, sent)
@@ -127,7 +127,7 @@ def test_silent_connections_keep_nobody_out(run: asyncio.Runner, sent: bytes) ->
     run.run(scenario())
 
 
-def test_a_request_outlives_silent_connections(run: asyncio.Runner) -> None:
+def test_a_request_in_progress_is_not_evicted(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -149,7 +149,7 @@ def test_a_request_outlives_silent_connections(run: asyncio.Runner) -> None:
     run.run(scenario())
 
 
-def test_requests_that_are_never_finished_keep_nobody_out(run: asyncio.Runner) -> None:
+def test_unfinished_requests_do_not_block_others(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         async def metrics() -> bytes:
             await asyncio.Event().wait()
@@ -164,7 +164,7 @@ def test_requests_that_are_never_finished_keep_nobody_out(run: asyncio.Runner) -
     run.run(scenario())
 
 
-def test_many_who_scrape_at_once_cost_one_text(run: asyncio.Runner) -> None:
+def test_concurrent_scrapes_share_one_text(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         written = 0
         all_have_come = asyncio.Event()
@@ -210,7 +210,7 @@ def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
     run.run(scenario())
 
 
-def test_many_samples_are_written_in_slices_with_one_head(run: asyncio.Runner) -> None:
+def test_many_samples_are_written_in_slices_with_one_header(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         turns = 0
 
@@ -236,7 +236,7 @@ def test_many_samples_are_written_in_slices_with_one_head(run: asyncio.Runner) -
     run.run(scenario())
 
 
-def test_the_sum_of_all_topics_never_falls() -> None:
+def test_the_sum_of_all_topics_never_decreases() -> None:
     counters = TopicCounters()
     counters["a"].bytes_in += 5
     counters["b"].bytes_in += 7

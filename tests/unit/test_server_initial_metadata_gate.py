@@ -1,4 +1,5 @@
-"""Requests about the cluster wait for the controller's first UpdateMetadata, or for what stands in for it."""
+"""Requests about the cluster wait for the controller's first UpdateMetadata, or for the metadata of the
+store."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def stood_in(
     read: Callable[[], Awaitable[UpdateMetadataRequest]],
     scenario: Callable[[MetadataCache, InitialMetadataGate], Awaitable[None]],
 ) -> None:
-    """Run the scenario with a view that soon stands in for the controller; it ends once that has spoken."""
+    """Runs the scenario with a gate that soon uses the store; it ends after the controller's update."""
     for name in ("INITIAL_METADATA_TIMEOUT_S", "STORE_READ_INTERVAL_S", "_RETRY_DELAY_S"):
         monkeypatch.setattr(gate_module, name, 0.001)
 
@@ -97,7 +98,7 @@ def stood_in(
     asyncio.run(run())
 
 
-def test_the_store_stands_in_for_a_controller_that_does_not_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_used_when_the_controller_sends_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = ["deleted-meanwhile", "kept"]
 
     async def read() -> UpdateMetadataRequest:
@@ -142,7 +143,9 @@ def test_while_the_store_does_not_answer_either_requests_wait(monkeypatch: pytes
     stood_in(monkeypatch, read, scenario)
 
 
-def test_a_reading_that_the_controller_overtakes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_of_the_controller_overrides_a_concurrent_read_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def read() -> UpdateMetadataRequest:
@@ -165,7 +168,7 @@ def test_a_reading_that_the_controller_overtakes_changes_nothing(monkeypatch: py
     assert caches[0].topics() == ["new"]
 
 
-def test_the_store_says_what_the_controller_says() -> None:
+def test_the_store_has_the_same_metadata_as_the_controller() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:
             for name in ("a", "b", "going"):

@@ -1,4 +1,4 @@
-"""A large request holds the loop for a slice at a time, and is answered as if it had been handled at once."""
+"""A large request takes the event loop one slice at a time, with the same response as without slices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ITEMS = 30_000
 
 
 class Ticks(OsClock):
-    """A clock that goes on by a step whenever it is asked."""
+    """A clock that advances by a step at each call."""
 
     def __init__(self, step_s: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Ticks(OsClock):
 async def answered(
     route: Route, message: Message, version: int, clock: Clock | None = None
 ) -> tuple[FakeConnection, int]:
-    """The connection after the answer, and in how many turns of the loop something else could run."""
+    """The connection after the response, and the number of loop iterations for other work."""
     loop = asyncio.get_running_loop()
     dispatcher = Dispatcher(loop)
     dispatcher.large = LargeRequests(loop, clock or OsClock())
@@ -126,7 +126,7 @@ def test_a_large_request_is_handled_in_parts_and_answered_whole() -> None:
     assert turns > len(offsets.sizes) > 10
 
 
-def test_what_is_named_twice_is_seen_in_one_part() -> None:
+def test_duplicates_are_in_the_same_part() -> None:
     offsets = Offsets()
     route = Route(m.ListOffsetsRequest, offsets.handle, no_error)
     indexes = [*range(ITEMS), *range(ITEMS), *range(ITEMS)]
@@ -137,8 +137,8 @@ def test_what_is_named_twice_is_seen_in_one_part() -> None:
     assert len(answer.topics[0].partitions) == 2 * ITEMS
 
 
-def test_others_have_their_turn_after_each_slice() -> None:
-    """With a clock that goes on by a millisecond at each step of the work, a slice has five steps."""
+def test_other_work_runs_after_each_slice() -> None:
+    """With a clock that advances by a millisecond at each step of the work, a slice has five steps."""
     offsets = Offsets()
     route = Route(m.ListOffsetsRequest, offsets.handle, no_error)
     clock = Ticks(0.001)
@@ -148,7 +148,7 @@ def test_others_have_their_turn_after_each_slice() -> None:
     assert turns >= 2 * steps_decoding * 0.001 / SLICE_S
 
 
-def test_a_handler_that_is_a_coroutine_is_given_parts_too() -> None:
+def test_coroutine_handlers_get_parts_too() -> None:
     seen: list[int] = []
 
     async def delete(request: Request) -> Message:
@@ -356,7 +356,7 @@ def work(steps: int, done: list[str], name: str) -> Generator[None, None, str]:
     return name
 
 
-def test_short_work_overtakes_long_work() -> None:
+def test_short_requests_overtake_long_ones() -> None:
     async def scenario() -> list[str]:
         sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         done: list[str] = []
@@ -393,7 +393,7 @@ def test_two_big_requests_are_worked_on_at_a_time_one_of_each_client() -> None:
     assert sorted(order) == ["a", "a", "a", "b", "c"]
 
 
-def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> None:
+def test_members_that_wait_in_a_join_do_not_block_other_requests() -> None:
     """More than may be in progress: the last one to join completes the group."""
     members = sliced_work.SMALL_BYTES_MAX // 20_000 + 10
 
@@ -424,7 +424,7 @@ def test_members_that_wait_for_their_group_keep_no_other_request_waiting() -> No
     assert asyncio.run(scenario()) == members
 
 
-def test_work_that_nobody_waits_for_stops() -> None:
+def test_work_for_a_closed_connection_stops() -> None:
     async def scenario() -> None:
         sliced = SlicedWork(asyncio.get_running_loop(), Ticks(SLICE_S).monotonic_s)
         gone = False
@@ -459,7 +459,7 @@ def cut(message: Message, version: int, size: int) -> list[Message]:
     return [part for part in parts(message, split, lambda: size) if part is not None]
 
 
-def test_lists_that_stand_for_everything_are_not_cut() -> None:
+def test_null_lists_are_not_cut() -> None:
     assert split_of(m.MetadataRequest(topics=None), 9) is None
     assert split_of(m.MetadataRequest(topics=[]), 0) is None
     assert split_of(m.OffsetFetchRequest(group_id="g", topics=None), 7) is None
@@ -526,7 +526,7 @@ def test_topics_to_delete_are_cut_by_name_or_id(version: int) -> None:
 
 
 def test_every_api_that_clients_call_with_a_list_is_cut_or_bounded() -> None:
-    """So that a new one is thought about."""
+    """So that a new API is considered."""
     own_way = {ApiKey.FETCH}
     with_lists = {
         ApiKey(key)

@@ -154,7 +154,7 @@ class LateRequestHarness:
         return ErrorCode(outcome.error_code)
 
     async def delete_topic(self) -> None:
-        """As a controller does."""
+        """Deletes the topic as a controller does."""
         await self.request_deletion()
         for broker in self.brokers.all:
             assert await self.stop(broker) == ErrorCode.NONE
@@ -167,7 +167,7 @@ class LateRequestHarness:
         await self.fill(leader, *values)
 
     async def fill(self, leader: int, *values: str) -> None:
-        """Produce with acks=all, and wait until all have it."""
+        """Produces with acks=all, and waits until all replicas have the records."""
         self.brokers[leader].produce(*values)
         end = self.brokers[leader].manager.partition(TOPIC, 0).log.log_end_offset
         partitions = [broker.manager.partition(TOPIC, 0) for broker in self.brokers.all.values()]
@@ -212,7 +212,7 @@ def test_a_leader_and_isr_of_a_deleted_topic_does_not_bring_its_replica_back(tmp
     run_scenario(tmp_path, scenario)
 
 
-def test_nor_while_the_topic_is_being_deleted_elsewhere(tmp_path: Path) -> None:
+def test_a_leader_and_isr_during_the_deletion_elsewhere_changes_nothing(tmp_path: Path) -> None:
     async def scenario(harness: LateRequestHarness) -> None:
         await harness.create_and_fill(OLD, "a")
         await harness.request_deletion()
@@ -240,7 +240,7 @@ def test_a_leader_and_isr_of_a_topic_created_again_since_changes_nothing(tmp_pat
     run_scenario(tmp_path, scenario)
 
 
-def test_nor_before_the_broker_has_heard_of_the_new_topic(tmp_path: Path) -> None:
+def test_a_late_leader_and_isr_before_that_of_the_new_topic_changes_nothing(tmp_path: Path) -> None:
     async def scenario(harness: LateRequestHarness) -> None:
         await harness.create_and_fill(OLD, "a")
         await harness.delete_topic()
@@ -269,7 +269,7 @@ def test_a_replica_that_was_moved_away_does_not_come_back(tmp_path: Path) -> Non
 
 
 def test_a_stray_replica_of_a_deleted_topic_makes_room_for_the_present_one(tmp_path: Path) -> None:
-    """However it came: acks=all must not stand still for it."""
+    """For any origin of the stray replica: acks=all must not block."""
 
     async def scenario(harness: LateRequestHarness) -> None:
         brokers = harness.brokers
@@ -285,7 +285,7 @@ def test_a_stray_replica_of_a_deleted_topic_makes_room_for_the_present_one(tmp_p
     run_scenario(tmp_path, scenario)
 
 
-def test_a_stray_log_that_no_controller_spoke_of_makes_room_too(tmp_path: Path) -> None:
+def test_a_stray_log_without_leader_and_isr_is_replaced_too(tmp_path: Path) -> None:
     async def scenario(harness: LateRequestHarness) -> None:
         stray = harness.brokers[2]
         log = stray.logs.get_or_create(TOPIC, 0, stray.manager.log_config(TOPIC))
@@ -367,7 +367,7 @@ def test_a_replica_that_is_moved_away_is_deleted(tmp_path: Path, removing: tuple
 
 
 @pytest.mark.parametrize("topic_id", [OLD, None])
-def test_a_topic_that_is_to_be_deleted_is(tmp_path: Path, topic_id: UUID | None) -> None:
+def test_a_queued_deletion_is_carried_out(tmp_path: Path, topic_id: UUID | None) -> None:
     """Also one from before KIP-516, which has no id."""
 
     async def scenario(harness: LateRequestHarness) -> None:
@@ -401,7 +401,7 @@ def test_nothing_is_looked_up_for_a_stop_that_deletes_nothing(tmp_path: Path) ->
 
 
 def lose_log(harness: LateRequestHarness, broker: int) -> None:
-    """As if the broker had started on another disk."""
+    """Deletes the log, as if the broker had started on another disk."""
     request = StopReplicaRequest(controller_id=1, controller_epoch=1, delete_partitions=True)
     request.topics = [StopReplicaRequest.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])]
     harness.brokers[broker].manager.apply_stop_replica(request, 1)  # without a look at the store
@@ -430,7 +430,7 @@ def test_a_leader_that_has_lost_its_log_is_refused_and_no_follower_truncates(tmp
 
 
 def test_a_follower_that_has_lost_its_log_does_not_stay_in_the_isr(tmp_path: Path) -> None:
-    """Else it might be elected before the leader notices."""
+    """Otherwise it might be elected before the leader notices."""
 
     async def scenario(harness: LateRequestHarness) -> None:
         await harness.create_and_fill(NEW, "a")
@@ -446,7 +446,7 @@ def test_a_follower_that_has_lost_its_log_does_not_stay_in_the_isr(tmp_path: Pat
     run_scenario(tmp_path, scenario)
 
 
-def test_a_partition_that_nobody_was_told_of_begins_empty(tmp_path: Path) -> None:
+def test_a_partition_without_any_leader_and_isr_begins_empty(tmp_path: Path) -> None:
     """Its controller crashed before the first LeaderAndIsr; its successor does not know that it is new."""
 
     async def scenario(harness: LateRequestHarness) -> None:
@@ -458,7 +458,7 @@ def test_a_partition_that_nobody_was_told_of_begins_empty(tmp_path: Path) -> Non
     run_scenario(tmp_path, scenario)
 
 
-def test_a_log_is_lost_while_others_do_not_say_that_they_are_empty(tmp_path: Path) -> None:
+def test_a_log_counts_as_lost_until_other_replicas_report_empty_logs(tmp_path: Path) -> None:
     async def scenario(harness: LateRequestHarness) -> None:
         await harness.create(NEW)
         harness.silent.add(3)

@@ -1,4 +1,4 @@
-"""A whole broker cleans its logs: by the worker process, with settings that change, whatever goes wrong."""
+"""A whole broker cleans its logs in the worker process, with changing settings and under faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Running:
         self.admin = admin
 
     async def topic(self, name: str, **config: str) -> Log:
-        """A new topic's log, once it is led."""
+        """A new topic's log, once it has a leader."""
         await self.admin.create_topic(
             name, partitions=1, replication_factor=1, config={**COMPACTED, **config}
         )
@@ -49,7 +49,7 @@ class Running:
         return self.broker.replication.replicas.partition(name, 0).log
 
     def fill(self, name: str, count: int = 300) -> list[Found]:
-        """Committed records; what the log holds now."""
+        """Appends committed records; returns the records of the log."""
         log = self.log(name)
         for number in range(count):
             put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker.ports.clock.wall_ms())
@@ -88,7 +88,7 @@ def run(path: Path, scenario: Scenario, tree: MemoryTree | None = None, **settin
     assert not list(path.rglob("*.swap"))
 
 
-def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) -> None:
+def test_logs_are_cleaned_and_the_checkpoint_is_written(place: Path) -> None:
     tree = MemoryTree()
 
     async def first(running: Running) -> None:
@@ -118,7 +118,7 @@ def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) 
     run(place, second, tree)
 
 
-def test_nothing_is_cleaned_that_is_not_committed(place: Path) -> None:
+def test_uncommitted_records_are_not_cleaned(place: Path) -> None:
     async def scenario(running: Running) -> None:
         await running.topic("held")
         await running.topic("free")
@@ -167,8 +167,8 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: 
     run(place, scenario)
 
 
-def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
-    """As Kafka's LogCleaner: at each of its turns, and not by log.retention.check.interval.ms."""
+def test_the_cleaner_applies_retention_to_compacted_logs(place: Path) -> None:
+    """As in Kafka's LogCleaner: at each of its runs, and not by log.retention.check.interval.ms."""
 
     async def scenario(running: Running) -> None:
         both = {"cleanup.policy": "compact,delete"}
@@ -226,7 +226,7 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
     run(place, scenario, log_cleaner_io_max_bytes_per_second="100000")
 
 
-def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
+def test_a_stop_cancels_the_running_job(place: Path) -> None:
     tree = MemoryTree()
 
     async def first(running: Running) -> None:
@@ -254,7 +254,7 @@ def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
     run(place, second, tree)
 
 
-def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
+def test_the_death_of_a_worker_fails_only_its_job(place: Path) -> None:
     async def scenario(running: Running) -> None:
         await running.topic("unlucky")
         running.fill("unlucky", 3000)
@@ -283,7 +283,7 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
     run(place, scenario, log_cleaner_io_max_bytes_per_second="1000")
 
 
-def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
+def test_a_disabled_cleaner_cleans_nothing(place: Path) -> None:
     async def scenario(running: Running) -> None:
         await running.topic("kept")
         written = running.fill("kept")

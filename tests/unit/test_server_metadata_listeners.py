@@ -1,4 +1,4 @@
-"""What Metadata says of a leader that lives, but not on the listener that the client came in on."""
+"""Metadata about a live leader that does not have the client's listener."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_leader_without_the_listener_is_not_named(
     assert partition.offline_replicas == [], "it is alive"
 
 
-def test_on_the_listener_that_it_has_it_leads(answers: dict[tuple[str, int], MetadataResponse]) -> None:
+def test_a_leader_is_named_on_its_own_listeners(answers: dict[tuple[str, int], MetadataResponse]) -> None:
     answer = answers["PLAINTEXT", 12]
     assert [broker.node_id for broker in answer.brokers] == [0, 9]
     (partition,) = answer.topics[0].partitions

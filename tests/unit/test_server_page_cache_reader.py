@@ -1,4 +1,5 @@
-"""What is not in memory is read by threads: the loop, and everybody else's requests, never wait for it."""
+"""Threads read pages that are not in the page cache: the event loop and other requests never wait for the
+disk."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 
 class SlowDisk(OsFiles):
-    """A disk that reads when it is told to: `give` lets one more load end."""
+    """A disk that reads on request: `give` lets one more load complete."""
 
     def __init__(self) -> None:
         self.warm: list[range] = []
@@ -71,7 +72,7 @@ def segment(disk: SlowDisk, tmp_path: Path, size: int) -> tuple[SegmentFile, byt
     return SegmentFile(disk, tmp_path / "segment"), content
 
 
-def test_others_are_served_while_a_cold_range_is_read(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_other_requests_are_served_during_a_page_cache_miss(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         h = Harness()
@@ -98,9 +99,7 @@ def test_others_are_served_while_a_cold_range_is_read(run: asyncio.Runner, tmp_p
     run.run(scenario())
 
 
-def test_a_range_is_looked_for_piece_by_piece_and_what_was_read_is_sent(
-    run: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_a_range_is_checked_in_chunks_and_loaded_chunks_are_sent(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         h = Harness()
@@ -118,7 +117,7 @@ def test_a_range_is_looked_for_piece_by_piece_and_what_was_read_is_sent(
     run.run(scenario())
 
 
-def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_sequential_read_of_an_uncached_file_waits_once(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(1)
@@ -146,7 +145,7 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
     run.run(scenario())
 
 
-def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_reads_of_cached_ranges_cause_no_read_ahead(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
@@ -176,7 +175,7 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
     run.run(scenario())
 
 
-def test_a_connection_that_is_closed_meanwhile_is_left_alone(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_closed_connection_is_left_alone(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         h = Harness()
@@ -201,7 +200,7 @@ def unexpected(problem: BaseException) -> None:
 # --- lookups -----------------------------------------------------------------------------------------
 
 
-def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_lookup_is_retried_when_its_pages_are_loaded(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         cold = PageCacheReader(asyncio.get_running_loop())
@@ -224,9 +223,7 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
     run.run(scenario())
 
 
-def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
-    run: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_a_lookup_with_repeated_misses_is_made_on_the_loop(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(100)
@@ -248,8 +245,8 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
     run.run(scenario())
 
 
-def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Path) -> None:
-    """It may bring on the next request of its connection, which was promised nothing."""
+def test_a_response_may_cause_another_page_cache_miss(run: asyncio.Runner, tmp_path: Path) -> None:
+    """The response may start the next request of its connection, whose pages are not loaded."""
 
     async def scenario() -> None:
         disk = SlowDisk()
@@ -275,7 +272,7 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
     run.run(scenario())
 
 
-def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_path: Path) -> None:
+def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")

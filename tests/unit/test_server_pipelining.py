@@ -1,5 +1,5 @@
-"""A client's requests in flight against a list of them: whatever is sent at once, waits, is throttled or not
-read meanwhile, all are handed out in order, none is held back for ever, and answers come in that order."""
+"""A client's requests in flight against a model: requests are handled in order, none waits for ever, and
+responses have the same order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNS = st.lists(
 
 
 class StoppedClock(asyncio.SelectorEventLoop):
-    """Its time is what the story says."""
+    """A clock that the scenario sets."""
 
     now = 1000.0
 
@@ -42,7 +42,7 @@ class StoppedClock(asyncio.SelectorEventLoop):
 
 
 class Server(Harness):
-    """Does with a request, at once, what it is told to; the rest of them are left for later."""
+    """Handles some requests at once, as the scenario says; the others later."""
 
     def __init__(self, queued_max_bytes: int) -> None:
         super().__init__(queued_max_bytes=queued_max_bytes)
@@ -71,7 +71,7 @@ class Server(Harness):
 
     @property
     def held(self) -> int:
-        """Requests that wait, and those behind them that are answered already."""
+        """Deferred requests, and completed requests behind them."""
         first = min(self.responses, default=len(self.answers))
         return sum(answer is not None for answer in self.answers[first:])
 
@@ -143,13 +143,13 @@ class Pipelining(RuleBasedStateMachine):
             self.runner.close()
 
     def run_until_blocked(self) -> None:
-        """All do what they can do now."""
+        """Runs all work that is possible now."""
         self.runner.run(self.server.turns(12))
         while self.reads and self.receive(1 << 20):
             self.runner.run(self.server.turns(12))
 
     def receive(self, most: int) -> bool:
-        """Whether there was anything."""
+        """Whether any bytes were received."""
         try:
             data = self.server.client.recv(most)
         except BlockingIOError:
@@ -182,7 +182,7 @@ class Pipelining(RuleBasedStateMachine):
 
     @rule(most=st.sampled_from((0, 0, 0, 3, 100_000)))
     def read(self, most: int) -> None:
-        """All that comes from now on (0), or that much and then nothing."""
+        """Reads everything from now on (0), or so many bytes and then nothing."""
         self.reads = not most
         if most:
             self.receive(most)
@@ -193,7 +193,7 @@ class Pipelining(RuleBasedStateMachine):
     @precondition(lambda self: self.server.current is not None)
     @rule(how=st.sampled_from(("answer", "answer", "defer", "defer", "nothing")), size=SIZES)
     def go_on(self, how: str, size: int) -> None:
-        """With the request that was left."""
+        """Continues with the request that was deferred."""
         server = self.server
         assert server.current is not None
         if how == "defer" and server.is_produce(server.current):
@@ -211,7 +211,7 @@ class Pipelining(RuleBasedStateMachine):
         together=st.booleans(),
     )
     def replicate(self, chosen: list[int], size: int, together: bool) -> None:
-        """Replicas have fetched what some that wait have brought."""
+        """Replicas have fetched the records of some deferred produce requests."""
         for choice in chosen:
             if self.server.responses:
                 waiting = list(self.server.responses)

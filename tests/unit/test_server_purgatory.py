@@ -1,4 +1,4 @@
-"""Waiting requests: woken by what they wait for, in bulk, and given up on time."""
+"""Delayed operations: completed by their condition, in bulk, or by their deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.server.dispatch.purgatory import TICK_MS, PartitionKey, Purgatory
 
 
 class ManualLoop:
-    """The parts of an event loop the purgatory uses, under the test's clock."""
+    """The parts of an event loop that the purgatory uses, under the test's clock."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -40,7 +40,7 @@ class ManualLoop:
         return self.call_at(self.now_s + delay_s, callback)
 
     def turn(self) -> None:
-        """Until nothing is left to be done without time passing."""
+        """Runs callbacks until none is left at this time."""
         while self.soon:
             soon, self.soon = self.soon, []
             for callback in soon:
@@ -127,7 +127,7 @@ def test_a_produce_completes_when_the_high_watermark_reaches_its_end() -> None:
     assert purgatory.waiting() == 0
 
 
-def test_many_waits_cost_what_they_complete() -> None:
+def test_completion_costs_only_the_completed_operations() -> None:
     loop, purgatory = make()
     p = FakePartition()
     done: list[int] = []
@@ -142,7 +142,7 @@ def test_many_waits_cost_what_they_complete() -> None:
     assert loop.armed() == 1, "one timer, however many wait"
 
 
-def test_losing_leadership_fails_every_wait() -> None:
+def test_losing_leadership_fails_every_delayed_operation() -> None:
     loop, purgatory = make()
     p = FakePartition()
     outcomes: list[ErrorCode] = []
@@ -154,7 +154,7 @@ def test_losing_leadership_fails_every_wait() -> None:
     assert outcomes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
 
 
-def test_a_wait_times_out_once_and_is_forgotten() -> None:
+def test_an_operation_times_out_once_and_is_removed() -> None:
     loop, purgatory = make()
     p = FakePartition()
     outcomes: list[ErrorCode] = []
@@ -182,7 +182,7 @@ def test_a_shorter_deadline_that_comes_later_is_kept() -> None:
     assert loop.armed() == 1
 
 
-def test_the_timer_is_for_those_who_still_wait() -> None:
+def test_the_timer_is_cancelled_with_the_last_operation() -> None:
     loop, purgatory = make()
     for _ in range(300):  # a follower that polls for half a second at most, and is answered at once
         poll = FakeFetch([KEY], follower=True)
@@ -197,7 +197,7 @@ def test_the_timer_is_for_those_who_still_wait() -> None:
     assert loop.armed() == 0
 
 
-def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
+def test_appends_wake_followers_and_the_high_watermark_wakes_consumers() -> None:
     loop, purgatory = make()
     p = FakePartition()
     follower, consumer = FakeFetch([KEY], follower=True), FakeFetch([KEY])
@@ -211,7 +211,7 @@ def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
     assert (follower.notified, consumer.notified) == ([KEY], [KEY])
 
 
-def test_a_poll_in_a_session_hears_of_its_partitions_without_watching_them() -> None:
+def test_a_poll_in_a_session_is_notified_without_watches() -> None:
     loop, purgatory = make()
     polls: dict[int, FakeFetch] = {}
     for replica_id in (7, -1):
@@ -280,7 +280,7 @@ def test_a_round_has_as_many_requests_as_the_one_before() -> None:
     assert simulation.loop.armed() == 1, "for the producers' deadline, and no other"
 
 
-def test_who_sends_less_than_before_waits_a_millisecond_once() -> None:
+def test_a_smaller_round_waits_a_millisecond_once() -> None:
     simulation = Round()
     simulation.produce(5)
     simulation.replicate()
@@ -300,7 +300,7 @@ def test_who_sends_less_than_before_waits_a_millisecond_once() -> None:
     assert simulation.woken == 5
 
 
-def test_records_that_nobody_waits_for_gather_nothing() -> None:
+def test_records_without_waiting_producers_are_not_gathered() -> None:
     simulation = Round()
     simulation.produce(5)
     simulation.replicate()
@@ -309,7 +309,7 @@ def test_records_that_nobody_waits_for_gather_nothing() -> None:
     assert simulation.woken == 2
 
 
-def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> None:
+def test_a_fetch_is_notified_only_of_watched_partitions_until_it_is_removed() -> None:
     loop, purgatory = make()
     fetch = FakeFetch([("t", 0), ("t", 1)])
     purgatory.watch_fetch(fetch, 500)
@@ -326,7 +326,7 @@ def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> No
     assert purgatory.waiting() == 0
 
 
-def test_leadership_hooks_hear_at_once() -> None:
+def test_leadership_hooks_are_called_at_once() -> None:
     _, purgatory = make()
     notified: list[tuple[str, str, int]] = []
     purgatory.on_leader.append(lambda topic, partition: notified.append(("leader", topic, partition)))
@@ -341,7 +341,7 @@ def test_leadership_hooks_hear_at_once() -> None:
     ]
 
 
-def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
+def test_a_deadline_on_a_real_loop_is_kept() -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         purgatory = Purgatory(loop, FetchSessionCache(OS_RANDOM))
@@ -354,8 +354,8 @@ def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
     assert 0.05 <= asyncio.run(scenario()) < 20
 
 
-def test_one_that_fails_takes_nobody_along() -> None:
-    """A disk that cannot be read, say: the others of that turn, and all later ones, get their answers."""
+def test_a_failing_operation_does_not_affect_others() -> None:
+    """For example an unreadable disk: all other operations, also later ones, are completed."""
 
     class Failing(FakeFetch):
         def try_complete(self, key: PartitionKey) -> None:
@@ -389,8 +389,8 @@ def test_one_that_fails_takes_nobody_along() -> None:
     assert later.expired == 1
 
 
-def test_a_poll_whose_session_is_gone_is_answered_in_the_next_turn() -> None:
-    """No news would reach it: until its deadline its client would wait for nothing."""
+def test_a_poll_of_a_removed_session_is_answered_in_the_next_iteration() -> None:
+    """No notification would reach it: its client would wait until the deadline."""
     loop, purgatory = make()
     poll, answered = FakeFetch([]), FakeFetch([])
     purgatory.watch_fetch(poll, 30_000)

@@ -1,4 +1,4 @@
-"""What a whole broker serves: the advertised table, and an error response for every API in every version."""
+"""APIs of a whole broker: the advertised versions, and an error response for every API in every version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[Route]:
         return runner.run(scenario())
 
 
-def test_what_is_advertised(routes: list[Route]) -> None:
+def test_advertised_versions(routes: list[Route]) -> None:
     served = {route.api_key: (route.min_version, route.max_version) for route in routes}
     assert served[ApiKey.PRODUCE] == (0, 11), "from 0: old librdkafka stops compressing otherwise"
     assert served[ApiKey.FETCH] == (0, 17)
@@ -45,7 +45,7 @@ def test_what_is_advertised(routes: list[Route]) -> None:
 
 
 def sample(cls: type[Struct], version: int) -> Struct:
-    """A value with one element in every list, so that error responses have something to speak of."""
+    """A value with one element in every list, so that error responses have content."""
     filled = {}
     for item in fields_of(cls):
         if version in item.versions:
@@ -65,7 +65,7 @@ def _sample_value(kind: FieldType, item: Field | None, version: int) -> object:
     return item.default if item is not None else {"uuid": None, "bool": False}.get(kind.wire, 0)
 
 
-def test_every_api_can_say_what_went_wrong_in_every_version(routes: list[Route]) -> None:
+def test_every_api_has_an_error_response_in_every_version(routes: list[Route]) -> None:
     for route in routes:
         for version in range(route.min_version, route.max_version + 1):
             request = sample(route.request_class, version)

@@ -1,4 +1,4 @@
-"""What a TLS socket gives to a connection: as a plain one would, many records at a time."""
+"""A TLS socket reads as a plain one, many TLS records at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield server, client
 
 
-def test_what_has_come_is_read_in_one_call(pair: Pair) -> None:
+def test_all_received_records_are_read_in_one_call(pair: Pair) -> None:
     stream, client = pair
     data = os.urandom(4 * RECORD_BYTES + 100)
     client.sendall(data)
@@ -45,7 +45,7 @@ def test_what_has_come_is_read_in_one_call(pair: Pair) -> None:
         receive(stream, space)
 
 
-def test_whole_records_with_nothing_behind_them_are_no_reason_to_wait(pair: Pair) -> None:
+def test_complete_records_are_returned_without_waiting(pair: Pair) -> None:
     stream, client = pair
     data = os.urandom(2 * RECORD_BYTES)
     client.sendall(data)
@@ -53,7 +53,7 @@ def test_whole_records_with_nothing_behind_them_are_no_reason_to_wait(pair: Pair
     assert receive(stream, space) == len(data)
 
 
-def test_no_more_is_read_than_there_is_room_for(pair: Pair) -> None:
+def test_a_read_is_limited_to_the_buffer(pair: Pair) -> None:
     stream, client = pair
     data = os.urandom(3 * RECORD_BYTES)
     client.sendall(data)
@@ -64,7 +64,7 @@ def test_no_more_is_read_than_there_is_room_for(pair: Pair) -> None:
     assert receive(stream, rest) == RECORD_BYTES - 10
 
 
-def test_the_end_comes_after_all_that_was_sent(pair: Pair) -> None:
+def test_the_end_follows_all_data(pair: Pair) -> None:
     stream, client = pair
     client.sendall(bytes(RECORD_BYTES))
     client.shutdown(socket.SHUT_RDWR)

@@ -168,10 +168,10 @@ def is_named(directory: Path, told: str) -> bool:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda d: shutil.rmtree(d / "orders-1"), "orders-1: there is no folder of this partition"),
+        (lambda d: shutil.rmtree(d / "orders-1"), "orders-1: the partition has no directory"),
         (
             lambda d: (d / "orders-1").rename(d / "orders-one"),
-            "orders-one: no folder of a partition has such a name",
+            "orders-one: not the name of a partition's directory",
         ),
         (
             lambda d: shutil.copytree(d / "orders-1", d / "copy-0"),
@@ -179,7 +179,7 @@ def is_named(directory: Path, told: str) -> bool:
         ),
         (
             lambda d: [path.unlink() for path in (d / "orders-1").glob("*39.*")],
-            "offset 39: the offsets up to 76 are missing, and nothing says that the log is compacted",
+            "offset 39: the offsets up to 76 are missing, and the log is not known to be compacted",
         ),
         (
             lambda d: [path.unlink() for path in (d / "orders-1").glob("*00.*")],
@@ -187,9 +187,9 @@ def is_named(directory: Path, told: str) -> bool:
         ),
         (
             lambda d: [path.unlink() for path in (d / "orders-1").glob("*77.*")],
-            "recovery-point-offset-checkpoint: orders-1: 100 is beyond the log's end, 77",
+            "recovery-point-offset-checkpoint: orders-1: 100 is beyond the log end offset, 77",
         ),
-        (lambda d: (d / "orders-1" / "0.log").write_bytes(b""), "no file of a log has such a name"),
+        (lambda d: (d / "orders-1" / "0.log").write_bytes(b""), "not the name of a file of a log"),
         (lambda d: [path.unlink() for path in (d / "empty-0").iterdir()], "empty-0: there is no segment"),
         (
             lambda d: (d / "orders-0" / f"{0:020}.log").unlink(),
@@ -216,8 +216,8 @@ def test_what_is_on_its_way_is_a_note(directory: Path) -> None:
         "a deleted log; a broker's start removes it",
         "a stray log, which no broker opens",
         "a future log: the partition is moving to this directory",
-        "no file of a broker has such a name",
-        "left over; a broker's start removes it, or puts it in place",
+        "not the name of a file of a broker",
+        "a leftover file; the next start of a broker removes it or completes its rename",
     ]
 
 
@@ -250,7 +250,7 @@ def test_a_torn_end_is_a_note_after_a_crash_only(directory: Path, tmp_path: Path
     part = batch("never whole", base_offset=101)[:-3]
     (finding,) = torn(crashed, part)
     assert (finding.at, finding.is_error) == ("offset 101", False)
-    assert finding.problem.endswith("its header says 80; recovery cuts the log here")
+    assert finding.problem.endswith("its header says 80; recovery truncates the log here")
 
 
 def test_a_start_offset_that_retention_has_passed_is_a_note_after_a_crash_only(
@@ -269,7 +269,7 @@ def test_damage_before_the_recovery_point_is_an_error_after_a_crash_too(tmp_path
     log.write_bytes(flipped(log.read_bytes(), 70))
     assert is_named(crashed, f"{log}: offset 77: byte 0: the checksum is wrong"), found(crashed)
     log.write_bytes(log.read_bytes()[:40])
-    assert is_named(crashed, f"{log}: offset 77: byte 0: 40 bytes are no whole batch"), found(crashed)
+    assert is_named(crashed, f"{log}: offset 77: byte 0: 40 bytes are not a complete batch"), found(crashed)
 
 
 def test_a_partitions_folder_is_verified_alone(directory: Path) -> None:

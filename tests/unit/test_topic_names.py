@@ -1,4 +1,4 @@
-"""A name that no topic may have gets no further than the entrance, wherever it comes from."""
+"""Illegal topic names are refused at every entry point."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_leader_and_isr_makes_no_log_outside_the_log_directories(
     asyncio.run(with_one_broker(tmp_path / "a" / "b" / "c", scenario))
 
 
-def test_stop_replica_deletes_nothing_but_this_brokers_logs(tmp_path: Path) -> None:
+def test_stop_replica_deletes_only_this_brokers_logs(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         brokers.leader_and_isr(leader=1, epoch=0, isr=[1])
         (tmp_path / "victim-0").mkdir()
@@ -106,7 +106,7 @@ def test_stop_replica_deletes_nothing_but_this_brokers_logs(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_alter_replica_log_dirs_remembers_no_such_partition(tmp_path: Path, name: str) -> None:
+def test_alter_replica_log_dirs_refuses_illegal_names(tmp_path: Path, name: str) -> None:
     async def scenario(brokers: Brokers) -> None:
         (log_dir,) = brokers[1].logs.log_dirs
         code = brokers[1].manager.moves.alter(name, 0, str(log_dir))
@@ -115,7 +115,7 @@ def test_alter_replica_log_dirs_remembers_no_such_partition(tmp_path: Path, name
     asyncio.run(with_one_broker(tmp_path, scenario))
 
 
-def test_update_metadata_leaves_such_topics_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_update_metadata_skips_illegal_names(caplog: pytest.LogCaptureFixture) -> None:
     cache = MetadataCache()
     state = UpdateMetadataRequest.UpdateMetadataPartitionState(leader=1, replicas=[1], isr=[1])
     topics = [
@@ -127,7 +127,7 @@ def test_update_metadata_leaves_such_topics_out(caplog: pytest.LogCaptureFixture
     assert "../../../x" in caplog.text
 
 
-def test_the_log_manager_makes_no_path_of_such_a_name(tmp_path: Path) -> None:
+def test_the_log_manager_makes_no_path_of_an_illegal_name(tmp_path: Path) -> None:
     logs = LogManager([tmp_path / "logs"], 1, "c1")
     logs.load(NOW_MS)
     before = everything_under(tmp_path)
@@ -139,7 +139,7 @@ def test_the_log_manager_makes_no_path_of_such_a_name(tmp_path: Path) -> None:
     logs.close(NOW_MS)
 
 
-def test_directories_and_checkpoint_lines_of_no_topic_are_left_alone(
+def test_directories_and_checkpoint_lines_with_illegal_names_are_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = LogManager([tmp_path], 1, "c1")
@@ -169,7 +169,7 @@ def test_names_of_directories() -> None:
     assert parse_future_directory("..-0.abc-future") is None
 
 
-def test_settings_of_such_topics_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_illegal_topics_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         tree = MemoryTree(lambda: NOW_MS)
         store = MemoryStore(tree)
@@ -203,7 +203,7 @@ def test_a_change_of_settings_names_an_entity_under_config(entity: str) -> None:
         znodes.decode_config_change(znodes.encode_config_change(entity))
 
 
-def test_the_controller_leads_no_topic_of_such_a_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_controller_ignores_topic_nodes_with_illegal_names(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:
             tool = MemoryStore(cluster.tree)

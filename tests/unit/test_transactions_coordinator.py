@@ -1,5 +1,4 @@
-"""The coordinator of transactions over its log: what producers hear, and what the next coordinator makes of
-it."""
+"""The transaction coordinator over its log: results for producers, and failover to the next coordinator."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ async def test_a_commit_from_beginning_to_end() -> None:
 
 
 @scenario
-async def test_whoever_takes_over_after_any_record_ends_it_as_was_decided() -> None:
-    """All or nothing, wherever the coordinator dies, and however many markers it had sent."""
+async def test_the_next_coordinator_completes_the_decision_after_a_crash_at_any_record() -> None:
+    """All or nothing, for a crash at any point and any number of sent markers."""
     for commit in (True, False):
         for known in range(1, 5):
             for sent in range(len(PARTITIONS) + 1):
@@ -73,7 +72,7 @@ async def take_over(commit: bool, known: int, sent: int) -> None:
 
 
 @scenario
-async def test_while_markers_are_on_their_way_others_wait() -> None:
+async def test_requests_during_marker_writes_get_concurrent_transactions() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     await simulation.add(producer)
@@ -97,7 +96,7 @@ async def test_while_markers_are_on_their_way_others_wait() -> None:
 
 
 @scenario
-async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
+async def test_a_timed_out_transaction_is_aborted_and_its_producer_fenced() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     await simulation.add(producer)
@@ -111,7 +110,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
 
 
 @scenario
-async def test_ids_that_nobody_uses_leave_a_tombstone() -> None:
+async def test_an_expired_id_leaves_a_tombstone() -> None:
     simulation = await SimulatedTransactions(transactional_id_expiration_ms=1000).started()
     await simulation.producer()
     await simulation.time.advance(3_600_000)
@@ -122,7 +121,7 @@ async def test_ids_that_nobody_uses_leave_a_tombstone() -> None:
 
 
 @scenario
-async def test_a_log_that_does_not_answer_is_the_producers_to_try_again() -> None:
+async def test_a_failed_append_is_a_retriable_error() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     for reported, error in (
@@ -137,7 +136,7 @@ async def test_a_log_that_does_not_answer_is_the_producers_to_try_again() -> Non
 
 
 @scenario
-async def test_the_last_record_is_written_as_often_as_it_takes() -> None:
+async def test_the_completion_record_is_retried() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     await simulation.add(producer)
@@ -150,7 +149,7 @@ async def test_the_last_record_is_written_as_often_as_it_takes() -> None:
 
 
 @scenario
-async def test_what_comes_too_late_for_a_coordinator_is_for_the_next() -> None:
+async def test_an_append_that_completes_after_unload_is_answered_with_not_coordinator() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     simulation.log.hold = True
@@ -164,7 +163,7 @@ async def test_what_comes_too_late_for_a_coordinator_is_for_the_next() -> None:
 
 
 @scenario
-async def test_who_may_not_begin() -> None:
+async def test_refused_init_producer_id_requests() -> None:
     simulation = await SimulatedTransactions().started()
     assert (await simulation.coordinator.init_producer_id("", 1, None)).error is ErrorCode.INVALID_REQUEST
     for timeout_ms in (0, -1, 900_001):
@@ -179,7 +178,7 @@ async def test_who_may_not_begin() -> None:
 
 
 @scenario
-async def test_the_list_goes_through_filters() -> None:
+async def test_list_transactions_applies_filters() -> None:
     simulation = await SimulatedTransactions().started()
     producer = await simulation.producer()
     await simulation.add(producer)

@@ -1,4 +1,4 @@
-"""What may happen to a transaction, event by event: answers as in Apache Kafka 3.9."""
+"""State transitions of a transaction, event by event, with the responses of Apache Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ EVENTS: tuple[Event, ...] = (
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_every_step_is_one_that_the_diagram_shows(state: State) -> None:
+def test_every_transition_is_in_the_diagram(state: State) -> None:
     for event in (*EVENTS, Loaded()):
         after, effects = step(transaction(state), event, NOW + 10**9)
         if after.pending is not None:
@@ -84,7 +84,7 @@ def test_every_step_is_one_that_the_diagram_shows(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_while_something_is_written_all_others_come_again(state: State) -> None:
+def test_requests_during_an_append_get_concurrent_transactions(state: State) -> None:
     before = transaction(state, pending=transaction(State.ONGOING).entry)
     for event in EVENTS[:3]:
         assert step(before, event, NOW) == (before, [Answer(ErrorCode.CONCURRENT_TRANSACTIONS)])
@@ -93,7 +93,7 @@ def test_while_something_is_written_all_others_come_again(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_another_producer_is_turned_away(state: State) -> None:
+def test_another_producer_is_refused(state: State) -> None:
     for producer_id, epoch, error in (
         (PID + 1, EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         (PID, EPOCH - 1, ErrorCode.PRODUCER_FENCED),
@@ -118,12 +118,12 @@ def test_another_producer_is_turned_away(state: State) -> None:
         (State.COMPLETE_ABORT, True, ErrorCode.INVALID_TXN_STATE),
     ],
 )
-def test_an_end_where_there_is_nothing_to_end(state: State, commit: bool, answer: ErrorCode) -> None:
+def test_end_txn_without_an_ongoing_transaction(state: State, commit: bool, answer: ErrorCode) -> None:
     assert refused(state, End(PID, EPOCH, commit)) is answer
 
 
 @pytest.mark.parametrize("state", PREPARED)
-def test_what_is_decided_is_waited_for(state: State) -> None:
+def test_requests_wait_for_a_prepared_transaction(state: State) -> None:
     assert refused(state, Init(60_000, None)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refused(state, Add(PID, EPOCH, BOTH)) is ErrorCode.CONCURRENT_TRANSACTIONS
 
@@ -136,7 +136,7 @@ def test_the_first_partitions_begin_a_transaction(state: State) -> None:
     assert (entry.started_ms, entry.updated_ms) == (NOW, NOW)
 
 
-def test_more_partitions_join_and_known_ones_cost_nothing() -> None:
+def test_partitions_are_added_and_known_ones_cause_no_append() -> None:
     _, effects = step(transaction(State.ONGOING), Add(PID, EPOCH, frozenset({("u", 0)})), NOW)
     entry = written(effects)
     assert entry.partitions == BOTH | {("u", 0)}
@@ -167,14 +167,14 @@ def test_an_end_is_prepared_then_marked_then_complete(commit: bool) -> None:
     assert (now.entry.state, now.pending) == (complete, None)
 
 
-def test_an_end_that_cannot_be_written_may_be_asked_for_again() -> None:
+def test_a_failed_end_may_be_retried() -> None:
     before = transaction(State.ONGOING)
     now, _ = step(before, End(PID, EPOCH, commit=True), NOW)
     after = step(now, NotStored(ErrorCode.COORDINATOR_NOT_AVAILABLE), NOW)
     assert after == (before, [Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
 
 
-def test_a_new_coordinator_goes_on_with_what_is_decided() -> None:
+def test_a_new_coordinator_continues_a_prepared_transaction() -> None:
     for state in PREPARED:
         now, effects = step(transaction(state), Loaded(), NOW)
         assert effects == [SendMarkers(state is State.PREPARE_COMMIT, PID, EPOCH, BOTH)]
@@ -185,25 +185,25 @@ def test_a_new_coordinator_goes_on_with_what_is_decided() -> None:
 
 class TestInit:
     def epochs(self, state: Transaction, event: Init) -> tuple[int, int, int]:
-        """Of what is written: producer id, epoch, the epoch before."""
+        """Of the written record: producer id, epoch, last epoch."""
         _, effects = step(state, event, NOW)
         entry = written(effects)
         assert (entry.state, entry.partitions, entry.started_ms) == (State.EMPTY, frozenset(), -1)
         assert entry.timeout_ms == event.timeout_ms
         return entry.producer_id, entry.producer_epoch, entry.last_producer_epoch
 
-    def test_the_first_has_epoch_0_and_each_one_more(self) -> None:
+    def test_the_first_epoch_is_0_and_each_init_increments_it(self) -> None:
         first = created("tid", producer_id=PID, timeout_ms=1, now_ms=NOW)
         assert self.epochs(first, Init(9, None)) == (PID, 0, -1)
         for state in OVER:
             assert self.epochs(transaction(state), Init(9, None)) == (PID, EPOCH + 1, -1)
 
-    def test_who_goes_on_after_an_error_keeps_its_place(self) -> None:
+    def test_a_producer_that_continues_after_an_error_keeps_its_id(self) -> None:
         assert self.epochs(transaction(State.EMPTY), Init(9, (PID, EPOCH))) == (PID, EPOCH + 1, EPOCH)
         assert refused(State.EMPTY, Init(9, (PID, EPOCH - 1))) is ErrorCode.PRODUCER_FENCED
         assert refused(State.EMPTY, Init(9, (PID + 1, EPOCH))) is ErrorCode.PRODUCER_FENCED
 
-    def test_who_missed_the_answer_gets_it_again(self) -> None:
+    def test_a_lost_response_is_repeated(self) -> None:
         now, _ = step(transaction(State.EMPTY), Init(9, (PID, EPOCH)), NOW)
         now, _ = step(now, Stored(), NOW)
         assert self.epochs(now, Init(9, (PID, EPOCH))) == (PID, EPOCH + 1, EPOCH)
@@ -221,7 +221,7 @@ class TestInit:
         now, _ = step(now, Stored(), NOW)
         assert self.epochs(now, Init(9, (PID, LAST_EPOCH))) == (8, 0, LAST_EPOCH), "a retry"
 
-    def test_an_open_transaction_is_aborted_under_an_epoch_that_nobody_gets(self) -> None:
+    def test_an_open_transaction_is_aborted_under_an_unassigned_epoch(self) -> None:
         now, effects = step(transaction(State.ONGOING), Init(9, None), NOW)
         entry = written(effects)
         assert (entry.state, entry.producer_epoch, entry.timeout_ms) == (
@@ -256,7 +256,7 @@ def test_a_transaction_is_aborted_after_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("state", OVER)
-def test_an_id_that_nobody_uses_expires(state: State) -> None:
+def test_an_unused_id_expires(state: State) -> None:
     before = transaction(state)
     assert step(before, Expired(1000), NOW + 899) == (before, [])
     dying, effects = step(before, Expired(1000), NOW + 900)
@@ -267,7 +267,7 @@ def test_an_id_that_nobody_uses_expires(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [*LIVE])
-def test_a_record_says_what_was_written(state: State) -> None:
+def test_records_survive_a_round_trip(state: State) -> None:
     entry = transaction(state).entry
     assert records.parse_value(records.value_bytes(entry)) == entry
     assert records.parse_key(records.key_bytes("tid")) == "tid"

@@ -218,7 +218,7 @@ def _check_against_log(file: Path, kind: str, findings: Findings) -> None:
         with viewed(OS_FILES, log) as data:
             for batch in read_batches(data):
                 if batch.header is not None:
-                    contents.note(batch.position, batch.header)
+                    contents.add_batch(batch.position, batch.header)
     except FileNotFoundError:
         findings.add(file, f"there is no {log.name} to compare it with")
         return

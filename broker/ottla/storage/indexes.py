@@ -30,9 +30,9 @@ from ottla.ports.files import Files, opened, sync_path, write_all, write_file
 from ottla.storage.nonblocking_reads import read_index_file
 from ottla.storage.segment_files import LogFile
 
+# Shared columns of indexes without entries in memory; never appended to.
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
-# Shared columns of indexes without entries in memory; never appended to.
 
 _TXN_VERSION = 0
 _TXN_ENTRY = struct.Struct(">hqqqq")

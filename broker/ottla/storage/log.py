@@ -129,7 +129,7 @@ class Log:
         self._producers: ActiveProducers | None = None
         """The producers, if there are any or `producers` was used."""
         self._verifies = False
-        self._note_producers()
+        self._find_producers()
         self._apply_config()
 
     @classmethod
@@ -477,7 +477,7 @@ class Log:
                 if header.producer_id >= 0:
                     self._producer_state.update(header, view[pos : pos + header.size], segment)
             at = stop
-        self._note_producers()
+        self._find_producers()
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Seal the active segment and begin a new one, unless it is empty. No fsync."""
@@ -607,7 +607,7 @@ class Log:
                 self._producers = producers
         return producers
 
-    def _note_producers(self) -> None:
+    def _find_producers(self) -> None:
         """Set `_producers` if the producer state has any since the last call."""
         if self._producers is None and self._producer_state.has_producers:
             self._producers = self.producers
@@ -675,13 +675,13 @@ class Log:
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Record that `epoch` starts at `offset`: on becoming leader, and with an epoch's first batch."""
-        with self._local.lock, self._local.io("note an epoch of"):
+        with self._local.lock, self._local.io("record a leader epoch of"):
             self._leader_epochs.assign(epoch, offset)
             self._on_epochs_changed(is_urgent=offset < self.log_end_offset)
 
     def write_epochs(self) -> None:
         """Write the leader epoch checkpoint if it changed. No fsync."""
-        with self._local.lock, self._local.io("write the epochs of"):
+        with self._local.lock, self._local.io("write the leader epochs of"):
             if not self.closed:
                 self._leader_epochs.write()
 
@@ -791,7 +791,7 @@ class Log:
                 self._producer_state.snapshots.keep_within(self.log_start_offset, offset)
             else:  # not synced: this runs on the event loop
                 self._producer_state.rebuild(kept, self.log_start_offset, offset, sync=False)
-                self._note_producers()
+                self._find_producers()
             self._mark_dirty_from(offset)
             return True
 
@@ -819,7 +819,7 @@ class Log:
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Set the log start offset (DeleteRecords, retention). Segments before it are deleted by the next
         retention."""
-        with self._local.lock, self._local.io("note the start of"):
+        with self._local.lock, self._local.io("set the log start offset of"):
             if offset <= self.log_start_offset or offset > self.log_end_offset:
                 return False
             self.log_start_offset = offset

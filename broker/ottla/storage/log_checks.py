@@ -1,7 +1,7 @@
 """Checks one partition's log offline: its segments, the files beside them, and their consistency. Reads only.
 
 Called by `log_dir_checks`. Problems that a broker repairs when it starts after a crash (`log_loader`) are
-notes and no errors: an incomplete batch at the log's end, indexes and snapshots of segments that were not
+notes, not errors: an incomplete batch at the log's end, indexes and snapshots of segments that were not
 flushed, leader epochs that were not written yet.
 
 Not detected: changed bits without a contradiction, such as a batch's offset in a compacted log, which may
@@ -44,7 +44,7 @@ _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 class CheckedLog:
     """The facts of a log; `check_log` adds those that it reads."""
 
-    folder: Path
+    directory: Path
     is_clean: bool
     """Whether the broker closed the log in order."""
     recovery_point: int = 0
@@ -76,16 +76,16 @@ class _Progress:
 
 def check_log(files: Files, log: CheckedLog, findings: Findings) -> None:
     """Check the directory, and complete `log`. Raises OSError."""
-    folder = log.folder
-    names = files.listdir(folder)
+    directory = log.directory
+    names = files.listdir(directory)
     bases = _check_names(log, names, findings)
     try:
-        read_topic_id(files, folder)
+        read_topic_id(files, directory)
     except LogDirProblem as problem:
-        path = folder / PARTITION_METADATA_FILE
+        path = directory / PARTITION_METADATA_FILE
         findings.add(path, str(problem).removeprefix(f"{path} "))
     if not bases:
-        findings.add(folder, "there is no segment", is_error=log.is_clean)
+        findings.add(directory, "there is no segment", is_error=log.is_clean)
         return
     log.first_offset = bases[0]
     epochs = _read_epochs(files, log, findings)
@@ -105,19 +105,23 @@ def _check_names(log: CheckedLog, names: list[str], findings: Findings) -> list[
     for name in names:
         stem, dot, rest = name.partition(".")
         suffix = dot + rest
-        path = log.folder / name
+        path = log.directory / name
         is_numbered = len(stem) == 20 and stem.isdigit()
         if name in (PARTITION_METADATA_FILE, CHECKPOINT_FILE):
             continue
         if name.endswith(_LEFTOVERS):
-            findings.add(path, "left over; a broker's start removes it, or puts it in place", is_error=False)
+            findings.add(
+                path,
+                "a leftover file; the next start of a broker removes it or completes its rename",
+                is_error=False,
+            )
         elif is_numbered and suffix == LOG_SUFFIX:
             bases.append(int(stem))
         elif is_numbered and suffix in _BESIDE_LOGS:
             if f"{stem}{LOG_SUFFIX}" not in names:
                 findings.add(path, f"there is no {stem}{LOG_SUFFIX}", is_error=log.is_clean)
         elif not (is_numbered and suffix == SNAPSHOT_SUFFIX):
-            findings.add(path, "no file of a log has such a name")
+            findings.add(path, "not the name of a file of a log")
     return bases
 
 
@@ -133,7 +137,7 @@ def _check_segment(
     epochs: list[tuple[int, int]] | None,
     findings: Findings,
 ) -> None:
-    path = log.folder / (segment_name(base) + LOG_SUFFIX)
+    path = log.directory / (segment_name(base) + LOG_SUFFIX)
     contents = SegmentContents(files, base)
     if base > progress.end_offset:
         progress.gaps.append((path, progress.end_offset, base))
@@ -151,13 +155,13 @@ def _check_segment(
                 # The checksum does not cover the base offset, which is plausible if it is the expected one.
                 if batch.header.base_offset == progress.end_offset:
                     progress.end_offset = batch.header.next_offset
-                contents.note(batch.position, batch.header)
+                contents.add_batch(batch.position, batch.header)
                 continue
             _check_batch(log, path, batch.position, batch.header, next_base, progress, epochs, findings)
             if batch.header.producer_id >= 0:
                 progress.has_producers = True
-                _note_transaction(data, batch.position, batch.header, contents, log, progress)
-            contents.note(batch.position, batch.header)
+                _add_transaction(data, batch.position, batch.header, contents, log, progress)
+            contents.add_batch(batch.position, batch.header)
     is_whole = not damaged
     _report_damage(log, path, damaged, contents, next_base, progress, findings)
     is_trusted = log.is_clean or (next_base is not None and next_base <= log.recovery_point)
@@ -205,7 +209,7 @@ def _check_batch(
         findings.add(path, problem, at=at, kind="leader epochs")
 
 
-def _note_transaction(
+def _add_transaction(
     data: memoryview,
     position: int,
     header: BatchHeader,
@@ -255,7 +259,7 @@ def _report_damage(
         is_repairable = not log.is_clean and next_base is None and is_torn and offset >= log.recovery_point
         problem = f"byte {batch.position}: {batch.problem}"
         if is_repairable:
-            problem += "; recovery cuts the log here"
+            problem += "; recovery truncates the log here"
         findings.add(path, problem, at=f"offset {offset}", kind="damaged batches", is_error=not is_repairable)
 
 
@@ -263,7 +267,7 @@ def _check_gaps(log: CheckedLog, progress: _Progress, findings: Findings) -> Non
     if log.is_compacted:
         return
     for path, start, end in progress.gaps:
-        problem = f"the offsets up to {end - 1} are missing, and nothing says that the log is compacted"
+        problem = f"the offsets up to {end - 1} are missing, and the log is not known to be compacted"
         findings.add(path, problem, at=f"offset {start}", kind="missing offsets")
 
 
@@ -272,9 +276,9 @@ def _check_gaps(log: CheckedLog, progress: _Progress, findings: Findings) -> Non
 
 def _read_epochs(files: Files, log: CheckedLog, findings: Findings) -> list[tuple[int, int]] | None:
     """The entries of the leader epoch checkpoint; None if it cannot be read."""
-    path = log.folder / CHECKPOINT_FILE
+    path = log.directory / CHECKPOINT_FILE
     try:
-        entries = read_epochs(files, log.folder)
+        entries = read_epochs(files, log.directory)
     except MalformedCheckpoint as problem:
         findings.add(path, str(problem).removeprefix(f"{path}: "))
         return None
@@ -291,13 +295,13 @@ def check_form(files: Files, path: Path, entries: list[str], findings: Findings)
     """Report a checkpoint file that has more than its entries."""
     expected = "\n".join(["0", str(len(entries)), *entries, ""]).encode()
     if files.exists(path) and read_file(files, path) not in (b"", expected):
-        findings.add(path, "it is not as a broker writes its entries")
+        findings.add(path, "its content differs from what a broker writes for its entries")
 
 
 def _check_epochs(
     log: CheckedLog, epochs: list[tuple[int, int]] | None, progress: _Progress, findings: Findings
 ) -> None:
-    path = log.folder / CHECKPOINT_FILE
+    path = log.directory / CHECKPOINT_FILE
     if epochs is None:
         return
     if progress.epoch_unknown is not None:
@@ -306,7 +310,7 @@ def _check_epochs(
         problem = f"leader epoch {epoch} of the log is missing"
         findings.add(path, problem, at=f"offset {offset}", is_error=is_error)
     if epochs and epochs[-1][1] > log.end_offset:
-        problem = f"epoch {epochs[-1][0]} begins behind the log's end, {log.end_offset}"
+        problem = f"epoch {epochs[-1][0]} begins after the log end offset, {log.end_offset}"
         findings.add(path, problem, at=f"offset {epochs[-1][1]}", is_error=log.is_clean)
     if epochs and log.first_offset is not None and epochs[0][1] < log.first_offset:
         problem = f"epoch {epochs[0][0]} begins before the first segment, {log.first_offset}"
@@ -326,7 +330,7 @@ def _check_snapshots(
         stem, dot, rest = name.partition(".")
         if dot + rest != SNAPSHOT_SUFFIX or not stem.isdigit():
             continue
-        path, offset = log.folder / name, int(stem)
+        path, offset = log.directory / name, int(stem)
         offsets.add(offset)
         is_error = log.is_clean or offset <= log.recovery_point
         try:
@@ -339,12 +343,12 @@ def _check_snapshots(
         for producer_id, entry in producers.items():
             if entry.batches and entry.batches[-1].last_offset >= offset:
                 problem_text = (
-                    f"producer {producer_id} wrote {entry.batches[-1].last_offset}, behind the snapshot"
+                    f"producer {producer_id} wrote {entry.batches[-1].last_offset}, after the snapshot"
                 )
-                findings.add(path, problem_text, kind="producers behind the snapshot", is_error=is_error)
+                findings.add(path, problem_text, kind="producers after the snapshot", is_error=is_error)
     expected = {*progress.segments_with_producers, *([log.end_offset] if progress.has_producers else [])}
     for offset in sorted(expected - offsets) if log.is_clean else ():
-        path = log.folder / f"{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+        path = log.directory / f"{segment_name(offset)}{SNAPSHOT_SUFFIX}"
         findings.add(
-            path, "the file is missing: a start or a truncation reads the log for it", is_error=False
+            path, "the file is missing; a start or a truncation reads the log instead", is_error=False
         )

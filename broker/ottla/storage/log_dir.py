@@ -306,7 +306,7 @@ class LogDir:
             self._lock = DirectoryLock(self.files, self.path)
             check_meta_properties(self.files, self.path, broker_id, cluster_id)
         except OSError as problem:
-            self.fail("use it", problem)
+            self.fail("open the directory", problem)
 
     def unlock(self) -> None:
         lock, self._lock = self._lock, None

@@ -65,19 +65,19 @@ def check_log_dirs(files: Files, log_dirs: Sequence[Path]) -> list[Finding]:
             _check_single(files, log_dir, findings)
             continue
         for key, log in _check_log_dir(files, log_dir, findings).items():
-            other = directories.setdefault(key, log.folder)
-            if other != log.folder:
-                findings.add(log.folder, f"{other} is a log of the same partition")
+            other = directories.setdefault(key, log.directory)
+            if other != log.directory:
+                findings.add(log.directory, f"{other} is a log of the same partition")
     return findings.all()
 
 
-def _check_single(files: Files, folder: Path, findings: Findings) -> None:
+def _check_single(files: Files, directory: Path, findings: Findings) -> None:
     """Check one log's directory, with the entries of its log directory's checkpoint files."""
-    log_dir = folder.absolute().parent
-    key = parse_partition_directory(folder.absolute().name)
+    log_dir = directory.absolute().parent
+    key = parse_partition_directory(directory.absolute().name)
     checkpoints = _read_checkpoints(files, log_dir, Findings())
-    log = _log(folder, key, checkpoints, is_clean=_is_clean(files, log_dir))
-    _check_folder(files, log, findings)
+    log = _log(directory, key, checkpoints, is_clean=_is_clean(files, log_dir))
+    _check_log(files, log, findings)
     if key is not None:
         _check_offsets(files, log_dir, {key: log}, checkpoints, findings, is_whole=False)
 
@@ -96,50 +96,50 @@ def _check_log_dir(files: Files, log_dir: Path, findings: Findings) -> dict[Topi
         path = log_dir / name
         if not is_directory(files, path):
             if path.name.endswith(".tmp"):
-                findings.add(path, "left over from a write that was broken off", is_error=False)
+                findings.add(path, "left over from an interrupted write", is_error=False)
             elif path.name not in (*_OTHER_FILES, *CHECKPOINTS):
-                findings.add(path, "no file of a broker has such a name", is_error=False)
+                findings.add(path, "not the name of a file of a broker", is_error=False)
             continue
         key = parse_partition_directory(path.name)
         if key is not None:
             logs[key] = log = _log(path, key, checkpoints, is_clean=is_clean)
-            _check_folder(files, log, findings)
+            _check_log(files, log, findings)
         else:
-            _check_other_folder(files, path, findings, is_clean=is_clean)
+            _check_other_directory(files, path, findings, is_clean=is_clean)
     _check_offsets(files, log_dir, logs, checkpoints, findings, is_whole=True)
     _check_topic_ids(files, logs, findings)
     return logs
 
 
-def _check_other_folder(files: Files, path: Path, findings: Findings, *, is_clean: bool) -> None:
+def _check_other_directory(files: Files, path: Path, findings: Findings, *, is_clean: bool) -> None:
     if path.name.endswith(DELETE_SUFFIX):
         findings.add(path, "a deleted log; a broker's start removes it", is_error=False)
     elif path.name.endswith(STRAY_SUFFIX):
         findings.add(path, "a stray log, which no broker opens", is_error=False)
     elif path.name.endswith(FUTURE_SUFFIX) and parse_future_directory(path.name) is not None:
         findings.add(path, "a future log: the partition is moving to this directory", is_error=False)
-        _check_folder(files, CheckedLog(path, is_clean=is_clean), findings)
+        _check_log(files, CheckedLog(path, is_clean=is_clean), findings)
     elif path.name not in _FOREIGN_DIRECTORIES:
-        findings.add(path, "no folder of a partition has such a name")
+        findings.add(path, "not the name of a partition's directory")
 
 
 def _log(
-    folder: Path, key: TopicPartition | None, checkpoints: Mapping[str, Offsets | None], *, is_clean: bool
+    directory: Path, key: TopicPartition | None, checkpoints: Mapping[str, Offsets | None], *, is_clean: bool
 ) -> CheckedLog:
     recovery_points, cleaned = checkpoints[RECOVERY_POINT_FILE] or {}, checkpoints[CLEANER_FILE] or {}
     return CheckedLog(
-        folder,
+        directory,
         is_clean,
         recovery_point=0 if key is None else recovery_points.get(key, 0),
         is_compacted=key is not None and (key in cleaned or key[0] in INTERNAL_TOPICS),
     )
 
 
-def _check_folder(files: Files, log: CheckedLog, findings: Findings) -> None:
+def _check_log(files: Files, log: CheckedLog, findings: Findings) -> None:
     try:
         check_log(files, log, findings)
     except OSError as problem:
-        path = Path(problem.filename) if problem.filename else log.folder
+        path = Path(problem.filename) if problem.filename else log.directory
         # A broker that has the directory open may have removed the file meanwhile.
         is_error = log.is_clean or not isinstance(problem, FileNotFoundError)
         findings.add(path, f"cannot be read: {problem.strerror or problem}", is_error=is_error)
@@ -183,7 +183,7 @@ def _check_meta_properties(files: Files, log_dir: Path, findings: Findings) -> N
             findings.add(path, f"{name} is missing")
     broker_id = properties.get("broker.id", "0")
     if not broker_id.isdigit():
-        findings.add(path, f"broker.id={broker_id} is no number")
+        findings.add(path, f"broker.id={broker_id} is not a number")
 
 
 def _check_clean_shutdown(files: Files, path: Path, findings: Findings) -> None:
@@ -195,7 +195,7 @@ def _check_clean_shutdown(files: Files, path: Path, findings: Findings) -> None:
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError):
-        findings.add(path, "it is no JSON object with a brokerEpoch", is_error=False)
+        findings.add(path, "not a JSON object with a brokerEpoch", is_error=False)
 
 
 def _check_offsets(
@@ -222,7 +222,7 @@ def _check_offsets(
                 _check_offset(path, name, log, offset, findings)
             elif is_whole:
                 at = f"{key[0]}-{key[1]}"
-                findings.add(path, "there is no folder of this partition", at=at, is_error=is_clean)
+                findings.add(path, "the partition has no directory", at=at, is_error=is_clean)
     starts = checkpoints[LOG_START_FILE]
     for key, log in logs.items() if starts is not None else ():
         _check_start(log_dir / LOG_START_FILE, log, (starts or {}).get(key), findings)
@@ -230,17 +230,19 @@ def _check_offsets(
     if is_whole and is_clean and known:
         for key, log in logs.items():
             if key not in known:
-                findings.add(log_dir / RECOVERY_POINT_FILE, f"{log.folder.name} is missing")
+                findings.add(log_dir / RECOVERY_POINT_FILE, f"{log.directory.name} is missing")
 
 
 def _check_offset(path: Path, name: str, log: CheckedLog, offset: int, findings: Findings) -> None:
     if log.first_offset is None:
         return
-    at = log.folder.name
+    at = log.directory.name
     if offset > log.end_offset:
         # Data before a recovery point is on disk; other offsets may be ahead of the log after a crash.
         is_error = log.is_clean or name == RECOVERY_POINT_FILE
-        findings.add(path, f"{offset} is beyond the log's end, {log.end_offset}", at=at, is_error=is_error)
+        findings.add(
+            path, f"{offset} is beyond the log end offset, {log.end_offset}", at=at, is_error=is_error
+        )
     elif offset < 0 or (name == LOG_START_FILE and offset < log.first_offset):
         # Segments may have been deleted since the file was written.
         is_error = log.is_clean or offset < 0
@@ -248,7 +250,7 @@ def _check_offset(path: Path, name: str, log: CheckedLog, offset: int, findings:
             path, f"{offset} is before the first segment, {log.first_offset}", at=at, is_error=is_error
         )
     elif name == RECOVERY_POINT_FILE and log.is_clean and offset < log.end_offset:
-        findings.add(path, f"{offset} is before the log's end, {log.end_offset}", at=at, is_error=False)
+        findings.add(path, f"{offset} is before the log end offset, {log.end_offset}", at=at, is_error=False)
 
 
 def _check_start(path: Path, log: CheckedLog, start: int | None, findings: Findings) -> None:
@@ -259,18 +261,18 @@ def _check_start(path: Path, log: CheckedLog, start: int | None, findings: Findi
     start = max(start or 0, log.first_offset)
     if start != first and start < log.end_offset:
         problem = f"the log starts at {start}, and its first leader epoch at {first}"
-        findings.add(path, problem, at=log.folder.name, is_error=False)
+        findings.add(path, problem, at=log.directory.name, is_error=False)
 
 
 def _check_topic_ids(files: Files, logs: Mapping[TopicPartition, CheckedLog], findings: Findings) -> None:
     first: dict[str, CheckedLog] = {}
     for (topic, _), log in logs.items():
         try:
-            topic_id = read_topic_id(files, log.folder)
+            topic_id = read_topic_id(files, log.directory)
             if topic_id is None:
                 continue
             other = first.setdefault(topic, log)
-            if read_topic_id(files, other.folder) != topic_id:
-                findings.add(log.folder, f"its topic id is not that of {other.folder.name}")
+            if read_topic_id(files, other.directory) != topic_id:
+                findings.add(log.directory, f"its topic id is not that of {other.directory.name}")
         except (LogDirProblem, OSError):
             continue

@@ -181,7 +181,7 @@ class LogManager:
                 try:
                     return self._open(log_dir, log_dir.path / name, config, 0, 0, clean=True, now_ms=now_ms)
                 except OSError as problem:
-                    log_dir.fail(f"make {name}", problem)
+                    log_dir.fail(f"create {name}", problem)
         tried = ", ".join(str(log_dir.path) for log_dir in candidates)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {name} in any of {tried}")
 
@@ -212,7 +212,7 @@ class LogManager:
             log_dir.drop_offset(REPLICATION_FILE, key)
         self._stale.discard(key)
 
-    # --- future logs (KIP-113) ------- -----------------------------------------------------------
+    # --- future logs (KIP-113) -------------------------------------------------------------------
 
     def set_preferred_log_dir(self, topic: str, partition: int, log_dir: LogDir) -> None:
         """Create the partition's next log, current or future, in this directory (KIP-113)."""
@@ -254,7 +254,7 @@ class LogManager:
         with self.registry.mutex:
             source, future = self.registry.current[key], self.registry.future[key]
             future.rename_dir(future.directory.with_name(partition_directory(topic, partition)))
-            future.log_dir.run("sync it", lambda: sync_path(self.files, future.log_dir.path))
+            future.log_dir.run("sync the directory", lambda: sync_path(self.files, future.log_dir.path))
             if not future.log_dir.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{future.log_dir} has failed")
             self.registry.current[key] = self.registry.future.pop(key)
@@ -301,7 +301,7 @@ class LogManager:
         finally:
             self._release_locks()
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- opening logs ----------------------------------------------------------------------------
 
     def _load_directory(
         self, log_dir: LogDir, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]]
@@ -310,7 +310,7 @@ class LogManager:
         try:
             loaded = self._load_logs(log_dir, now_ms, topic_configs)
         except OSError as problem:
-            log_dir.fail("load it", problem)
+            log_dir.fail("load its logs", problem)
         except KafkaError:
             if log_dir.online:
                 raise

@@ -67,7 +67,6 @@ from ottla.storage.record_validation import DecodedRecords, InvalidRecords
 
 _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
-
 INLINE_RECORDS_MAX: Final = 2000
 INLINE_BYTES_MAX: Final = 256 * 1024
 """The size of the decompressed records that are scanned inline."""
@@ -135,7 +134,6 @@ def to_single_v2_batch(
 ) -> memoryview:
     """The single v2 batch of a producer's records for a partition. Old formats are validated and converted;
     the result is empty if they hold no whole message.
-
 
     Raises KafkaError as `single_batch`, and for old formats as `legacy_records`, INVALID_TIMESTAMP and
     MESSAGE_TOO_LARGE; ValidationDeferred.
@@ -346,7 +344,7 @@ def _convert_legacy(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
         if message.size > config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a message of {message.size} bytes; the topic takes at max_bytes {config.max_message_bytes}",
+                f"a message of {message.size} bytes; the topic takes at most {config.max_message_bytes}",
             )
         if message.attributes & CODEC_MASK:
             # The message is a wrapper, or its codec does not exist in this format.

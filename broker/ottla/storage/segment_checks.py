@@ -2,7 +2,7 @@
 
 Called by `log_checks`. Index entries are compared with the log as Kafka's DumpLogSegments does it; in
 addition, an index must not end too early. After a crash, the broker's recovery rebuilds the indexes
-(`log_loader`): then their problems are notes and no errors.
+(`log_loader`): then their problems are notes, not errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ottla.protocol.records import (
 from ottla.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
-
 
 FINDINGS_PER_KIND_MAX = 10
 """The maximum number of findings of one kind that are listed for a file; the others are counted."""
@@ -73,7 +72,7 @@ class Findings:
 
 
 class Batch(NamedTuple):
-    """One batch of a segment's file, or bytes that are no batch."""
+    """One batch of a segment's file, or bytes that are not a batch."""
 
     position: int
     header: BatchHeader | None
@@ -90,7 +89,7 @@ def read_batches(data: memoryview) -> Iterator[Batch]:
     while at < end:
         if at + RECORD_BATCH_OVERHEAD > end:
             if not _is_zero(data, at):
-                yield Batch(at, None, f"{end - at} bytes are no whole batch", is_torn=True)
+                yield Batch(at, None, f"{end - at} bytes are not a complete batch", is_torn=True)
             return
         header = BatchHeader(*BATCH_HEADER.unpack_from(data, at))
         if header.magic in (0, 1) and header.batch_length > 0:
@@ -98,10 +97,10 @@ def read_batches(data: memoryview) -> Iterator[Batch]:
             return
         if header.magic != MAGIC_V2 or header.size < RECORD_BATCH_OVERHEAD or header.last_offset_delta < 0:
             if not _is_zero(data, at):
-                yield Batch(at, None, f"{end - at} bytes are no batches")
+                yield Batch(at, None, f"{end - at} bytes are not batches")
             return
         if at + header.size > end:
-            problem = f"{end - at} bytes are no whole batch: its header says {header.size}"
+            problem = f"{end - at} bytes are not a complete batch: its header says {header.size}"
             yield Batch(at, None, problem, is_torn=True)
             return
         yield Batch(at, header, None if verify_crc(data, at, header) else "the checksum is wrong")
@@ -135,7 +134,7 @@ class SegmentContents:
         """The expected entries of the transaction index by last offset; None if the log does not contain all
         facts."""
 
-    def note(self, position: int, header: BatchHeader) -> None:
+    def add_batch(self, position: int, header: BatchHeader) -> None:
         self._positions.append(position)
         self._bases.append(header.base_offset)
         self._lasts.append(header.last_offset)
@@ -207,7 +206,7 @@ class SegmentContents:
             if timestamp <= before[0] or relative < before[1]:
                 problem = f"timestamp {timestamp} at offset {offset} does not ascend"
             elif batch == len(self._lasts) or self._bases[batch] > offset:
-                problem = f"timestamp {timestamp} at offset {offset}, which the log has not got"
+                problem = f"timestamp {timestamp} at offset {offset}, which is not in the log"
             elif self._timestamps[batch] != timestamp or self._highest[batch] != timestamp:
                 problem = (
                     f"timestamp {timestamp} at offset {offset}, where the log has {self._highest[batch]}"

@@ -48,6 +48,7 @@ class Kubectl:
         self._command += [f"--{name}", value]
 
     def run(self, *arguments: str) -> str:
+        """The output of a kubectl command. Raises ClickException with its error."""
         try:
             done = subprocess.run(
                 [*self._command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -59,6 +60,7 @@ class Kubectl:
         return done.stdout
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of `kubectl get`."""
         content = json.loads(self.run("get", "-o", "json", *arguments))
         return list(content["items"]) if "items" in content else [content]
 

@@ -83,6 +83,7 @@ class Call:
 
 
 def path_of(kind: str, namespace: str | None, name: str | None = None, subresource: str = "") -> str:
+    """The URL path of a kind's objects, of one object, or of its subresource."""
     version, plural = _PLURALS[kind]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     parts = [root]
@@ -208,6 +209,7 @@ class Api:
         )
 
     async def create(self, manifest: Object) -> Object:
+        """Create an object. Raises Conflict when it exists."""
         kind = manifest["kind"]
         return await self._request(
             "create", kind, path_of(kind, manifest["metadata"]["namespace"]), body=manifest

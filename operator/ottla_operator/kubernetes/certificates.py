@@ -35,6 +35,7 @@ ZOOKEEPER_FILE: Final = f"{cluster_secrets.ZOOKEEPER}.pem"
 
 
 def volume(cluster: str) -> Manifest:
+    """The volume of a broker: keys and certificates of brokers, and both authorities."""
     authorities = {
         CLUSTER_CA: cluster_secrets.cluster_ca(cluster),
         CLIENTS_CA: cluster_secrets.clients_ca(cluster),
@@ -106,6 +107,7 @@ def keys_to_replace(listed: Listed, cluster: str) -> list[str]:
 
 
 def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
+    """The Secret with this content, owned by the cluster."""
     encoded = {entry: base64.b64encode(content).decode() for entry, content in data.items()}
     return build(cluster, "v1", "Secret", name, naming.SECURITY, {"type": "Opaque", "data": encoded})
 

@@ -61,6 +61,7 @@ class ChildObjects:
             raise StepFailed("NotReadable", f"{kind} {name}: {error.message}") from None
 
     async def nodes(self) -> dict[str, Object]:
+        """The nodes of the Kubernetes cluster by name."""
         try:
             return {name_of(node): node for node in await self._api.list("Node", None)}
         except ApiError as error:

@@ -80,6 +80,7 @@ def operator(
 
 
 def images_from(environment: dict[str, str]) -> Images:
+    """The images and settings of the operator's environment variables."""
     default = Images()
     broker = environment.get("OTTLA_BROKER_IMAGE") or default.broker
     return Images(

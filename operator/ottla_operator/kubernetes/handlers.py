@@ -44,6 +44,7 @@ _WATCH_TIMEOUT_S: Final = 300
 
 
 def registry_for(enqueue: Enqueue) -> kopf.OperatorRegistry:
+    """kopf's registry with a handler for each watched kind."""
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="client", registry=registry, errors=kopf.ErrorsMode.PERMANENT)(kopf.login_via_client)
 
@@ -75,6 +76,7 @@ def cluster_of(body: Any) -> str:
 
 
 def settings() -> kopf.OperatorSettings:
+    """kopf's settings: no Events of its own, one operator, label selectors for child objects."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True

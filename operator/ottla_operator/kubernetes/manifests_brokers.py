@@ -77,6 +77,7 @@ def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity)
 
 
 def brokers_connect(cluster: BrokerCluster, zookeeper: ZooKeeperSecurity) -> str:
+    """zookeeper.connect of the brokers in their current stage."""
     return connect_string(cluster, secure=zookeeper.brokers > BrokerStage.PLAIN)
 
 
@@ -163,6 +164,7 @@ def _escaped(value: str) -> str:
 
 
 def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Manifest:
+    """The pod template of the brokers, with the spec's template merged into it."""
     name = cluster.metadata.name
     template = {
         "metadata": {"labels": naming.labels(name, naming.BROKER), **_scrape_annotations(cluster)},

@@ -237,6 +237,7 @@ def operator_peers(images: Images) -> list[Manifest]:
 
 
 def exec_probe(command: list[str], *, period_s: int, failures: int, timeout_s: int = 5) -> Manifest:
+    """A probe that runs a command in the container."""
     return {
         "exec": {"command": command},
         "periodSeconds": period_s,

@@ -171,6 +171,7 @@ def _command(pipeline: Pipeline) -> list[str]:
 
 
 def driver_template(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Manifest:
+    """The pod template of the driver, with the spec's template merged into it."""
     name, cluster = pipeline.metadata.name, pipeline.spec.cluster_ref.name
     scraped = {"scrape": "true", "port": str(STATUS_PORT), "path": "/metrics"}
     secrets = _secrets(launch)

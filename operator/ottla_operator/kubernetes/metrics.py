@@ -105,6 +105,7 @@ class Metrics:
     def count_reconcile(
         self, namespace: str, cluster: str, seconds: float, now_s: float, done: ReconcileResult
     ) -> None:
+        """Record a successful reconciliation and the state that it found."""
         self._reconciles.labels(namespace, cluster, "done").inc()
         self._seconds.labels(namespace, cluster).observe(seconds)
         self._steps.labels(namespace, cluster).inc(len(done.steps))
@@ -139,6 +140,7 @@ class Metrics:
                 self._unready.labels(namespace, cluster, kind).set(done.unready.count(kind))
 
     def export_certificate_expiry(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
+        """Set when each authority's certificate expires, by kind."""
         for kind, end_ms in ends_ms.items():
             self._certificates.labels(namespace, cluster, kind).set(end_ms)
 
@@ -146,6 +148,7 @@ class Metrics:
         self._missed_clusters.inc()
 
     def count_failure(self, namespace: str, cluster: str) -> None:
+        """Count a failed reconciliation."""
         self._reconciles.labels(namespace, cluster, "failed").inc()
 
     def remove_cluster(self, namespace: str, cluster: str) -> None:
@@ -161,4 +164,5 @@ class Metrics:
         self._certificates.remove_by_labels({"resource_namespace": namespace, "cluster": cluster})
 
     def text(self) -> bytes:
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)

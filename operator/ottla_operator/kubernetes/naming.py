@@ -82,15 +82,18 @@ def pod_host(pod: str, service: str, namespace: str) -> str:
 
 
 def ordinal_of(name: str) -> int | None:
+    """The number at the end of a pod's or ConfigMap's name; None without one."""
     found = _ORDINAL.search(name)
     return int(found[1]) if found else None
 
 
 def selector_labels(cluster: str, component: str) -> dict[str, str]:
+    """The labels that selectors use."""
     return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
 
 
 def labels(cluster: str, component: str) -> dict[str, str]:
+    """All labels of an object of a cluster's component."""
     return {
         "app.kubernetes.io/name": "ottla",
         "app.kubernetes.io/instance": cluster,

@@ -75,11 +75,13 @@ def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
 
 
 def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
+    """The brokers' ConfigMaps by broker id."""
     found = listed.of_component("ConfigMap", naming.BROKER)
     return {n: item for n, item in found.items() if name_of(item) == naming.broker_config(cluster, n)}
 
 
 def claim_of(listed: Listed, cluster: str, broker: int) -> Object | None:
+    """The PersistentVolumeClaim of a broker."""
     return listed.find("PersistentVolumeClaim", naming.data_claim(naming.broker_pod(cluster, broker)))
 
 
@@ -155,7 +157,7 @@ def _instance(
 
 
 def _started_at(pod: Object, seen: Object) -> int | None:
-    """When the current container started, since time-outs begin anew with a restarted container."""
+    """When the current container started, since time-outs begin again with a restarted container."""
     running = (seen.get("state") or {}).get("running") or {}
     return _time(running.get("startedAt")) or _time(pod["metadata"].get("creationTimestamp"))
 
@@ -250,6 +252,7 @@ def _time(text: object) -> int | None:
 
 
 def is_ready(pod: Object) -> bool:
+    """Whether the pod is Ready and not being deleted."""
     return not pod["metadata"].get("deletionTimestamp") and _ready_since(pod) is not None
 
 
@@ -312,6 +315,7 @@ def _is_unreachable(pod: Object) -> bool:
 
 
 def zookeeper_pods(listed: Listed, cluster: str) -> dict[int, Object]:
+    """The ZooKeeper servers' pods by ordinal."""
     found = listed.of_component("Pod", naming.ZOOKEEPER)
     name = naming.zookeeper_name(cluster)
     return {n: pod for n, pod in found.items() if name_of(pod) == f"{name}-{n}"}

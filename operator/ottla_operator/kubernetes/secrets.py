@@ -22,6 +22,8 @@ _COMPONENT: Final = "user"
 
 
 class KubernetesSecrets:
+    """The Secrets of one cluster's Users."""
+
     def __init__(self, api: Api, namespace: str, cluster: str) -> None:
         self._api = api
         self._namespace = namespace
@@ -94,6 +96,7 @@ class KubernetesSecrets:
 
 
 def secret_of(item: Object) -> Secret:
+    """A listed Secret with its owner and version."""
     metadata = item["metadata"]
     owner = next(
         (

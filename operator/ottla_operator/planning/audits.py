@@ -32,6 +32,7 @@ class Audits:
 
     @classmethod
     def of(cls, pipelines: Iterable[Pipeline], drivers: Mapping[str, DriverInstance]) -> Audits:
+        """The audits among a cluster's Pipelines, from the progress of their drivers."""
         names, results = set(), {}
         for pipeline in pipelines:
             if pipeline.spec.job != JOB or pipeline.metadata.deleting:

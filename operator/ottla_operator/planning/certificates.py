@@ -55,12 +55,15 @@ class Pair(NamedTuple):
 
     @classmethod
     def of_pem(cls, pem: bytes) -> Pair:
+        """The pair in a file that `pem` was written to."""
         key, begin, rest = pem.partition(b"-----BEGIN CERTIFICATE-----")
         return cls(key, begin + rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
+    """The validity of certificates, and how long before its end they are renewed."""
+
     validity_days: int = 365
     renewal_days: int = 30
 
@@ -124,6 +127,7 @@ def renewal_reason(
 
 
 def is_issued_by(certificate: bytes, authority_certificate: bytes) -> bool:
+    """Whether the authority's key signed the certificate."""
     try:
         issuer = x509.load_pem_x509_certificate(authority_certificate)
         x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(issuer)

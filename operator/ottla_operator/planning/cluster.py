@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from ottla_operator.conditions import Finding, no
 from ottla_operator.planning.cluster_status import Decisions, findings_of, status_of
 from ottla_operator.planning.observed import Observed, PartitionKey
-from ottla_operator.planning.placement import Racks
+from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
-from ottla_operator.planning.rebalance import Changes
 from ottla_operator.planning.replacement import Replacement, plan_replacement
 from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
@@ -58,6 +57,7 @@ class Placement:
 
     @property
     def taking(self) -> list[int]:
+        """The brokers that get new replicas now."""
         return [broker for broker in self.may_hold if broker not in self.closed]
 
 
@@ -72,6 +72,8 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
+    """The plan of a BrokerCluster, with what the planners of topics need."""
+
     steps: tuple[ClusterStep, ...]
     findings: tuple[Finding, ...]
     status: BrokerClusterStatus

@@ -54,14 +54,17 @@ def cluster_ca(cluster: str) -> str:
 
 
 def clients_ca(cluster: str) -> str:
+    """The Secret with the key of the authority for users."""
     return f"{cluster}-clients-ca"
 
 
 def certificate_secret(authority: str) -> str:
+    """The Secret with the certificate of the authority whose key is in `authority`."""
     return f"{authority}-cert"
 
 
 def brokers_secret(cluster: str) -> str:
+    """The Secret with each broker's key and certificate."""
     return f"{cluster}-brokers"
 
 
@@ -71,10 +74,12 @@ def zookeeper_secret(cluster: str) -> str:
 
 
 def operator_secret(cluster: str) -> str:
+    """The Secret with the operator's key and certificate."""
     return f"{cluster}-cluster-operator-certs"
 
 
 def secret_names(cluster: str) -> list[str]:
+    """The names of all Secrets of a secured cluster."""
     authorities = (clients_ca(cluster), cluster_ca(cluster))
     public = [certificate_secret(authority) for authority in authorities]
     own = (brokers_secret(cluster), zookeeper_secret(cluster), operator_secret(cluster))

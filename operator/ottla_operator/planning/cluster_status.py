@@ -44,6 +44,7 @@ def _under_min_isr(observed: Observed) -> int:
 
 
 def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> BrokerClusterStatus:
+    """The new status, without conditions."""
     members, target, roll, scaling = decided.members, decided.target, decided.roll, decided.scaling
     kafka, before = observed.kafka, cluster.status
     now = iso_time(observed.now_ms)
@@ -137,6 +138,7 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
 
 
 def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[Finding]:
+    """The conditions, Ready first."""
     target, roll, scaling, settings = decided.target, decided.roll, decided.scaling, decided.settings
     kafka = observed.kafka
     offline = [partition.name for partition in kafka.partitions() if partition.leader < 0]

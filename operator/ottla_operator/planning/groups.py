@@ -94,6 +94,8 @@ _WITHOUT_MEMBERS = ("Empty", "Dead")
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
+    """The plan for the requested reset of a group's offsets."""
+
     findings: tuple[Finding, ...] = ()
     last: LastReset | None = None
     """The reset's status."""
@@ -123,6 +125,7 @@ def pending(group: ConsumerGroup) -> OffsetReset | None:
 
 
 def plan_reset(group: ConsumerGroup, state: GroupState, now_ms: int) -> ResetPlan:
+    """The next phase of the requested reset."""
     wanted, last = group.spec.offset_reset, group.status.last_reset
     if wanted is None:
         return ResetPlan(last=last)

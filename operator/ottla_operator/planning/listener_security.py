@@ -36,18 +36,22 @@ class SecurityFiles:
 
 
 def lifetime_of(authority: CertificateAuthority) -> Lifetime:
+    """The lifetime of certificates that the authority signs."""
     return Lifetime(authority.validity_days, authority.renewal_days)
 
 
 def broker_subject(cluster: str, names: Iterable[str] = ()) -> Subject:
+    """The subject of all brokers' certificates of a cluster."""
     return Subject(f"{cluster}-brokers", ORGANIZATION, tuple(names))
 
 
 def operator_subject(cluster: str) -> Subject:
+    """The subject of the operator's certificate for a cluster."""
     return Subject(f"{cluster}-operator", ORGANIZATION)
 
 
 def zookeeper_subject(cluster: str, names: Iterable[str] = ()) -> Subject:
+    """The subject of the ZooKeeper servers' certificate of a cluster."""
     return Subject(f"{cluster}-zookeeper", ORGANIZATION, tuple(names))
 
 

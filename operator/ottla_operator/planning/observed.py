@@ -71,6 +71,8 @@ class BrokerInstance:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
+    """One partition as the controller describes it."""
+
     topic: str
     partition: int
     leader: int
@@ -110,6 +112,8 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
+    """One topic as the controller describes it."""
+
     name: str
     topic_id: str
     partitions: tuple[PartitionState, ...]
@@ -148,6 +152,8 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
+    """One consumer group with its offsets."""
+
     group_id: str
     state: str
     """As Kafka names it; "Dead" when there is no such group, "Unknown" of one that commits to ZooKeeper."""
@@ -222,6 +228,8 @@ class AuditedTopic:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
+    """The report of one audit job, by topic."""
+
     topics: Mapping[str, AuditedTopic]
     problem: str = ""
     """Why the job has no result for any topic."""
@@ -305,6 +313,8 @@ class KafkaState:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperState:
+    """Whether ZooKeeper serves, and its connect string."""
+
     running: bool
     connect: str = ""
     message: str = ""

@@ -44,6 +44,7 @@ class ClusterView:
 def plan_pipeline(
     pipeline: Pipeline, driver: DriverInstance, view: ClusterView, traits: Mapping[str, str], now_ms: int
 ) -> ResourcePlan[PipelineStatus]:
+    """The plan of one Pipeline from its driver's state. `traits`: the platform's part of the revision."""
     if pipeline.metadata.deleting:
         return _plan_deletion(pipeline, driver, now_ms)
     if view.cluster is None:

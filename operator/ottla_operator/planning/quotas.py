@@ -9,7 +9,7 @@ changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ottla_operator.conditions import no, unknown, yes
 from ottla_operator.planning.observed import Observed, QuotaEntity
@@ -44,6 +44,7 @@ def plan_quotas(
 
 
 def entity_of(quota: Quota) -> QuotaEntity:
+    """The quota entity of a resource."""
     return (quota.spec.entity.user, quota.spec.entity.client_id)
 
 
@@ -53,13 +54,14 @@ def wanted_limits(limits: Limits) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
-    """The plan for `spec.defaultQuotas`."""
+class OwnedLimits:
+    """The change of an entity's limits that is due, and the record for the status."""
 
     due: tuple[AlterQuota, ...] = ()
     record: Limits | None = None
-    """The limits that the operator must remove later, for the status; written there before they are set."""
+    """The limits that the resource owns and must remove later."""
     recorded: bool = True
+    """The status has this record already, so that the change may be made."""
 
     @property
     def steps(self) -> tuple[AlterQuota, ...]:
@@ -67,49 +69,38 @@ class Defaults:
         return self.due if self.recorded else ()
 
 
-def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool = False) -> Defaults:
+def plan_limits(
+    entity: QuotaEntity, spec: Limits | None, record: Limits | None, current: Mapping[str, float]
+) -> OwnedLimits:
+    """`record`: the limits that the resource owns according to its status."""
+    wanted = {} if spec is None else wanted_limits(spec)
+    before = {} if record is None else wanted_limits(record)
+    changed = {name: value for name, value in wanted.items() if current.get(name) != value}
+    deleted = tuple(sorted(name for name in before if name not in wanted and name in current))
+    owned = {**{name: before[name] for name in deleted}, **wanted}
+    return OwnedLimits(
+        (AlterQuota(entity, changed, deleted),) if changed or deleted else (),
+        Limits.model_validate(owned) if owned else None,
+        changed.keys() <= before.keys(),
+    )
+
+
+def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool = False) -> OwnedLimits:
     """Set the default client's limits to those of the cluster's spec, and remove those that the operator
     set when the spec has none. `elsewhere`: a Quota resource owns them."""
     before, wanted = cluster.status.default_quotas, cluster.spec.default_quotas
     limits = observed.kafka.quotas
     if wanted is None and (before is None or elsewhere):
-        return Defaults()
+        return OwnedLimits()
     if limits is None or not observed.kafka.has_controller:
-        return Defaults((), before)
-    owned = _owned(DEFAULT_CLIENT, wanted, before, limits.get(DEFAULT_CLIENT, {}))
-    record = owned.record if cluster.metadata.acted_upon else before
-    return Defaults(tuple(owned.due), record, owned.recorded)
+        return OwnedLimits((), before)
+    owned = plan_limits(DEFAULT_CLIENT, wanted, before, limits.get(DEFAULT_CLIENT, {}))
+    return owned if cluster.metadata.acted_upon else replace(owned, record=before)
 
 
 def quota_owns_default_client(quotas: Iterable[Quota]) -> bool:
+    """Whether a Quota resource sets the limits of the default client."""
     return any(entity_of(quota) == DEFAULT_CLIENT and not quota.metadata.deleting for quota in quotas)
-
-
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    """The plan for the limits of one entity."""
-
-    due: list[AlterQuota]
-    record: Limits | None
-    """The limits that the resource owns, for the status."""
-    recorded: bool
-    """The status has this record already, so the limits may be set."""
-
-
-def _owned(
-    entity: QuotaEntity, spec: Limits | None, record: Limits | None, current: Mapping[str, float]
-) -> _Owned:
-    """`record`: the limits that the resource owns according to its status."""
-    wanted = {} if spec is None else wanted_limits(spec)
-    before = {} if record is None else wanted_limits(record)
-    set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
-    deleted = tuple(sorted(name for name in before if name not in wanted and name in current))
-    now = {**{name: before[name] for name in deleted}, **wanted}
-    return _Owned(
-        [AlterQuota(entity, set_, deleted)] if set_ or deleted else [],
-        Limits.model_validate(now) if now else None,
-        set_.keys() <= before.keys(),
-    )
 
 
 def _conflicting(quota: Quota, owner: Quota | BrokerCluster) -> ResourcePlan[QuotaStatus]:
@@ -133,7 +124,7 @@ def _plan(
         return ResourcePlan(quota, findings, quota.status, keep_status=True)
     entity = entity_of(quota)
     current = limits.get(entity, {})
-    owned = _owned(entity, quota.spec.limits, quota.status.managed_limits, current)
+    owned = plan_limits(entity, quota.spec.limits, quota.status.managed_limits, current)
     status = QuotaStatus(
         applied_limits=quota.status.applied_limits if owned.due else quota.spec.limits,
         managed_limits=owned.record if quota.metadata.acted_upon else quota.status.managed_limits,
@@ -144,7 +135,7 @@ def _plan(
             quota, (yes("Ready", "Applied", "the limits are set"), yes("Effective", "Enforced")), status
         )
     findings = (no("Ready", "Applying", str(owned.due[0])), no("Effective", "Applying"))
-    return ResourcePlan(quota, findings, status, tuple(owned.due) if owned.recorded else ())
+    return ResourcePlan(quota, findings, status, owned.steps)
 
 
 def _unmanaged(current: Mapping[str, float], record: Limits | None) -> list[UnmanagedSetting]:
@@ -165,5 +156,5 @@ def _plan_deletion(
     if limits is None:
         return ResourcePlan(quota, findings, quota.status)
     record = quota.status.managed_limits or quota.spec.limits
-    owned = _owned(entity_of(quota), None, record, limits.get(entity_of(quota), {}))
-    return ResourcePlan(quota, findings, quota.status, tuple(owned.due), deletion_complete=not owned.due)
+    owned = plan_limits(entity_of(quota), None, record, limits.get(entity_of(quota), {}))
+    return ResourcePlan(quota, findings, quota.status, owned.due, deletion_complete=not owned.due)

@@ -2,7 +2,7 @@
 
 Pure; called by `planning.cluster`. A rebalance is done once for its id, which the status records. Brokers
 stay empty as long as the annotation names them, like a cordoned node. Both wait for a roll and for a
-scale-down, and move replicas in the batches of `planning.rebalance`.
+scale-down, and move replicas in the batches of `planning.placement`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import iso_time
 from ottla_operator.planning.observed import Observed
-from ottla_operator.planning.placement import Unplaceable
-from ottla_operator.planning.rebalance import Changes, balance, drain
+from ottla_operator.planning.placement import Changes, Unplaceable, balance, drain
 from ottla_operator.planning.scaling import Members, Scaling, next_batch, target_assignment
 from ottla_operator.resources.cluster import ReassignPhase, ReassignRequestStatus
 from ottla_operator.resources.common import REASSIGN_ANNOTATION
@@ -67,6 +66,7 @@ def request_of(annotations: Mapping[str, str], replicas: int) -> ReassignRequest
 
 
 def emptied_by(request: ReassignRequest | None) -> frozenset[int]:
+    """The brokers that a valid request empties."""
     return frozenset(request.empty) if request is not None and not request.problem else frozenset()
 
 

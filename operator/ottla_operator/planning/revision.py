@@ -103,6 +103,8 @@ IMAGE: Final = "image"
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
+    """The decision about the protocol version in one reconciliation."""
+
     version: str | None = None
     """The version to set in the revision; None when it is the brokers' default or `spec.config` sets it."""
     status: UpgradeStatus | None = None

@@ -11,8 +11,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ottla_operator.planning.observed import Observed, PartitionKey
-from ottla_operator.planning.placement import Racks, Unplaceable
-from ottla_operator.planning.rebalance import BATCH_PARTITIONS, Changes, balance, batch, drain
+from ottla_operator.planning.placement import (
+    BATCH_PARTITIONS,
+    Changes,
+    Racks,
+    Unplaceable,
+    balance,
+    batch,
+    drain,
+)
 from ottla_operator.planning.steps import ClusterStep, Reassign, RemoveBroker, StopBroker
 from ottla_operator.resources.cluster import BrokerClusterSpec
 
@@ -49,6 +56,7 @@ class Members:
 def members_of(
     spec: BrokerClusterSpec, observed: Observed, emptied: Collection[int] = frozenset()
 ) -> Members:
+    """The cluster's brokers, from its spec and the observed state. `emptied`: as a request asks."""
     desired = tuple(range(spec.replicas))
     surplus = tuple(sorted(broker for broker in observed.brokers if broker >= spec.replicas))
     known = {*desired, *observed.brokers}

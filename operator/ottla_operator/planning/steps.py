@@ -119,10 +119,7 @@ class AlterTopicConfig:
     delete: Sequence[str]
 
     def __str__(self) -> str:
-        changes = [f"{name}={value}" for name, value in self.set_.items()]
-        return f"alter topic {self.topic}: " + ", ".join(
-            changes + [f"{name} to default" for name in self.delete]
-        )
+        return f"alter topic {self.topic}: {_changes(self.set_, self.delete)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +130,7 @@ class AlterBrokerSettings:
     delete: Sequence[str]
 
     def __str__(self) -> str:
-        changes = [f"{name}={value}" for name, value in self.set_.items()]
-        return "alter the brokers' settings: " + ", ".join(
-            changes + [f"{name} to default" for name in self.delete]
-        )
+        return f"alter the brokers' settings: {_changes(self.set_, self.delete)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +279,12 @@ class StopDriver:
 
     def __str__(self) -> str:
         return f"stop the driver of {self.pipeline}: {self.reason}"
+
+
+def _changes(set_: Mapping[str, str], delete: Sequence[str]) -> str:
+    return ", ".join(
+        [*(f"{name}={value}" for name, value in set_.items()), *(f"{name} to default" for name in delete)]
+    )
 
 
 def _acls(bindings: Sequence[AclBinding]) -> str:

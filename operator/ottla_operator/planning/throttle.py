@@ -33,6 +33,8 @@ S = TypeVar("S", bound=Step)
 
 @dataclass(frozen=True, slots=True)
 class Throttling:
+    """The changes of the throttle that are due, and the moves that wait for them."""
+
     steps: tuple[AlterBrokerSettings | AlterTopicConfig, ...] = ()
     record: ThrottleStatus | None = None
     """The throttle that the operator owns, for the status."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from ottla_operator.conditions import Finding, no, unknown, yes
 from ottla_operator.planning.cluster import Placement
 from ottla_operator.planning.observed import Observed, TopicState
-from ottla_operator.planning.placement import Layout, Unplaceable
-from ottla_operator.planning.rebalance import Changes, batch, change_factor
+from ottla_operator.planning.placement import Changes, Layout, Unplaceable, batch, change_factor
 from ottla_operator.planning.scaling import target_assignment
 from ottla_operator.planning.settings import OwnedSettings, is_same, plan_settings
 from ottla_operator.planning.steps import (
@@ -41,6 +40,7 @@ class Defaults:
 
     @classmethod
     def of(cls, broker_settings: Mapping[str, str]) -> Defaults:
+        """The defaults in the brokers' settings."""
         return cls(
             partitions=int(broker_settings.get("num.partitions", "1")),
             replicas=int(broker_settings.get("default.replication.factor", "1")),

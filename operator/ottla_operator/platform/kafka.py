@@ -76,6 +76,7 @@ NewClient = Callable[[Sequence[Address], ClientSecurity | None], AdminClient]
 
 
 def new_admin_client(brokers: Sequence[Address], security: ClientSecurity | None) -> AdminClient:
+    """The operator's admin client for these brokers."""
     return AdminClient(
         bootstrap_servers=list(brokers),
         client_id="ottla-operator",
@@ -101,6 +102,7 @@ class KafkaAdmin:
         self._controllers: dict[Address, AdminClient] = {}
 
     async def close(self) -> None:
+        """Close all clients; the next observation opens new ones."""
         for admin in (self._admin, *self._controllers.values()):
             if admin is not None:
                 await admin.close()

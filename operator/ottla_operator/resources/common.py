@@ -126,6 +126,7 @@ def config_text(value: ConfigValue) -> str:
 
 
 def config_texts(config: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """All settings as Kafka writes them."""
     return {name: config_text(value) for name, value in config.items()}
 
 
@@ -260,4 +261,5 @@ AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp")
 
 
 def condition_column(name: str, condition: str, field: str = "status", priority: int = 0) -> PrinterColumn:
+    """A column with a field of a condition."""
     return PrinterColumn(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', priority)

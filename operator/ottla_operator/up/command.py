@@ -1,16 +1,267 @@
-"""The command `ottla up`."""
+"""The command `ottla up`: loads the files, reconciles, shows the state, and stops all processes at the end.
+
+Reconciles when a file changes and on a timer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import click
 from rich.console import Console
+from watchfiles import awatch
 
 from ottla import logs
-from ottla_operator.up.session import CannotRun, Session
+from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
+from ottla_operator.platform.interfaces import Environment
+from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.platform.local import LocalPlatform
+from ottla_operator.platform.local_drivers import LocalDrivers
+from ottla_operator.platform.local_security import ClientFiles, SecretFiles
+from ottla_operator.reconcile import Reconciler, is_ready
+from ottla_operator.resources import BrokerCluster, Pipeline, User
+from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.loading import load_folder
+from ottla_operator.step_executor import ReconcileResult
+from ottla_operator.up.store import FolderStore
 from ottla_operator.up.view import LiveView, PlainView, View
+
+log = logging.getLogger(__name__)
+
+POLL_BUSY_S, POLL_IDLE_S = 0.3, 1.0
+
+
+class CannotRun(Exception):
+    """`ottla up` cannot start; the message says what to do."""
+
+
+def now_ms() -> int:
+    """The wall clock in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def lock_data_folder(data: Path) -> IO[str]:
+    """Lock the data folder until the returned file is closed. Raises CannotRun when it is locked."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file = (data / "up.lock").open("a+")
+    except OSError as error:
+        raise CannotRun(
+            f"the data folder {data} cannot be written: {error.strerror}; set another one with --data"
+        ) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise CannotRun(
+            f"the data folder {data} is in use by another `ottla up` (process {owner}); "
+            "stop that process, or set another folder with --data"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+class Session:
+    """The components of one `ottla up`."""
+
+    def __init__(self, files: Path, data: Path, port: int, clock_ms: Callable[[], int] = now_ms) -> None:
+        """Raises CannotRun."""
+        self.files = files
+        self._lock = lock_data_folder(data)
+        try:
+            self.store = FolderStore(data / "state.json", clock_ms)
+        except ValueError as error:
+            self._lock.close()
+            raise CannotRun(str(error)) from None
+        self.secrets = SecretFiles(data / "secrets")
+        self._clients = ClientFiles(data / "clients", self.secrets)
+        self.platform = LocalPlatform(data, port, clock_ms, self.secrets)
+        self.kafka = KafkaAdmin(self.platform.client_properties)
+        self.drivers = LocalDrivers(data, clock_ms, self.secrets)
+        self._reconciler = Reconciler(
+            Environment(self.platform, self.kafka, self.store, self.secrets, self.drivers, clock_ms)
+        )
+        self._announced = False
+        self._controller: int | None = None
+        self._printed: set[str] = set()
+        self.stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    # ---- checks before the start
+
+    def preflight(self) -> None:
+        """Check files, Java and ports before any process is started. Raises CannotRun."""
+        loaded = load_folder(self.files)
+        if not loaded.documents and not self.store.entries:
+            reasons = "".join(f"\n  {error}" for error in loaded.errors)
+            raise CannotRun(f"{self.files} has no resource of ottla.dev (*.yaml, *.yml){reasons}")
+        self.store.sync(loaded)
+        cluster = self._cluster()
+        if cluster is None:
+            return
+        if cluster.spec.zookeeper.connect is None:
+            try:
+                find_java()
+                spark_jars()
+            except (JavaUnusable, ZooKeeperUnavailable) as error:
+                raise CannotRun(str(error)) from None
+        for broker in range(cluster.spec.replicas):
+            problem = self.platform.port_problem(cluster, broker, config_texts(cluster.spec.config))
+            if problem:
+                raise CannotRun(problem)
+
+    def _cluster(self) -> BrokerCluster | None:
+        resources = (entry.resource for entry in self.store.entries.values())
+        clusters = [resource for resource in resources if isinstance(resource, BrokerCluster)]
+        return min(clusters, key=lambda c: c.metadata.age_key, default=None)
+
+    # ---- running
+
+    async def run(self, view: View) -> None:
+        """Run until `stopping` is set, then stop all processes."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        watcher = loop.create_task(self._watch())
+        try:
+            while not self.stopping.is_set():
+                result = await self._reconcile(view)
+                busy = result is None or not result.idle or not self._announced
+                await self._pause(POLL_BUSY_S if busy else POLL_IDLE_S)
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+            running = " after the pipelines" if self._runs_pipelines() else ""
+            view.print_line(f"stopping: brokers first{running}, then ZooKeeper")
+            await self.drivers.shutdown()
+            await self.kafka.close()
+            await self.platform.shutdown(last=self._controller)
+            self._lock.close()
+            view.print_line("stopped")
+
+    def _runs_pipelines(self) -> bool:
+        return any(isinstance(entry.resource, Pipeline) for entry in self.store.entries.values())
+
+    def _signalled(self) -> None:
+        if self.stopping.is_set():
+            # A second signal: kill all processes.
+            self.drivers.kill()
+            self.platform.kill()
+        self.stopping.set()
+        self._wake.set()
+
+    async def _pause(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _watch(self) -> None:
+        folder = self.files if self.files.is_dir() else self.files.parent
+        while True:
+            try:
+                async for _ in awatch(folder, recursive=False, debounce=100, step=50):
+                    self._wake.set()
+            except (OSError, RuntimeError) as error:
+                # The folder may be replaced. Each reconciliation reads the files, too.
+                log.warning("watching %s failed: %s", folder, error)
+            await asyncio.sleep(POLL_IDLE_S)
+
+    async def _reconcile(self, view: View) -> ReconcileResult | None:
+        """Load the files and reconcile once; None when it failed or was cancelled by a stop."""
+        try:
+            if self.files.exists():
+                self.store.sync(load_folder(self.files))
+        except Exception as error:
+            # A full disk or a bug in the operator: the brokers go on.
+            log.exception("loading the files failed")
+            self._show_error(view, error)
+            return None
+        reconciling = asyncio.ensure_future(self._reconciler.reconcile())
+        stop = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait({reconciling, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not reconciling.done():
+            reconciling.cancel()
+            await asyncio.gather(reconciling, return_exceptions=True)
+            return None
+        try:
+            result = reconciling.result()
+        except Exception as error:
+            log.exception("reconciliation failed")
+            self._show_error(view, error)
+            return None
+        if result.observed is not None and result.observed.kafka.controller_id >= 0:
+            self._controller = result.observed.kafka.controller_id
+        self._print_notes(view)
+        self._print_http_addresses(view)
+        self._print_users(view)
+        view.show(list(self.store.entries.values()), self.store.errors, result.steps)
+        self._announce(view)
+        return result
+
+    def _show_error(self, view: View, error: Exception) -> None:
+        view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
+
+    def _print_notes(self, view: View) -> None:
+        for entry in self.store.entries.values():
+            for note in entry.resource.notes() if entry.resource is not None else ():
+                line = f"note: {entry.key}: {note}"
+                if line not in self._printed:
+                    self._printed.add(line)
+                    view.print_line(line)
+
+    def _print_http_addresses(self, view: View) -> None:
+        """Print the address of each broker's metrics and probes, once."""
+        for broker, address in self.platform.http_addresses().items():
+            line = f"broker {broker} metrics=http://{address}/metrics"
+            if line not in self._printed:
+                self._printed.add(line)
+                view.print_line(line)
+
+    def _print_users(self, view: View) -> None:
+        """Print how each user connects, once and after each change."""
+        cluster = self._cluster()
+        if cluster is None:
+            return
+        resources = (entry.resource for entry in self.store.entries.values())
+        users = [user for user in resources if isinstance(user, User)]
+        for user, line in self._clients.write(cluster, users):
+            if is_ready(user) and line not in self._printed:
+                self._printed.add(line)
+                view.print_line(line)
+
+    def _announce(self, view: View) -> None:
+        """Print `ready …` when all resources have become Ready."""
+        entries = list(self.store.entries.values())
+        cluster = self._cluster()
+        ready = (
+            cluster is not None
+            and not self.store.errors
+            and all(
+                entry.resource is not None and not entry.problems and is_ready(entry.resource)
+                for entry in entries
+            )
+        )
+        if ready and not self._announced:
+            assert cluster is not None
+            zookeeper = self.platform.zookeeper_connect(cluster)
+            view.print_line(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
+        self._announced = ready
 
 
 @click.command(short_help="Run clusters from custom resources.")

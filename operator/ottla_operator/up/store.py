@@ -1,6 +1,6 @@
 """The `Store` interface of `ottla up`: resources from a folder of YAML files, with generations and statuses.
 
-Used by `up.session`; replaces the API server, with its state in `<data>/state.json`. Invariants: a resource
+Used by `up.command`; replaces the API server, with its state in `<data>/state.json`. Invariants: a resource
 with an invalid spec keeps its last valid one, since the API server would reject the change; a resource whose
 file cannot be read is unchanged; a resource is deleted after it was missing for MISSING_MS_MAX, since editors
 save by replacing files; the state file is replaced atomically.

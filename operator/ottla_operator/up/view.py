@@ -1,6 +1,6 @@
 """The output of `ottla up`: a live table on a terminal, otherwise a line for each change.
 
-Called by `up.session` after every reconciliation. Shows only what is in the resources' statuses.
+Called by `up.command` after every reconciliation. Shows only what is in the resources' statuses.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def _describe(condition: Condition) -> str:
 
 
 class View(Protocol):
+    """Shows the resources after each reconciliation."""
+
     def show(self, entries: Sequence[Entry], errors: Sequence[str], steps: Sequence[str]) -> None: ...
 
     def print_line(self, line: str) -> None:

@@ -5,8 +5,7 @@ Called by `cleaner` in the worker process, for each batch of a log in order. As 
 
 * the last record of each key stays, and all records after the end of the offset map;
 * a tombstone (no value) is removed after the batch's delete horizon. The first cleaning that keeps a
-tombstone
-  writes the horizon into the batch, in place of the base timestamp (KIP-534);
+  tombstone writes the horizon into the batch, in place of the base timestamp (KIP-534);
 * the marker of a transaction without records is removed in the same way; records of aborted transactions are
   removed at once;
 * a batch without records stays if it is its producer's last (for the sequence number), or the last of the
@@ -159,21 +158,21 @@ class BatchFilter:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
         has_expired = horizon is not None and horizon <= self._now_ms
         if is_control:
-            is_empty_end = self._transactions.can_discard_marker(header, batch)
-            is_removed = is_empty_end and has_expired
+            can_discard = self._transactions.can_discard_marker(header, batch)
+            is_removed = can_discard and has_expired
         else:
-            is_empty_end = False
+            can_discard = False
             is_removed = self._transactions.is_aborted(header)
         if is_removed:
             counts.records_read += header.record_count
-            return self._emptied(header)
+            return self._without_records(header)
         if is_control:
             counts.records_read += header.record_count
             if not header.record_count:
-                return self._emptied(header)
-            if is_empty_end and horizon is None:
+                return self._without_records(header)
+            if can_discard and horizon is None:
                 return self._rewritten(header, records_of(header, batch), header.record_count, None, True)
-            return self._as_it_is(header, batch)
+            return self._unchanged(header, batch)
         data = records_of(header, batch)
         try:
             kept = self._select(header, data, keeps_tombstones=not has_expired)
@@ -182,11 +181,11 @@ class BatchFilter:
                 ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is malformed: {problem}"
             ) from problem
         if not kept.record_count:
-            return self._emptied(header)
-        stamps = kept.has_tombstone and horizon is None
-        if kept.record_count == header.record_count and not stamps:
-            return self._as_it_is(header, batch)
-        return self._rewritten(header, kept.records, kept.record_count, kept.highest_delta, stamps)
+            return self._without_records(header)
+        sets_horizon = kept.has_tombstone and horizon is None
+        if kept.record_count == header.record_count and not sets_horizon:
+            return self._unchanged(header, batch)
+        return self._rewritten(header, kept.records, kept.record_count, kept.highest_delta, sets_horizon)
 
     def _select(self, header: BatchHeader, data: bytes, *, keeps_tombstones: bool) -> _Kept:
         """Scan the records, and join those that stay, neighbours at once."""
@@ -255,31 +254,31 @@ class BatchFilter:
         self.counts.keyless += keyless
         return _Kept(b"".join(runs), kept, has_tombstone, highest)
 
-    def _as_it_is(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, Buffer]:
+    def _unchanged(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, Buffer]:
         self.counts.records_kept += header.record_count
         self.counts.bytes_kept += header.size
         return header, batch
 
     def _rewritten(
-        self, header: BatchHeader, records: bytes, count: int, highest_delta: int | None, stamps: bool
+        self, header: BatchHeader, records: bytes, count: int, highest_delta: int | None, sets_horizon: bool
     ) -> tuple[BatchHeader, Buffer]:
         max_timestamp = header.max_timestamp
         if highest_delta is not None and not header.attributes & LOG_APPEND_TIME_FLAG:
             max_timestamp = max(header.base_timestamp + highest_delta, NO_TIMESTAMP)
         new = header._replace(max_timestamp=max_timestamp, record_count=count)
-        if stamps:
+        if sets_horizon:
             horizon = self._now_ms + self._delete_retention_ms
             records = _rebased(records, count, header.base_timestamp - horizon)
             new = new._replace(base_timestamp=horizon, attributes=header.attributes | DELETE_HORIZON_FLAG)
-        return self._made(new, with_records(new, records))
+        return self._count_kept(new, with_records(new, records))
 
-    def _emptied(self, header: BatchHeader) -> tuple[BatchHeader, Buffer] | None:
+    def _without_records(self, header: BatchHeader) -> tuple[BatchHeader, Buffer] | None:
         """The batch without records if it must stay; None if it is removed."""
         if header.next_offset != self._upper_bound and not self._is_last_of_producer(header):
             return None
-        return self._made(header._replace(record_count=0), without_records(header))
+        return self._count_kept(header._replace(record_count=0), without_records(header))
 
-    def _made(self, header: BatchHeader, batch: bytearray) -> tuple[BatchHeader, Buffer]:
+    def _count_kept(self, header: BatchHeader, batch: bytearray) -> tuple[BatchHeader, Buffer]:
         self.counts.records_kept += header.record_count
         self.counts.bytes_kept += len(batch)
         return header._replace(batch_length=len(batch) - LOG_OVERHEAD), batch

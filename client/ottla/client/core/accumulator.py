@@ -192,7 +192,7 @@ class Accumulator:
 
     def reenqueue(self, queue: PartitionQueue, *batches: Batch) -> None:
         """Put batches back for a retry, before unsent ones and in the order of their sequence numbers."""
-        for batch in batches:
+        for batch in reversed(batches):  # each before its successors, also where numbers are equal (halves)
             numbered = queue.sequence.in_flight
             at = 0
             if batch in numbered:

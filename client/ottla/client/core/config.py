@@ -144,7 +144,7 @@ class ProducerConfig(ClientConfig):
     may always begin."""
     block_on_topic_full: bool = setting(True, boolean)
     """Ours: whether `send` to a topic that holds all it may waits for max.block.ms, or raises
-    BufferExhaustedError at once. Sending to other topics goes on either way."""
+    BufferExhaustedError at once. Sends to other topics continue in both cases."""
     max_request_size: int = setting(1024 * 1024, integer())
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
     compression_gzip_level: int = setting(DEFAULT_LEVEL[Codec.GZIP], _gzip_level)

@@ -147,7 +147,7 @@ class GeneralAssignment:
         self._owner[place] = target
 
     def _balanced(self) -> bool:
-        """Whether nobody could get a partition from someone who has two more."""
+        """Whether no member could get a partition from a member that has at least two more."""
         if self._ranking[0][0] >= self._ranking[-1][0] - 1:
             return True
         for size, name in self._ranking:

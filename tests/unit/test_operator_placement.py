@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla_operator.planning.observed import PartitionKey, PartitionState
-from ottla_operator.planning.placement import Layout, Unplaceable
-from ottla_operator.planning.rebalance import balance, batch, change_factor, drain
+from ottla_operator.planning.placement import Layout, Unplaceable, balance, batch, change_factor, drain
 
 Assignment = dict[PartitionKey, tuple[int, ...]]
 
