@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test test-changed test-all lint format bench bench-kubernetes e2e lock clean
+.PHONY: setup run test test-changed test-all lint format simulate soak bench bench-kubernetes e2e lock clean
 
 setup: $(READY)
 
@@ -56,6 +56,14 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A run of the simulation: SEED=7, or many on all cores: SEEDS=10000 from FIRST=1, resumed by RESULTS=FILE.
+simulate: setup
+	$(BIN)/python -m ottla.simulation run $(SEED) $(ARGS)
+
+soak: setup
+	mkdir -p build
+	$(BIN)/python -m ottla.simulation soak $(or $(FIRST),1) $(or $(SEEDS),1000) --results $(or $(RESULTS),build/soak.jsonl) $(ARGS)
 
 bench: setup
 	$(BIN)/python -m bench

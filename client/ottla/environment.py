@@ -8,6 +8,7 @@ callbacks inherit the context. Code of the event loop uses the loop's clock (`lo
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -29,6 +30,8 @@ class Environment:
     """Seconds of a clock that never steps."""
     random: random.Random = field(default_factory=random.SystemRandom)
     """Numbers that are fit for secrets."""
+    new_socket: Callable[[int, int, int], socket.socket] = socket.socket
+    """Makes a socket of a family, a type and a protocol, for `loop.sock_connect`."""
 
 
 SYSTEM: Final = Environment()

@@ -171,7 +171,7 @@ class Both:
         context = self.leader.open(request, version, replica_id=2, name_of=TOPICS.get, now_ms=0)
         if isinstance(context, ErrorCode):
             return FetchResponse(error_code=context)
-        answers = [FetchedPartition(w, ErrorCode.NONE, 1, 1, 0, settled=True) for w in context.to_read()]
+        answers = [FetchedPartition(w, ErrorCode.NONE, 1, 1, 0, caught_up=True) for w in context.to_read()]
         chosen = context.choose(answers)
         context.commit(answers, 0)
         return FetchResponse(

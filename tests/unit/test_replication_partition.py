@@ -497,22 +497,22 @@ def test_the_checkpointed_high_watermark_is_held_within_the_log(tmp_path: Path) 
 def test_an_in_sync_follower_with_all_records_need_not_be_read_again(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", acks=1)
-    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "there is something to read"
+    assert not cluster.answer(2, cluster.ask(2)[1]).caught_up, "there is something to read"
     cluster.replicate()
-    assert cluster.answer(2, cluster.ask(2)[1]).settled
+    assert cluster.answer(2, cluster.ask(2)[1]).caught_up
     cluster.elect(1, isr=[1, 3])
     cluster.replicate()
     cluster.proposals.clear()
-    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "the next fetch may let it in"
+    assert not cluster.answer(2, cluster.ask(2)[1]).caught_up, "the next fetch may let it in"
 
 
 def test_a_consumer_with_all_committed_records_need_not_be_read_again(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", acks=1)
-    assert read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
     cluster.replicate()
-    assert not read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
-    assert read_replica(cluster.leader, 1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert not read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
+    assert read_replica(cluster.leader, 1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).caught_up
 
 
 def test_a_follower_with_an_empty_fetch_is_caught_up_when_a_record_is_appended(tmp_path: Path) -> None:

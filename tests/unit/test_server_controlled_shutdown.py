@@ -16,7 +16,7 @@ from ottla.metadata.store import ensure_path
 from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.server.assembly import controlled_shutdown
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
-from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.inter_broker import InterBrokerClient
 
 

@@ -14,7 +14,7 @@ from ottla.protocol.messages import (
     ControlledShutdownResponse,
     UpdateMetadataRequest,
 )
-from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.inter_broker import InterBrokerClient
 
 

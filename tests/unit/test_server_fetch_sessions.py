@@ -116,9 +116,9 @@ class Broker:
             return FetchedPartition(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
         high_watermark = self.high_watermark.get(name, 5)
         size = self.records.get(name, 0)
-        settled = name not in self.unsettled and not size
+        caught_up = name not in self.unsettled and not size
         return FetchedPartition(
-            wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, settled=settled
+            wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, caught_up=caught_up
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.protocol import frames
 from ottla.protocol.messages import ProduceResponse
-from ottla.server.handlers.produce.response import PACKED_FROM, pack
+from ottla.server.handlers.produce.handler import PACKED_FROM, pack_response
 
 
 @pytest.mark.parametrize("version", range(PACKED_FROM, ProduceResponse.max_version + 1))
@@ -27,4 +27,4 @@ def test_the_packed_produce_response_equals_the_codecs(version: int, partitions:
             for name in ("tøpic", "x" * 249)
         ],
     )
-    assert pack(response, 9) == frames.encode_response(response, version, 9)
+    assert pack_response(response, 9) == frames.encode_response(response, version, 9)

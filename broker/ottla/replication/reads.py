@@ -26,7 +26,7 @@ class PartitionRead(NamedTuple):
     log_start_offset: int
     diverging: tuple[int, int] | None
     read: LogRead | None
-    settled: bool = False
+    caught_up: bool = False
     """Whether the same request has the same result until the listener is notified of the partition."""
 
 
@@ -87,7 +87,7 @@ def read(
     else:
         up_to = replica.last_stable_offset if read_committed else replica.high_watermark
 
-    settled = False
+    caught_up = False
     diverging: tuple[int, int] | None = None
     if last_fetched_epoch >= 0 and (last_fetched_epoch != log.latest_epoch or fetch_offset > end):
         epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
@@ -112,7 +112,7 @@ def read(
                 follower, fetch_offset, follower_log_start_offset, end, now_ms, broker_epoch
             )
         # A follower outside the ISR must be read again, because its fetches make it join.
-        settled = fetch_offset >= up_to and (follower is None or replica_id in replica.in_sync.committed)
+        caught_up = fetch_offset >= up_to and (follower is None or replica_id in replica.in_sync.committed)
     return PartitionRead(
         _NONE,
         replica.high_watermark,
@@ -120,5 +120,5 @@ def read(
         log.log_start_offset,
         diverging,
         data,
-        settled,
+        caught_up,
     )

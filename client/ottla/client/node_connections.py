@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.client.core.types import Node, UnsentRequest
+from ottla.environment import environment
 from ottla.protocol.errors import KafkaError
 from ottla.wire.connection import BrokerConnection
 
@@ -36,7 +37,7 @@ async def connect_socket(host: str, port: int, buffers: Buffers, *, first: int =
     start = first % len(rows)
     problem: OSError | None = None
     for family, kind, protocol, _, address in rows[start:] + rows[:start]:
-        sock = socket.socket(family, kind, protocol)
+        sock = environment.get().new_socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             # Before connecting, because the TCP window scale is negotiated with the connection.

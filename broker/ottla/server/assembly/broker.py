@@ -43,9 +43,9 @@ from ottla.server.assembly.configuration import (
 )
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
 from ottla.server.assembly.request_processing import RequestProcessing, start_request_processing
+from ottla.server.dispatch.counters import LoopUsage
 from ottla.server.handlers.cluster.initial_metadata_gate import INITIAL_METADATA_TIMEOUT_S
 from ottla.server.metrics.http_server import HttpServer
-from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.log_dir import LogDirProblem

@@ -24,12 +24,12 @@ from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
 from ottla.server.assembly.configuration import BrokerContext, Configuration
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.server.coordination.group_coordinator import make_group_coordinator, offsets_partitions
 from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.fetch_sessions import FetchSessionCache
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import broker_quotas
-from ottla.server.inter_broker.controller_channel import ControllerChannel
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.logs.log_dir_failure_handler import LogDirFailureHandler
 from ottla.server.logs.lost_logs import LostLogDetector

@@ -15,7 +15,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore, StoreError
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
-from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.connection import UnsupportedApi
 
 log = logging.getLogger("ottla.broker")

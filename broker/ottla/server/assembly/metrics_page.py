@@ -11,10 +11,10 @@ from ottla.metadata.store import MetadataStore
 from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
 from ottla.server.assembly.components import Coordinators, Replication
 from ottla.server.assembly.request_processing import RequestProcessing
+from ottla.server.dispatch.counters import LoopUsage
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
 from ottla.server.metrics.groups import GroupMetrics
-from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.storage.log_manager import LogManager
 
 ZOOKEEPER_GROUPS_MAX = 1000

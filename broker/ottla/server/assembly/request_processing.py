@@ -112,6 +112,7 @@ async def start_request_processing(
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
+    undo.push_async_callback(topic_creator.stop)
     dispatcher.meters = RequestTimeMeters(
         replication.quotas.requests, context.clock, context.ports.clock.monotonic_s
     )
@@ -138,6 +139,8 @@ def _records_handlers(
     config, clock = context.config, context.clock
     replicas, purgatory, cache = replication.replicas, replication.purgatory, replication.cache
     authorizer = None if acls is None else TopicAuthorizer(acls.authorizer)
+    verification = TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock)
+    context.undo.push_async_callback(verification.stop)
     return (
         ProduceHandler(
             replicas,
@@ -145,7 +148,7 @@ def _records_handlers(
             cache,
             clock,
             throttle,
-            TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock),
+            verification,
             deferred_validation,
             authorizer,
             counters,

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple
 
 from ottla.coordinators.transactions.interfaces import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from ottla.protocol.records import ControlType, build_control_batch
@@ -72,7 +73,7 @@ class TransactionMarkerWriter:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp=now_ms,
         )
-        for key in marker.partitions:
+        for key in sorted(marker.partitions):
             if self._replicas.find(*key) is None:
                 errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -113,7 +114,7 @@ class TransactionMarkerChannelManager:
         self._writer = writer
         self._queues: dict[int, list[_PendingMarker]] = {}
         """Brokers with a request in flight, and the markers of the next request."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._stopped = False
 
     def send(
@@ -127,16 +128,13 @@ class TransactionMarkerChannelManager:
     async def stop(self) -> None:
         """Send no more: the next coordinator reads from the log which markers are missing."""
         self._stopped = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
-    def _add_task(self, work: asyncio.Task[None]) -> None:
-        self._tasks.add(work)
-        work.add_done_callback(self._task_done)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.start(work).add_done_callback(self._task_done)
 
-    def _task_done(self, work: asyncio.Task[None]) -> None:
-        self._tasks.discard(work)
+    @staticmethod
+    def _task_done(work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (problem := work.exception()) is not None:
             log.error("Sending transaction markers failed", exc_info=problem)
 
@@ -147,7 +145,7 @@ class TransactionMarkerChannelManager:
         by_leader: dict[int | None, list[TopicPartition]] = {}
         gone: list[TopicPartition] = []
         metadata_known = bool(self._cache.brokers())
-        for key in pending.marker.partitions:
+        for key in sorted(pending.marker.partitions):
             partition = self._cache.partition(*key)
             if partition is None and metadata_known:
                 gone.append(key)
@@ -160,7 +158,7 @@ class TransactionMarkerChannelManager:
             if leader is None:
                 self._send_later(part)
             elif leader == self._broker_id:
-                self._add_task(asyncio.get_running_loop().create_task(self._write(part)))
+                self._start(self._write(part))
             else:
                 self._enqueue(leader, part)
         if gone:
@@ -170,7 +168,12 @@ class TransactionMarkerChannelManager:
             pending.on_written(frozenset(gone))
 
     def _send_later(self, pending: _PendingMarker) -> None:
-        asyncio.get_running_loop().call_later(RETRY_S, self._send, pending)
+        if not self._stopped:
+            self._start(self._send_after_backoff(pending))
+
+    async def _send_after_backoff(self, pending: _PendingMarker) -> None:
+        await asyncio.sleep(RETRY_S)
+        self._send(pending)
 
     async def _write(self, pending: _PendingMarker) -> None:
         try:
@@ -184,7 +187,7 @@ class TransactionMarkerChannelManager:
         queue = self._queues.get(broker_id)
         if queue is None:
             self._queues[broker_id] = [pending]
-            self._add_task(asyncio.get_running_loop().create_task(self._drain(broker_id)))
+            self._start(self._drain(broker_id))
         else:
             queue.append(pending)
 
@@ -252,7 +255,7 @@ def _request(batch: list[_PendingMarker]) -> WriteTxnMarkersRequest:
                 transaction_result=marker.commit,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in indexes_by_topic(marker.partitions).items()
+                    for name, indexes in indexes_by_topic(sorted(marker.partitions)).items()
                 ],
                 coordinator_epoch=marker.coordinator_epoch,
             )

@@ -17,6 +17,7 @@ from ottla.coordinators.transactional_commits import TransactionalWrite
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.protocol.records import NO_SEQUENCE
@@ -69,7 +70,7 @@ class AddPartitionsToTxnManager:
         self._clock = clock
         self._queues: dict[int, list[_PendingVerification]] = {}
         """Coordinators with a request in flight, and the verifications of the next request."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     async def verify(self, request: VerificationRequest) -> PartitionErrors:
         """The error of each partition; COORDINATOR_NOT_AVAILABLE without a coordinator, NETWORK_EXCEPTION if
@@ -130,14 +131,11 @@ class AddPartitionsToTxnManager:
         return partition.leader
 
     async def _verify_remotely(self, coordinator: int, request: VerificationRequest) -> PartitionErrors:
-        loop = asyncio.get_running_loop()
-        pending = _PendingVerification(request, loop.create_future())
+        pending = _PendingVerification(request, asyncio.get_running_loop().create_future())
         queue = self._queues.get(coordinator)
         if queue is None:
             self._queues[coordinator] = [pending]
-            task = loop.create_task(self._serve(coordinator))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._serve(coordinator))
         else:
             queue.append(pending)
         return await pending.result
@@ -185,9 +183,7 @@ class AddPartitionsToTxnManager:
                 _complete(pending, errors.get(pending.request.transactional_id, {}))
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
 
 def _next_batch(

@@ -21,6 +21,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import AllocateProducerIdsRequest
 from ottla.protocol.topics import TRANSACTIONS_TOPIC
 from ottla.replication.manager import ReplicaManager
+from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
 from ottla.server.coordination.transaction_markers import (
     TransactionMarkerChannelManager,
@@ -28,7 +29,6 @@ from ottla.server.coordination.transaction_markers import (
 )
 from ottla.server.coordination.transaction_verification import AddPartitionsToTxnManager
 from ottla.server.dispatch.purgatory import Purgatory
-from ottla.server.inter_broker.controller_channel import ControllerChannel
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.wire.inter_broker import InterBrokerClient
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
@@ -337,7 +338,7 @@ class Dispatcher:
         self.meters: Meters | None = None
         self.large: LargeRequestServer | None = None
         self._routes: dict[int, Route] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def register(self, routes: Iterable[Route]) -> None:
         for route in routes:
@@ -379,7 +380,7 @@ class Dispatcher:
         if not number % TIMED_EVERY:
             request.start_timer(self.loop.time)
         if request.size > route.large_bytes and self.large is not None:
-            self._start(self._finish(request, self.large.serve(request)))
+            self._tasks.start(self._finish(request, self.large.serve(request)))
         elif route.is_async:
             try:
                 request.decode(route.request_class)
@@ -387,7 +388,7 @@ class Dispatcher:
                 request.fail(e)
                 return
             request.detach()
-            self._start(self._run(request))
+            self._tasks.start(self._run(request))
         else:
             try:
                 route.handle(request)
@@ -395,7 +396,7 @@ class Dispatcher:
                 if self.large is None:
                     request.fail(e)
                 else:
-                    self._start(self._finish(request, self.large.serve(request)))
+                    self._tasks.start(self._finish(request, self.large.serve(request)))
             except Exception as e:
                 request.fail(e)
             if not request.answered and not route.keeps_frame:
@@ -403,15 +404,10 @@ class Dispatcher:
         if request.meter is not None:
             request.meter.pause(request)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
         """Respond with the join of `answers`, each of which is computed quickly."""
         assert self.large is not None
-        self._start(self._finish(request, self.large.respond(request, answers, split)))
+        self._tasks.start(self._finish(request, self.large.respond(request, answers, split)))
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -448,12 +444,8 @@ class Dispatcher:
 
     async def idle(self) -> None:
         """Wait until no request is served in a task."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     async def stop(self) -> None:
         """Cancel the tasks (after the connections are closed)."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()

@@ -12,12 +12,13 @@ watermark or log start offset than in the last response.
 
 Kafka looks at every partition of a session in every fetch. Here a session has the set of those that may have
 changed (`dirty`), and a fetch looks at no others. A partition leaves the set when a response has everything
-of it (`settled`), and is added when it is requested anew or when replication changes it. A leader learns from
-the fetch of a settled partition that the follower is alive and has everything. It learns that late here: with
-the change that makes the partition dirty, or when the session ends (`Partition.follower_was_idle`).
+of it (`caught_up`), and is added when it is requested anew or when replication changes it. A leader learns
+from the fetch of a caught-up partition that the follower is alive and has everything. It learns that late
+here: with the change that makes the partition dirty, or when the session ends
+(`Partition.follower_was_idle`).
 
 Invariants: a partition of a cached session is in `watching` once its topic's name is known; one that is not
-in `dirty` is settled; `_sessions` is in the order of last use.
+in `dirty` is caught up; `_sessions` is in the order of last use.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class FetchWatcher(Protocol):
         """The deadline has passed: respond with what there is."""
 
 
-class Answer(Protocol):
+class PartitionResponse(Protocol):
     """The part of a partition's response that sessions use."""
 
     wanted: WantedPartition
@@ -93,7 +94,7 @@ class Answer(Protocol):
     size: int
     diverging: tuple[int, int] | None
     preferred: int
-    settled: bool
+    caught_up: bool
     """Until replication changes the partition, the same request will have the same response."""
 
 
@@ -128,20 +129,20 @@ class WantedPartition:
     def key(self, by_topic_id: bool) -> Key:
         return (self.topic_id.int if by_topic_id else self.topic or ""), self.asked.partition
 
-    def has_changed(self, answer: Answer) -> bool:
+    def has_changed(self, response: PartitionResponse) -> bool:
         """Whether an incremental response has to include this partition."""
         return (
-            answer.size != 0
-            or answer.high_watermark != self.high_watermark
-            or answer.log_start_offset != self.log_start_offset
-            or answer.error is not ErrorCode.NONE
-            or answer.diverging is not None
-            or answer.preferred >= 0
+            response.size != 0
+            or response.high_watermark != self.high_watermark
+            or response.log_start_offset != self.log_start_offset
+            or response.error is not ErrorCode.NONE
+            or response.diverging is not None
+            or response.preferred >= 0
         )
 
 
 Wanted: TypeAlias = dict[Key, WantedPartition]
-A = TypeVar("A", bound=Answer)
+R = TypeVar("R", bound=PartitionResponse)
 _by_order = attrgetter("order")
 
 
@@ -191,13 +192,13 @@ class FetchSession:
         self._last_order += 1
         wanted.order = self._last_order
 
-    def record_response(self, answer: Answer) -> None:
-        """Remember `answer` as the last response about its partition."""
-        wanted = answer.wanted
+    def record_response(self, response: PartitionResponse) -> None:
+        """Remember `response` as the last response about its partition."""
+        wanted = response.wanted
         # After an error, the next response has to include the partition.
-        wanted.high_watermark = -1 if answer.error else answer.high_watermark
-        wanted.log_start_offset = answer.log_start_offset
-        if answer.settled:
+        wanted.high_watermark = -1 if response.error else response.high_watermark
+        wanted.log_start_offset = response.log_start_offset
+        if response.caught_up:
             self.dirty.discard(wanted)
 
 
@@ -207,7 +208,9 @@ class FullFetch:
     __slots__ = ("_begin", "_wanted", "error", "session", "session_id")
     has_more = False
 
-    def __init__(self, wanted: Wanted, begin: Callable[[Sequence[Answer], int], int] | None) -> None:
+    def __init__(
+        self, wanted: Wanted, begin: Callable[[Sequence[PartitionResponse], int], int] | None
+    ) -> None:
         self._wanted = wanted
         self._begin = begin
         self.error = ErrorCode.NONE
@@ -220,12 +223,12 @@ class FullFetch:
     def to_read(self) -> Iterable[WantedPartition]:
         return self._wanted.values()
 
-    def choose(self, answers: list[A]) -> list[A]:
-        return answers
+    def choose(self, responses: list[R]) -> list[R]:
+        return responses
 
-    def commit(self, answers: Sequence[Answer], now_ms: int) -> None:
+    def commit(self, responses: Sequence[PartitionResponse], now_ms: int) -> None:
         if self._begin is not None:
-            self.session_id = self._begin(answers, now_ms)
+            self.session_id = self._begin(responses, now_ms)
 
     @property
     def begins(self) -> bool:
@@ -265,21 +268,21 @@ class IncrementalFetch:
                 self._cache.set_topic(one, self._name_of(one.topic_id))
         return wanted
 
-    def choose(self, answers: list[A]) -> list[A]:
+    def choose(self, responses: list[R]) -> list[R]:
         """The responses of partitions that changed; none if the client has sent another fetch meanwhile."""
         if self.session.epoch != self._epoch:
             self.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return []
-        return [answer for answer in answers if answer.wanted.has_changed(answer)]
+        return [response for response in responses if response.wanted.has_changed(response)]
 
-    def commit(self, answers: Sequence[Answer], now_ms: int) -> None:
+    def commit(self, responses: Sequence[PartitionResponse], now_ms: int) -> None:
         if self.error:
             return
         session = self.session
-        for answer in answers:
-            if answer.size:
-                session.move_to_end(answer.wanted)
-            session.record_response(answer)
+        for response in responses:
+            if response.size:
+                session.move_to_end(response.wanted)
+            session.record_response(response)
 
 
 FetchContext: TypeAlias = FullFetch | IncrementalFetch
@@ -312,7 +315,7 @@ class FetchSessionCache:
         self.find = find
         self.on_orphan: Callable[[FetchWatcher], None] | None = None
         """Called with the waiting fetch of a session that was removed: no change will complete it."""
-        self.watching: dict[tuple[str, int], set[WantedPartition]] = {}
+        self.watching: dict[tuple[str, int], dict[WantedPartition, None]] = {}
         """The sessions' partitions, by topic name and index."""
         self._sessions: dict[int, FetchSession] = {}
 
@@ -393,21 +396,23 @@ class FetchSessionCache:
 
     # --- beginning and end --------------------------------------------------------------------------
 
-    def _begin(self, replica_id: int, by_topic_id: bool, answers: Sequence[Answer], now_ms: int) -> int:
+    def _begin(
+        self, replica_id: int, by_topic_id: bool, responses: Sequence[PartitionResponse], now_ms: int
+    ) -> int:
         """Make a session of the responses to a full fetch; returns its id, NO_SESSION if the cache is
         full."""
-        if replica_id < 0 and not self._has_capacity(None, answers, now_ms):
+        if replica_id < 0 and not self._has_capacity(None, responses, now_ms):
             return NO_SESSION
-        if len(self._sessions) >= self.slots and not self._evict(replica_id >= 0, len(answers), now_ms):
+        if len(self._sessions) >= self.slots and not self._evict(replica_id >= 0, len(responses), now_ms):
             return NO_SESSION
         session_id = self._random.randint(1, _MAX_INT)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _MAX_INT)
         session = FetchSession(session_id, replica_id=replica_id, by_topic_id=by_topic_id, now_ms=now_ms)
-        for answer in answers:
-            session.add(answer.wanted)
-            session.record_response(answer)
-            self._watch(answer.wanted)
+        for response in responses:
+            session.add(response.wanted)
+            session.record_response(response)
+            self._watch(response.wanted)
         self._sessions[session_id] = session
         if not session.privileged:
             self.partitions += len(session.partitions)
@@ -495,13 +500,13 @@ class FetchSessionCache:
 
     def _watch(self, wanted: WantedPartition) -> None:
         if wanted.topic is not None:
-            self.watching.setdefault((wanted.topic, wanted.asked.partition), set()).add(wanted)
+            self.watching.setdefault((wanted.topic, wanted.asked.partition), {})[wanted] = None
 
     def _unwatch(self, wanted: WantedPartition) -> None:
         if wanted.topic is not None:
             name = (wanted.topic, wanted.asked.partition)
             watchers = self.watching[name]
-            watchers.remove(wanted)
+            del watchers[wanted]
             if not watchers:
                 del self.watching[name]
 

@@ -104,7 +104,7 @@ class Purgatory:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_bucket = 0
         self._advanced: dict[PartitionKey, WatchedPartition] = {}
-        self._appended: set[PartitionKey] = set()
+        self._appended: dict[PartitionKey, None] = {}
         self._woken: dict[tuple[FetchWatcher, PartitionKey], None] = {}
         self._drain_scheduled = False
         self._round_sizes: dict[PartitionKey, int] = {}
@@ -168,7 +168,7 @@ class Purgatory:
     def log_appended(self, p: WatchedPartition) -> None:
         key = (p.topic, p.partition)
         if key in self._followers:
-            self._appended.add(key)
+            self._appended[key] = None
             self._schedule_drain()
         if key in self._in_sessions:
             self._notify_sessions(p, consumers=False)
@@ -197,7 +197,7 @@ class Purgatory:
         self._round_sizes.pop(key, None)
         if key in self._produces or key in self._consumers or key in self._followers:
             self._advanced[key] = p
-            self._appended.add(key)
+            self._appended[key] = None
             self._schedule_drain()
         self.changed(p)
 
@@ -233,7 +233,7 @@ class Purgatory:
         """Complete what the changes since the last call allow."""
         self._drain_scheduled = False
         advanced, self._advanced = self._advanced, {}
-        appended, self._appended = self._appended, set()
+        appended, self._appended = self._appended, {}
         woken, self._woken = self._woken, {}
         for key, partition in advanced.items():
             self._complete_produces(key, partition)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.dispatch.counters import TopicCount, TopicCounters
+from ottla.server.dispatch.counters import LoopUsage, TopicCount, TopicCounters
 from ottla.server.dispatch.dispatcher import Dispatcher
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.metrics.exposition import Family, Sample, counter, gauge
-from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import SocketServer
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager

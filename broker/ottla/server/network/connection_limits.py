@@ -133,7 +133,7 @@ class IdleWatch:
     def __init__(self, idle_max_s: float) -> None:
         """0 or less: no limit."""
         self._max = idle_max_s
-        self._buckets: dict[int, set[Watched]] = {}
+        self._buckets: dict[int, dict[Watched, None]] = {}
         self.checks = 0
         """How often a connection was looked at (for tests)."""
 
@@ -144,7 +144,7 @@ class IdleWatch:
     def forget(self, connection: Watched) -> None:
         bucket = self._buckets.get(connection.idle_bucket)
         if bucket is not None:
-            bucket.discard(connection)
+            bucket.pop(connection, None)
 
     def idle(self, now: float) -> list[Watched]:
         """The connections that are idle for too long; they are not watched any more."""
@@ -162,4 +162,4 @@ class IdleWatch:
 
     def _put(self, connection: Watched, at: float) -> None:
         connection.idle_bucket = int(at / IDLE_BUCKET_S) + 1
-        self._buckets.setdefault(connection.idle_bucket, set()).add(connection)
+        self._buckets.setdefault(connection.idle_bucket, {})[connection] = None

@@ -82,7 +82,8 @@ class SocketServer:
         self._retries: dict[str, asyncio.TimerHandle] = {}
         """When listeners that could not accept a connection try again."""
         self._serving = False
-        self.connections: set[KafkaChannel] = set()
+        self.connections: dict[KafkaChannel, None] = {}
+        """In the order of their admission."""
         self.accepted: dict[str, int] = {}
         """How many connections each listener has admitted so far."""
 
@@ -226,13 +227,13 @@ class SocketServer:
             PlaintextTransport(sock, channel, self._loop)
         else:
             secure.adopt(sock, channel)
-        self.connections.add(channel)
+        self.connections[channel] = None
         self.accepted[listener] = self.accepted.get(listener, 0) + 1
         self._idle_watch.watch(channel, self._loop.time())
         return channel
 
     def _closed(self, channel: KafkaChannel) -> None:
-        self.connections.discard(channel)
+        del self.connections[channel]
         self._idle_watch.forget(channel)
         limits = self._limits
         if limits is not None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ottla.metadata.config import BrokerConfig
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_legal_topic_name
@@ -41,7 +42,7 @@ class TopicCreator:
         self._in_flight: set[str] = set()
         self._by_client: Counter[tuple[Principal, str]] = Counter()
         """Creations in flight by client."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def request(self, name: str, live_brokers: int, by: Request) -> ErrorCode:
         """Create `name` because the request `by` names it; return the error to respond with. The creation is
@@ -59,13 +60,14 @@ class TopicCreator:
                 self._throttle.mutations(by, strict_from=None).record(topic.num_partitions)
             self._in_flight.add(name)
             self._by_client[client] += 1
-            task = asyncio.get_running_loop().create_task(self._create(topic))
-            self._tasks.add(task)
+            task = self._tasks.start(self._create(topic))
             task.add_done_callback(partial(self._created, name, client))
         return ErrorCode.LEADER_NOT_AVAILABLE
 
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
     def _created(self, name: str, client: tuple[Principal, str], task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         self._in_flight.discard(name)
         self._by_client[client] -= 1
         if not self._by_client[client]:

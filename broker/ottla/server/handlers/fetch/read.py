@@ -220,15 +220,14 @@ class FetchRead:
                     partitions.append(FetchedPartition(wanted, error))
                     self.must_respond = True
                 continue
-            settles = True
+            changes_notify = True  # every change of the response is an event of replication
             if select_replica is not None and replica.is_leader:
                 chosen = select_replica(replica, asked.fetch_offset, now_ms)
                 if chosen is not None:
                     partitions.append(_redirected(replica, wanted, chosen))
                     self.must_respond = True
                     continue
-                # No event is sent when another replica becomes preferred.
-                settles = False
+                changes_notify = False  # none is sent when another replica becomes preferred
             try:
                 read = read_replica(
                     replica,
@@ -271,7 +270,7 @@ class FetchRead:
                     size,
                     read.diverging,
                     aborted,
-                    settles and read.settled,
+                    changes_notify and read.caught_up,
                 )
             )
             if size:

@@ -43,6 +43,7 @@ class FetchedPartition:
 
     __slots__ = (
         "aborted",
+        "caught_up",
         "current_leader",
         "diverging",
         "error",
@@ -51,7 +52,6 @@ class FetchedPartition:
         "last_stable_offset",
         "log_start_offset",
         "preferred",
-        "settled",
         "size",
         "slices",
         "wanted",
@@ -68,7 +68,7 @@ class FetchedPartition:
         size: int = 0,
         diverging: tuple[int, int] | None = None,
         aborted: AbortedTransactions | None = None,
-        settled: bool = False,
+        caught_up: bool = False,
         preferred: int = -1,
     ) -> None:
         """`preferred` is the broker to read from instead (KIP-392)."""
@@ -82,7 +82,7 @@ class FetchedPartition:
         self.size = size
         self.diverging = diverging
         self.aborted = aborted
-        self.settled = settled
+        self.caught_up = caught_up
         self.preferred = preferred
         self.current_leader: tuple[int, int] | None = None
 

@@ -31,6 +31,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import CODEC_MASK, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from ottla.protocol.topics import INTERNAL_TOPICS
+from ottla.protocol.wire import write_varint
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.authorization.auth_helper import TopicAuthorizer
@@ -39,7 +40,6 @@ from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import ClientThrottle
 from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
-from ottla.server.handlers.produce.response import PACKED_FROM, pack
 from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
@@ -51,6 +51,14 @@ log = logging.getLogger(__name__)
 
 ADMIN_CLIENT_ID = "__admin_client"
 LEADER_HINTS_FROM = 10
+PACKED_FROM = 9
+
+_RESPONSE_SIZE = Struct(">i")
+_RESPONSE_HEADER = Struct(">ix")  # correlation id, no tagged fields
+_RESPONSE_PARTITION = Struct(">ihqqqBxx")  # index .. log start offset, no record errors, no tagged fields
+_NO_RECORD_ERRORS = 1
+_RESPONSE_TOPIC_END = b"\0"  # no tagged fields
+_RESPONSE_END = Struct(">ix")  # throttle time, no tagged fields
 
 _CHECKED_FIELDS = Struct(">8xi4xb4xh")
 """Fields of a batch of format 2: length, magic and attributes."""
@@ -399,7 +407,7 @@ class _DelayedProduce:
 
 def _respond_success(request: Request, response: ProduceResponse) -> None:
     if request.version >= PACKED_FROM:
-        request.respond_raw((pack(response, request.correlation_id),))
+        request.respond_raw((pack_response(response, request.correlation_id),))
     else:
         request.respond(response)
 
@@ -473,3 +481,24 @@ def error_response(
             for topic in message.topic_data
         ]
     )
+
+
+def pack_response(response: ProduceResponse, correlation_id: int) -> bytes:
+    """Pack the Produce response of a request without errors directly, in half the codec's time: the complete
+    frame, size included. For versions 9 to 11, which today's clients use; older versions, and responses with
+    errors, go through the codec. Tests compare the bytes with the codec's."""
+    topics = response.responses
+    parts = [b"", _RESPONSE_HEADER.pack(correlation_id), write_varint(len(topics) + 1)]
+    for topic in topics:
+        name = topic.name.encode()
+        parts += (write_varint(len(name) + 1), name, write_varint(len(topic.partition_responses) + 1))
+        for p in topic.partition_responses:
+            parts.append(
+                _RESPONSE_PARTITION.pack(
+                    p.index, 0, p.base_offset, p.log_append_time_ms, p.log_start_offset, _NO_RECORD_ERRORS
+                )
+            )
+        parts.append(_RESPONSE_TOPIC_END)
+    parts.append(_RESPONSE_END.pack(response.throttle_time_ms))
+    parts[0] = _RESPONSE_SIZE.pack(sum(map(len, parts)))
+    return b"".join(parts)

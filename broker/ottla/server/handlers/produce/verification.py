@@ -13,6 +13,7 @@ from functools import partial
 from struct import Struct
 from typing import Final, TypeAlias
 
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
@@ -57,7 +58,7 @@ class TransactionVerification:
         self._replicas = replicas
         self._add_partitions_manager = add_partitions_manager
         self._clock = clock
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def verify(
         self, request: Request, message: ProduceRequest, append: Callable[[Verifications], None]
@@ -99,9 +100,11 @@ class TransactionVerification:
             _add_errors(verifications, errors)
             append(verifications)
             return
-        task = asyncio.get_running_loop().create_task(self._verify_remotely(verification, verifications))
-        self._tasks.add(task)
+        task = self._tasks.start(self._verify_remotely(verification, verifications))
         task.add_done_callback(partial(self._verified, request, verifications, append))
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
 
     async def _verify_remotely(self, verification: VerificationRequest, verifications: Verifications) -> None:
         _add_errors(verifications, await self._add_partitions_manager.verify(verification))
@@ -113,7 +116,6 @@ class TransactionVerification:
         append: Callable[[Verifications], None],
         task: asyncio.Task[None],
     ) -> None:
-        self._tasks.discard(task)
         if task.cancelled() or request.abandoned:
             return  # The connection may be closed and its bytes freed.
         problem = task.exception()

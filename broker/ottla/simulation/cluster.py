@@ -1,0 +1,435 @@
+"""A whole cluster in one thread and in virtual time: machines with disks, a network, ZooKeeper, and real
+brokers.
+
+    cluster = Cluster(seed=7)
+    cluster.run(scenario(cluster))
+
+The brokers are `ottla.server.assembly.broker.Broker`, as they ship; only their ports differ. All that happens
+follows from the seed. A scenario, its clients and the faults are tasks of the simulation or of its processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import struct
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, TypeVar
+
+from ottla.client import AdminClient
+from ottla.client.errors import ClientError
+from ottla.environment import Environment, environment
+from ottla.metadata import znodes
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import StoreError
+from ottla.ports import Ports
+from ottla.ports.threads import run_inline
+from ottla.protocol.errors import KafkaError
+from ottla.server.assembly.broker import Broker, StartupError
+from ottla.simulation.disk import ProcessFiles, SimulatedDisk
+from ottla.simulation.ensemble import HOST, Ensemble, EnsembleStore
+from ottla.simulation.loop import CURRENT, Process, SimulatedLoop
+from ottla.simulation.network import SimulatedNetwork
+
+T = TypeVar("T")
+
+WALL_START_MS: Final = 1_700_000_000_000
+PORT: Final = 9092
+RESTART_S: Final = 1.0
+"""How long a supervisor waits before it starts a broker again that has ended by itself."""
+
+EXPECTED: Final = (StoreError, OSError, KafkaError, ClientError)
+"""Errors that faults cause, and that brokers may log with their stack traces. Others are mistakes."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "zookeeper.session.timeout.ms": "4000",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.backoff.ms": "200",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.segment.bytes": "65536",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "group.initial.rebalance.delay.ms": "100",
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "log.segment.bytes": "32768",
+    "log.index.interval.bytes": "1024",
+    "log.cleaner.backoff.ms": "2000",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.retention.check.interval.ms": "5000",
+    "log.segment.delete.delay.ms": "3000",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "auto.leader.rebalance.enable": "true",
+    "leader.imbalance.check.interval.seconds": "10",
+}
+"""Shorter times and smaller files than Kafka's defaults, so that more happens in a minute."""
+
+
+class Violation(Exception):
+    """An invariant does not hold; the message says which, where and how."""
+
+
+class SimulatedClock:
+    """The clocks of one machine: virtual time, with a wall clock that may step."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.wall_offset_ms = 0
+        self.monotonic_s = loop.time
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + self.wall_offset_ms + int(self._loop.now * 1000)
+
+    def monotonic_ms(self) -> int:
+        return WALL_START_MS + int(self._loop.now * 1000)
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the timeline."""
+
+    at_s: float
+    who: str
+    text: str
+    is_fault: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.4f}  {self.who:<12} {self.text}"
+
+
+class Machine:
+    """A machine with a disk, on which one broker runs, or none."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.id = broker_id
+        self.host = f"broker-{broker_id}"
+        self.clock = SimulatedClock(cluster.loop)
+        self.disk = SimulatedDisk(cluster.loop, cluster.random(f"disk {broker_id}"), self.clock.wall_ms)
+        self.disk.on_kill = lambda: cluster.kill(broker_id)
+        self.process: Process | None = None
+        self.files: ProcessFiles | None = None
+        self.broker: Broker | None = None
+        self.starts = 0
+        self.wanted = True
+        """A supervisor starts the broker again when it ends."""
+
+    @property
+    def is_running(self) -> bool:
+        """The broker's process is alive; it may still be starting, or be paused."""
+        return self.process is not None and self.process.alive
+
+    @property
+    def is_serving(self) -> bool:
+        """The broker has started."""
+        return self.is_running and self.broker is not None and self.broker.phase == "ready"
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(self, seed: int, *, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop()
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.timeline: list[Event] = []
+        self.problems: list[str] = []
+        """What must not happen in any process: exceptions that nothing handled."""
+        self.network = SimulatedNetwork(self.loop, self.random("network"))
+        self.clock = SimulatedClock(self.loop)
+        self.ensemble = Ensemble(self.loop, self.network, self.random("ensemble"), self.clock.wall_ms)
+        self.ensemble.on_expired = lambda session: self.note(HOST, f"session {session.id} has ended")
+        self.machines = {broker_id: Machine(self, broker_id) for broker_id in range(brokers)}
+        delays = self.random("workers")
+        self.loop.execution_delay_s = lambda: 0.0002 + 0.003 * delays.random()
+        self.loop.on_problem = self._on_problem
+        self._trace = hashlib.blake2b(digest_size=16)
+        self.network.trace = self._record
+        self.frames = 0
+        self.clients: dict[str, Process] = {}
+        self.trace_lines: list[str] | None = None
+        """What the trace digests, where somebody asks for it."""
+
+    def random(self, purpose: str) -> Random:
+        """A source of randomness of its own: what one part draws does not change what another part draws."""
+        return Random(f"{self.seed} {purpose}")
+
+    @property
+    def trace(self) -> str:
+        """A digest of everything that travelled, with its time."""
+        return self._trace.hexdigest()
+
+    def _record(self, now: float, host: str, crc: int) -> None:
+        self.frames += 1
+        if self.trace_lines is not None:
+            self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
+        self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
+
+    def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
+        """Add an event to the timeline."""
+        self.timeline.append(Event(self.loop.now, who, text, is_fault))
+
+    def _on_problem(self, process: Process | None, context: dict[str, Any]) -> None:
+        problem = context.get("exception")
+        if problem is None:
+            return
+        name = "simulation" if process is None else process.name
+        text = f"{context.get('message')}: {problem!r}"
+        self.note(name, text)
+        if process is None:
+            raise problem
+        self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
+
+    # --- life ---
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        """Run a scenario to its end, in virtual time."""
+        handler = _TimelineHandler(self)
+        root = logging.getLogger("ottla")
+        level, propagate = root.level, root.propagate
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        root.propagate = False
+        try:
+            return self.loop.run(scenario)
+        finally:
+            handler.cluster = None
+            self._end()
+            root.removeHandler(handler)
+            root.setLevel(level)
+            root.propagate = propagate
+
+    def _end(self) -> None:
+        """Kill what still runs."""
+        processes = [machine.process for machine in self.machines.values()]
+        for process in [*processes, *self.clients.values()]:
+            if process is not None:
+                process.kill()
+        self.loop.on_problem = lambda process, context: None
+        self.loop.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{machine.host}:{PORT}" for machine in self.machines.values())
+
+    def client(self, name: str) -> Process:
+        """A process for an application."""
+        process = self._new_process(name, self.clock.wall_ms, self.random(f"client {name}"))
+        self.clients[name] = process
+        return process
+
+    def _new_process(self, name: str, wall_ms: Callable[[], int], source: Random) -> Process:
+        process = Process(self.loop, name)
+        process.set(
+            environment, Environment(wall_ms, self.loop.time, source, new_socket=self.network.new_socket)
+        )
+        return process
+
+    async def in_process(self, name: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a process of its own."""
+        return await self.client(name).create_task(work)
+
+    async def admin(self, work: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """Run administrative requests in a process of their own."""
+
+        async def run() -> T:
+            async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+                return await work(admin)
+
+        return await self.in_process("admin", run())
+
+    async def start(self) -> None:
+        """Start all brokers, and wait until they serve."""
+        for broker_id in self.machines:
+            self.start_broker(broker_id)
+        while not all(machine.is_serving for machine in self.machines.values()):
+            await asyncio.sleep(0.05)
+
+    # --- brokers ---
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start the broker of a machine whose process has ended."""
+        machine = self.machines[broker_id]
+        assert not machine.is_running
+        machine.starts += 1
+        self.network.power_on(machine.host)
+        source = self.random(f"broker {broker_id} start {machine.starts}")
+        process = machine.process = self._new_process(machine.host, machine.clock.wall_ms, source)
+        files = machine.files = ProcessFiles(machine.disk, process)
+        config = BrokerConfig.from_properties(
+            {
+                "broker.id": str(broker_id),
+                "listeners": f"PLAINTEXT://{machine.host}:{PORT}",
+                "zookeeper.connect": HOST,
+                "log.dirs": f"/data-{broker_id}",
+                **self.settings,
+            }
+        )
+        ports = Ports(
+            clock=machine.clock,
+            random=source,
+            files=files,
+            network=self.network.for_host(machine.host),
+            run_parallel=run_inline,
+        )
+        store = EnsembleStore(self.ensemble, machine.host, config.get_int("zookeeper.session.timeout.ms"))
+        machine.broker = Broker(config, store=store, ports=ports)
+        self.note(machine.host, "starts")
+        process.create_task(self._live(machine, machine.broker, process), name=f"{machine.host} main")
+
+    async def _live(self, machine: Machine, broker: Broker, process: Process) -> None:
+        """What `ottla broker` does."""
+        try:
+            await broker.start()
+            self.note(machine.host, "serves")
+            await broker.wait_failed()
+            self.note(machine.host, "has failed")
+        except StartupError as problem:
+            self.note(machine.host, f"cannot start: {problem}")
+        try:
+            await broker.stop()
+        finally:
+            self._exit(machine, process)
+
+    def _exit(self, machine: Machine, process: Process) -> None:
+        """The process ends by itself."""
+        self._end_process(machine, process)
+        if machine.wanted:
+            self.loop.call_later(RESTART_S, self._restart, machine, context=self.network.context)
+
+    def _restart(self, machine: Machine) -> None:
+        if machine.wanted and not machine.is_running:
+            self.start_broker(machine.id)
+
+    def _end_process(self, machine: Machine, process: Process) -> None:
+        if process.alive:
+            process.kill()
+            self.network.process_died(process)
+            assert machine.files is not None
+            machine.files.release_locks()
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL: nothing of the process runs again; what it wrote stays in the page cache."""
+        machine = self.machines[broker_id]
+        if machine.process is not None and machine.process.alive:
+            self.note(machine.host, "is killed", is_fault=True)
+            self._end_process(machine, machine.process)
+            machine.disk.kill_after = -1
+
+    def lose_power(self, broker_id: int) -> None:
+        """The machine is gone, with what was not synced to its disk."""
+        machine = self.machines[broker_id]
+        self.note(machine.host, "loses its power", is_fault=True)
+        if machine.process is not None and machine.process.alive:
+            machine.process.kill()
+        self.network.power_off(machine.host)
+        machine.disk.lose_power()
+        machine.disk.kill_after = -1
+
+    def lose_disk(self, broker_id: int) -> None:
+        """The machine is replaced by one with an empty disk."""
+        machine = self.machines[broker_id]
+        self.note(machine.host, "loses its disk", is_fault=True)
+        if machine.process is not None and machine.process.alive:
+            machine.process.kill()
+        self.network.power_off(machine.host)
+        machine.disk.wipe()
+        machine.disk.kill_after = -1
+
+    def pause(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        if machine.process is not None and machine.process.alive:
+            self.note(machine.host, "is paused", is_fault=True)
+            machine.process.pause()
+
+    def resume(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        if machine.process is not None and machine.process.paused:
+            self.note(machine.host, "is resumed", is_fault=True)
+            machine.process.resume()
+
+    async def stop_broker(self, broker_id: int) -> None:
+        """A controlled shutdown, as by SIGTERM."""
+        machine = self.machines[broker_id]
+        process, broker = machine.process, machine.broker
+        if process is None or not process.alive or broker is None:
+            return
+        self.note(machine.host, "is told to stop", is_fault=True)
+        done = process.create_task(broker.stop(), name=f"{machine.host} stop")
+        while process.alive and not done.done():
+            await asyncio.sleep(0.02)
+        self._end_process(machine, process)
+
+    # --- what ZooKeeper holds ---
+
+    def topics(self) -> dict[str, znodes.TopicAssignment]:
+        """The topics with their replicas."""
+        tree = self.ensemble.tree
+        node = tree.find(znodes.TOPICS)
+        found = {}
+        for topic in sorted(node.children) if node is not None else ():
+            stored = tree.find(znodes.topic_path(topic))
+            if stored is not None and stored.data:
+                found[topic] = znodes.decode_topic(topic, stored.data)
+        return found
+
+    def partition_states(self) -> list[tuple[tuple[str, int], znodes.PartitionState]]:
+        """The states of all partitions."""
+        tree = self.ensemble.tree
+        found = []
+        for topic, assignment in self.topics().items():
+            for partition in sorted(assignment.partitions):
+                stored = tree.find(znodes.state_path(topic, partition))
+                if stored is not None:
+                    state = znodes.decode_partition_state(topic, partition, stored.data)
+                    found.append(((topic, partition), state))
+        return found
+
+    # --- the network ---
+
+    def isolate(self, hosts: list[str], others: list[str], *, both_ways: bool = True) -> Callable[[], None]:
+        """Cut the network between two groups of hosts. Returns what restores it."""
+        pairs = [(a, b) for a in hosts for b in others]
+        if both_ways:
+            pairs += [(b, a) for a, b in pairs]
+        for source, destination in pairs:
+            self.network.block(source, destination)
+
+        def restore() -> None:
+            for source, destination in pairs:
+                self.network.unblock(source, destination)
+
+        return restore
+
+
+class _TimelineHandler(logging.Handler):
+    """Adds what the brokers log to the timeline, and unexpected errors to the problems."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.cluster: Cluster | None = cluster
+        """None at the end of the run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cluster = self.cluster
+        process = CURRENT.get()
+        if cluster is None or (process is not None and not process.alive):
+            return
+        name = "simulation" if process is None else process.name
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            problem = record.exc_info[1]
+            text += f": {problem!r}"
+            if not isinstance(problem, EXPECTED):
+                trace = "".join(traceback.format_exception(problem))
+                cluster.problems.append(f"{cluster.loop.now:.4f} {name}: {text}\n{trace}")
+        cluster.note(name, f"{record.levelname.lower()}: {text}")

@@ -1,0 +1,371 @@
+"""Faults: a plan that follows from the seed, and its execution against a cluster.
+
+A plan is a list of `Fault`s, so that a failing run can be shrunk: fewer faults, the same seed. Faults
+overlap. Destructive faults (power, disks) keep to what Kafka promises: a committed record is lost only with
+every in-sync replica that holds it, so at most one machine at a time is *damaged*, from the loss until it is
+in sync again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.simulation.cluster import Cluster, Machine
+from ottla.simulation.ensemble import HOST
+
+RATES: Final[Mapping[str, float]] = {
+    "kill": 0.08,
+    "kill in a write": 0.08,
+    "kill all": 0.015,
+    "power": 0.03,
+    "disk": 0.015,
+    "pause": 0.06,
+    "cut off": 0.04,
+    "cut one way": 0.04,
+    "cut pair": 0.04,
+    "cut from ZooKeeper": 0.04,
+    "cut from clients": 0.02,
+    "slow links": 0.04,
+    "resets": 0.06,
+    "session": 0.06,
+    "outage": 0.02,
+    "lost answers": 0.04,
+    "disk errors": 0.02,
+    "full disk": 0.02,
+    "clock step": 0.03,
+    "cache misses": 0.05,
+    "roll": 0.015,
+}
+"""How many faults of each kind begin in a virtual second."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: when it begins, its kind, its broker, how long it lasts, and a number for its further
+    choices."""
+
+    at_s: float
+    kind: str
+    broker: int
+    duration_s: float
+    choice: int
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f} s: {self.kind}, broker {self.broker}, {self.duration_s:.2f} s"
+
+
+def plan(
+    source: random.Random, brokers: int, begin_s: float, end_s: float, rates: Mapping[str, float]
+) -> list[Fault]:
+    """The faults of a run, in the order of their beginning."""
+    total = sum(rates.values())
+    kinds = list(rates)
+    faults = []
+    at_s = begin_s
+    while total > 0:
+        at_s += source.expovariate(total)
+        if at_s >= end_s:
+            break
+        kind = source.choices(kinds, list(rates.values()))[0]
+        duration_s = min(source.choice((0.1, 1.0, 5.0)) * (0.2 + source.expovariate(1.0)), 15.0)
+        faults.append(Fault(at_s, kind, source.randrange(brokers), duration_s, source.getrandbits(32)))
+    return faults
+
+
+@dataclass
+class FaultInjector:
+    """Executes a plan. Belongs to the simulation."""
+
+    cluster: Cluster
+    is_durable: bool = False
+    """Brokers sync each batch (flush.messages=1), so that power may be lost everywhere."""
+    damaged: dict[int, float] = field(default_factory=dict)
+    """Brokers that lost data, with the time of their loss."""
+    executed: list[Fault] = field(default_factory=list)
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+    _restarts: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def run(self, faults: list[Fault]) -> None:
+        """Execute the plan, from now on: the times are relative."""
+        began_s = self.cluster.loop.now
+        for fault in faults:
+            await asyncio.sleep(max(0.0, began_s + fault.at_s - self.cluster.loop.now))
+            self.execute(fault)
+
+    def execute(self, fault: Fault) -> None:
+        cluster, broker_id = self.cluster, fault.broker
+        machine = cluster.machines.get(broker_id)
+        if machine is None:
+            return
+        self.executed.append(fault)
+        source = random.Random(fault.choice)
+        method = getattr(self, "_" + fault.kind.lower().replace(" ", "_"))
+        method(fault, machine, source)
+
+    # --- processes and machines ---
+
+    def _start_later(self, broker_id: int, delay_s: float) -> None:
+        timer = self._restarts.pop(broker_id, None)
+        if timer is not None:
+            timer.cancel()
+
+        def start() -> None:
+            machine = self.cluster.machines[broker_id]
+            if machine.wanted and not machine.is_running:
+                self.cluster.start_broker(broker_id)
+
+        self._restarts[broker_id] = self.cluster.loop.call_later(delay_s, start)
+
+    def _kill(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        if machine.is_running:
+            self.cluster.kill(machine.id)
+            self._start_later(machine.id, fault.duration_s)
+
+    def _kill_in_a_write(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        if not machine.is_running:
+            return
+        machine.disk.kill_after = source.randint(1, 40)
+        machine.disk.on_kill = lambda: self._killed_in_write(machine, fault.duration_s)
+
+    def _killed_in_write(self, machine: Machine, delay_s: float) -> None:
+        self.cluster.note(machine.host, "is in the middle of a write", is_fault=True)
+        self.cluster.kill(machine.id)
+        self._start_later(machine.id, delay_s)
+
+    def _kill_all(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        for each in self.cluster.machines.values():
+            if each.is_running:
+                self.cluster.kill(each.id)
+                self._start_later(each.id, fault.duration_s * source.random())
+
+    def _power(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        if self.is_durable:
+            for each in self.cluster.machines.values() if source.random() < 0.3 else (machine,):
+                if each.is_running:
+                    self.cluster.lose_power(each.id)
+                    self._start_later(each.id, fault.duration_s * source.random())
+        elif machine.is_running and self._may_damage(machine.id):
+            self.damaged[machine.id] = self.cluster.loop.now
+            self.cluster.lose_power(machine.id)
+            self._start_later(machine.id, fault.duration_s)
+
+    def _disk(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        if machine.is_running and self._may_damage(machine.id):
+            self.damaged[machine.id] = self.cluster.loop.now
+            self.cluster.lose_disk(machine.id)
+            self._start_later(machine.id, fault.duration_s)
+
+    def _may_damage(self, broker_id: int) -> bool:
+        """Whether every partition that the broker has keeps an in-sync replica with all its records."""
+        self._forget_repaired()
+        if self.damaged:
+            return False
+        for _, state in self.cluster.partition_states():
+            if broker_id in state.isr and not any(other != broker_id for other in state.isr):
+                return False
+        return True
+
+    def _forget_repaired(self) -> None:
+        """A damaged broker is whole again once it serves and each of its replicas is in the ISR."""
+        for broker_id, since_s in list(self.damaged.items()):
+            machine = self.cluster.machines[broker_id]
+            if not machine.is_serving or self.cluster.loop.now - since_s < 1.0:
+                continue
+            assert machine.broker is not None
+            replicas = machine.broker.replication.replicas
+            topics = self.cluster.topics()
+            if all(
+                broker_id in state.isr
+                and (partition := replicas.find(topic, number)) is not None
+                and partition.log.log_end_offset >= self._leader_end(topic, number, state.leader)
+                for (topic, number), state in self.cluster.partition_states()
+                if broker_id in topics[topic].partitions[number]
+            ):
+                del self.damaged[broker_id]
+
+    def _leader_end(self, topic: str, number: int, leader_id: int) -> int:
+        machine = self.cluster.machines.get(leader_id)
+        if machine is None or not machine.is_serving or machine.broker is None:
+            return 1 << 62
+        partition = machine.broker.replication.replicas.find(topic, number)
+        return 1 << 62 if partition is None else partition.high_watermark
+
+    def _pause(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        if machine.is_running:
+            process = machine.process
+            assert process is not None
+            self.cluster.pause(machine.id)
+            self._later(fault.duration_s, process.resume)
+
+    def _roll(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        async def roll() -> None:
+            for each in list(self.cluster.machines.values()):
+                if each.is_serving:
+                    await self.cluster.stop_broker(each.id)
+                    self._start_later(each.id, 0.2)
+                    await asyncio.sleep(3.0)
+
+        self._tasks.append(self.cluster.loop.create_task(roll()))
+
+    # --- the network ---
+
+    def _later(self, delay_s: float, undo: Callable[[], None]) -> None:
+        """Undo a fault after its time, or when all faults end."""
+
+        def once() -> None:
+            if undo in self._undo:
+                self._undo.remove(undo)
+                undo()
+
+        self._undo.append(undo)
+        self.cluster.loop.call_later(delay_s, once)
+
+    def _cut(self, fault: Fault, hosts: list[str], others: list[str], *, both_ways: bool = True) -> None:
+        arrow = "<->" if both_ways else "->"
+        self.cluster.note("network", f"cut {' '.join(hosts)} {arrow} {' '.join(others)}", is_fault=True)
+        restore = self.cluster.isolate(hosts, others, both_ways=both_ways)
+
+        def undo() -> None:
+            self.cluster.note(
+                "network", f"restored {' '.join(hosts)} {arrow} {' '.join(others)}", is_fault=True
+            )
+            restore()
+
+        self._later(fault.duration_s, undo)
+
+    def _others(self, machine: Machine) -> list[str]:
+        return [each.host for each in self.cluster.machines.values() if each is not machine]
+
+    def _cut_off(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self._cut(fault, [machine.host], [*self._others(machine), HOST])
+
+    def _cut_one_way(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        others = [*self._others(machine), HOST]
+        if source.random() < 0.5:
+            self._cut(fault, [machine.host], others, both_ways=False)
+        else:
+            self._cut(fault, others, [machine.host], both_ways=False)
+
+    def _cut_pair(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self._cut(
+            fault, [machine.host], [source.choice(self._others(machine))], both_ways=source.random() < 0.7
+        )
+
+    def _cut_from_zookeeper(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self._cut(fault, [machine.host], [HOST], both_ways=source.random() < 0.7)
+
+    def _cut_from_clients(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self._cut(fault, [machine.host], list(self.cluster.clients))
+
+    def _slow_links(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        network = self.cluster.network
+        delay_s = source.choice((0.02, 0.2, 1.0))
+        self.cluster.note(machine.host, f"has slow links: {delay_s} s", is_fault=True)
+        links = [network.link(machine.host, other) for other in [*self._others(machine), HOST]]
+        links += [network.link(other, machine.host) for other in [*self._others(machine), HOST]]
+        for link in links:
+            link.delay_s, link.jitter_s = delay_s, delay_s
+
+        def undo() -> None:
+            for link in links:
+                link.delay_s, link.jitter_s = 0.0001, 0.0004
+
+        self._later(fault.duration_s, undo)
+
+    def _resets(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self.cluster.note(machine.host, "has its connections reset", is_fault=True)
+        share = source.choice((0.3, 1.0))
+        self.cluster.network.reset_connections(
+            lambda a, b: machine.host in (a, b) and source.random() < share
+        )
+
+    # --- ZooKeeper ---
+
+    def _session(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        store = None if machine.broker is None or not machine.is_running else machine.broker.store
+        session = None if store is None else self.cluster.ensemble.sessions.get(store.session_id)
+        if session is not None:
+            self.cluster.note(machine.host, "has its session expired", is_fault=True)
+            self.cluster.ensemble.expire(session)
+
+    def _outage(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        ensemble = self.cluster.ensemble
+        if ensemble.available:
+            self.cluster.note(HOST, "is away", is_fault=True)
+            ensemble.set_available(False)
+
+            def undo() -> None:
+                self.cluster.note(HOST, "is back", is_fault=True)
+                ensemble.set_available(True)
+
+            self._later(fault.duration_s, undo)
+
+    def _lost_answers(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        ensemble = self.cluster.ensemble
+        ensemble.break_before_rate = source.choice((0.0, 0.1, 0.3))
+        ensemble.break_after_rate = source.choice((0.1, 0.3))
+        self.cluster.note(HOST, "loses answers", is_fault=True)
+
+        def undo() -> None:
+            ensemble.break_before_rate = ensemble.break_after_rate = 0.0
+
+        self._later(fault.duration_s, undo)
+
+    # --- disks and clocks ---
+
+    def _disk_errors(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self.cluster.note(machine.host, "has disk errors", is_fault=True)
+        disk = machine.disk
+        disk.fail_rate = source.choice((0.01, 0.3, 1.0))
+
+        def undo() -> None:
+            disk.fail_rate = 0.0
+
+        self._later(fault.duration_s, undo)
+
+    def _full_disk(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        self.cluster.note(machine.host, "has a full disk", is_fault=True)
+        disk = machine.disk
+        disk.capacity = disk.used + source.choice((0, 100, 5000))
+
+        def undo() -> None:
+            disk.capacity = None
+
+        self._later(fault.duration_s, undo)
+
+    def _clock_step(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        step_ms = source.choice((-60_000, -1_000, 1_000, 60_000))
+        self.cluster.note(machine.host, f"has its clock stepped by {step_ms} ms", is_fault=True)
+        machine.clock.wall_offset_ms += step_ms
+
+    def _cache_misses(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        machine.disk.miss_rate = source.choice((0.05, 0.5))
+
+        def undo() -> None:
+            machine.disk.miss_rate = 0.0
+
+        self._later(fault.duration_s, undo)
+
+    # --- the end ---
+
+    async def end(self) -> None:
+        """End all faults, and start every broker that is down."""
+        for task in self._tasks:
+            task.cancel()
+        while self._undo:
+            self._undo.pop()()
+        self.cluster.network.heal()
+        for timer in self._restarts.values():
+            timer.cancel()
+        for machine in self.cluster.machines.values():
+            machine.disk.kill_after = -1
+            if machine.process is not None:
+                machine.process.resume()
+            if machine.wanted and not machine.is_running:
+                self.cluster.start_broker(machine.id)
+        self.cluster.note("simulation", "all faults have ended")

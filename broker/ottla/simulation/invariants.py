@@ -1,0 +1,160 @@
+"""What must hold of the brokers at every time, checked while a simulation runs.
+
+`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper. What clients observe is checked by
+the workloads. The names are those of Kafka's TLA+ specifications (KafkaReplication, Kip320) where these have
+one:
+
+- *LeaderInIsr*: the leader in ZooKeeper is a member of the ISR, or there is none.
+- *StrongIsr*, here "same records": below the high watermark all replicas have the same record at the same
+  offset.
+- *one leader per epoch*: no two brokers lead a partition with the same leader epoch.
+- *leader completeness*: the leader with the highest epoch has every committed record.
+- *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Final
+
+from ottla.metadata import znodes
+from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.storage.log import Log
+
+INTERVAL_S: Final = 0.25
+_HEADER: Final = struct.Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
+
+_Key = tuple[str, str, int]
+"""Topic, topic id, partition: a topic that is created anew is another one."""
+
+
+class Monitor:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._batches: dict[_Key, dict[int, tuple[int, int]]] = {}
+        """Of each partition: base offset -> (CRC, last offset delta) of committed batches."""
+        self._committed: dict[_Key, tuple[int, int]] = {}
+        """The highest high watermark of a leader, and its leader epoch."""
+        self._leaders: dict[tuple[_Key, int], int] = {}
+        """(partition, leader epoch) -> broker."""
+        self._positions: dict[tuple[int, int, _Key], tuple[int, str, int]] = {}
+        """(broker, its start, partition) -> next offset to compare, and where its batch is: path and
+        position."""
+        self._epochs: dict[tuple[str, str], tuple[int, int]] = {}
+        self.checks = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.check()
+
+    def check(self) -> None:
+        """Raises Violation."""
+        self.checks += 1
+        cluster = self._cluster
+        if cluster.problems:
+            raise Violation(f"unexpected error: {cluster.problems[0]}")
+        self._check_store()
+        for machine in cluster.machines.values():
+            if machine.is_serving:
+                self._check_broker(machine)
+
+    # --- ZooKeeper ---
+
+    def _check_store(self) -> None:
+        cluster = self._cluster
+        topics = cluster.topics()
+        for (topic, partition), state in cluster.partition_states():
+            where = f"{topic}-{partition}"
+            if state.leader != znodes.NO_LEADER and state.leader not in state.isr:
+                raise Violation(f"LeaderInIsr: {where} is led by {state.leader}, and its ISR is {state.isr}")
+            if not state.isr:
+                raise Violation(f"LeaderInIsr: the ISR of {where} is empty")
+            self._advance(("leader epoch", f"{where} {topics[topic].topic_id}"), state.leader_epoch)
+            self._advance(
+                ("controller epoch of", f"{where} {topics[topic].topic_id}"), state.controller_epoch
+            )
+        node = cluster.ensemble.tree.find(znodes.CONTROLLER_EPOCH)
+        if node is not None:
+            self._advance(("controller epoch", ""), int(node.data))
+
+    def _advance(self, name: tuple[str, str], epoch: int) -> None:
+        before = self._epochs.get(name, (-1, 0))[0]
+        if epoch < before:
+            raise Violation(f"epochs advance: the {' '.join(name)} went from {before} back to {epoch}")
+        self._epochs[name] = (epoch, 0)
+
+    # --- brokers ---
+
+    def _check_broker(self, machine: Machine) -> None:
+        assert machine.broker is not None
+        for partition in machine.broker.replication.replicas.partitions():
+            key = (partition.topic, str(partition.topic_id), partition.partition)
+            if partition.is_leader:
+                leader = self._leaders.setdefault((key, partition.leader_epoch), machine.id)
+                if leader != machine.id:
+                    raise Violation(
+                        f"one leader per epoch: brokers {leader} and {machine.id} lead {partition.topic}-"
+                        f"{partition.partition} with leader epoch {partition.leader_epoch}"
+                    )
+                self._check_leader(
+                    machine, key, partition.leader_epoch, partition.high_watermark, partition.log
+                )
+            if not partition.log.config.compacts and not partition.log.closed:
+                self._compare(machine, key, partition.log, partition.high_watermark)
+
+    def _check_leader(self, machine: Machine, key: _Key, epoch: int, high_watermark: int, log: Log) -> None:
+        committed, committed_epoch = self._committed.get(key, (0, -1))
+        end: int = log.log_end_offset
+        if epoch >= committed_epoch and end < committed:
+            raise Violation(
+                f"leader completeness: broker {machine.id} leads {key[0]}-{key[2]} with leader epoch {epoch} "
+                f"and log end offset {end}; offset {committed} was committed in epoch {committed_epoch}"
+            )
+        if high_watermark > committed:
+            self._committed[key] = (high_watermark, epoch)
+
+    def _compare(self, machine: Machine, key: _Key, log: Log, high_watermark: int) -> None:
+        """Compare the batches below the high watermark with those of the other replicas."""
+        start: int = log.log_start_offset
+        at = (machine.id, machine.starts, key)
+        offset, path, position = self._positions.get(at, (0, "", 0))
+        if max(offset, start) >= high_watermark:
+            return
+        offset = max(offset, start)
+        batches = self._batches.setdefault(key, {})
+        directory: str = str(log.directory)
+        names = machine.disk.names
+        bases = [segment.base_offset for segment in log.segments]
+        for index, base in enumerate(bases):
+            following = bases[index + 1] if index + 1 < len(bases) else 1 << 62
+            if following <= offset:
+                continue
+            segment_path = f"{directory}/{base:020d}.log"
+            file = names.get(segment_path)
+            if file is None:
+                return
+            where = position if segment_path == path else 0
+            data = file.data
+            while where + _HEADER.size <= len(data):
+                first, length, _, magic, crc, _, delta = _HEADER.unpack_from(data, where)
+                if magic != 2 or where + 12 + length > len(data):
+                    break
+                if first + delta >= high_watermark:
+                    break
+                if first + delta >= offset:
+                    known = batches.setdefault(first, (crc, delta))
+                    if known != (crc, delta):
+                        raise Violation(
+                            f"same records: broker {machine.id} has another batch at offset {first} of "
+                            f"{key[0]}-{key[2]}, below its high watermark {high_watermark}"
+                        )
+                    offset = first + delta + 1
+                where += 12 + length
+            self._positions[at] = (offset, segment_path, where)
+            if offset >= high_watermark:
+                return

@@ -1,0 +1,200 @@
+"""Runs of the simulation: a seed gives settings, workloads and faults; a failing run is shrunk to fewer
+faults.
+
+`simulate(seed)` is one run. `ottla.simulation.__main__` is the command: one seed with its timeline, or many
+seeds on several cores with a summary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ottla.simulation.cluster import Cluster, Event, Violation
+from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
+from ottla.simulation.invariants import Monitor
+from ottla.simulation.loop import Deadlock, Livelock
+from ottla.simulation.workloads import Workload
+from ottla.simulation.workloads.append import Append
+
+BEGIN_S: Final = 3.0
+WHOLE_AGAIN_S: Final = 90.0
+"""Virtual time within which the cluster must be whole again after the last fault has ended."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does besides what its seed decides."""
+
+    seed: int
+    seconds: float = 60.0
+    rates: Mapping[str, float] = field(default_factory=lambda: RATES)
+    faults: tuple[Fault, ...] | None = None
+    """Instead of those that follow from the seed and the rates."""
+    workloads: tuple[str, ...] = ()
+    """Names in `WORKLOADS`, instead of those that the seed chooses."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run."""
+
+    seed: int
+    violation: str
+    """Empty if there was none."""
+    trace: str
+    faults: tuple[Fault, ...]
+    timeline: tuple[Event, ...]
+    virtual_s: float
+    real_s: float
+    frames: int
+
+    @property
+    def passed(self) -> bool:
+        return not self.violation
+
+
+def simulate(run: Plan) -> Result:
+    """One run, in this thread."""
+    try:
+        return _simulate(run)
+    finally:
+        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        logging.disable(logging.CRITICAL)
+        gc.collect()
+        logging.disable(logging.NOTSET)
+        sys.unraisablehook = hook
+
+
+def _simulate(run: Plan) -> Result:
+    began = time.perf_counter()
+    choices = random.Random(f"{run.seed} run")
+    is_durable = choices.random() < 0.25
+    settings = {"log.flush.interval.messages": "1"} if is_durable else {}
+    cluster = Cluster(run.seed, settings=settings)
+    faults = run.faults
+    if faults is None:
+        source = cluster.random("faults")
+        # Not all kinds in each run: some only show without others.
+        rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
+        faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
+    names = run.workloads or _choose_workloads(choices)
+    workloads = [WORKLOADS[name]() for name in names]
+    cluster.note(
+        "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
+    )
+    violation = ""
+    try:
+        cluster.run(_scenario(cluster, faults, workloads, run.seconds, is_durable=is_durable))
+    except (Violation, Deadlock, Livelock) as problem:
+        violation = f"{type(problem).__name__}: {problem}"
+    except Exception:
+        violation = f"the simulation failed: {traceback.format_exc()}"
+    return Result(
+        run.seed,
+        violation,
+        cluster.trace,
+        faults,
+        tuple(cluster.timeline),
+        cluster.loop.now,
+        time.perf_counter() - began,
+        cluster.frames,
+    )
+
+
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append}
+
+
+def _choose_workloads(source: random.Random) -> tuple[str, ...]:
+    """One to three workloads at a time."""
+    names = list(WORKLOADS)
+    return tuple(source.sample(names, min(len(names), source.randint(1, 3))))
+
+
+async def _scenario(
+    cluster: Cluster,
+    faults: Sequence[Fault],
+    workloads: Sequence[Workload],
+    seconds: float,
+    *,
+    is_durable: bool,
+) -> None:
+    await cluster.start()
+    for workload in workloads:
+        await workload.prepare(cluster)
+    monitor = Monitor(cluster)
+    injector = FaultInjector(cluster, is_durable)
+
+    async def work() -> None:
+        for workload in workloads:
+            await workload.run()
+        await injector.run(list(faults))
+        await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
+        await injector.end()
+        await _until_whole(cluster)
+        for workload in workloads:
+            await workload.finish()
+        monitor.check()
+
+    watching = asyncio.ensure_future(monitor.run())
+    working = asyncio.ensure_future(work())
+    done, _ = await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+    watching.cancel()
+    for task in done:
+        task.result()
+
+
+async def _until_whole(cluster: Cluster) -> None:
+    """Wait until every broker serves and every replica is in sync. Raises Violation."""
+    deadline = cluster.loop.now + WHOLE_AGAIN_S
+    while True:
+        lacking = _lacking(cluster)
+        if not lacking:
+            cluster.note("simulation", "the cluster is whole")
+            return
+        if cluster.loop.now > deadline:
+            raise Violation(f"liveness: {WHOLE_AGAIN_S:.0f} s after the last fault: {'; '.join(lacking)}")
+        await asyncio.sleep(0.25)
+
+
+def _lacking(cluster: Cluster) -> list[str]:
+    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    topics = cluster.topics()
+    states = dict(cluster.partition_states())
+    for topic, assignment in topics.items():
+        for partition, replicas in assignment.partitions.items():
+            state = states.get((topic, partition))
+            if state is None:
+                lacking.append(f"{topic}-{partition} has no state")
+            elif set(state.isr) != set(replicas) or state.leader not in replicas:
+                lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
+    return lacking
+
+
+def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
+    """Remove faults as long as the run still fails in the same way; the smallest failing run."""
+    kind = result.violation.split(":")[0:2]
+    deadline = time.perf_counter() + budget_s
+    best = result
+    size = max(1, len(best.faults) // 2)
+    while size >= 1 and time.perf_counter() < deadline:
+        at, removed = 0, False
+        while at < len(best.faults) and time.perf_counter() < deadline:
+            fewer = best.faults[:at] + best.faults[at + size :]
+            attempt = simulate(replace(run, faults=fewer))
+            if not attempt.passed and attempt.violation.split(":")[0:2] == kind:
+                best, removed = attempt, True
+            else:
+                at += size
+        if not removed or size > 1:
+            size = size // 2 if size > 1 else 0 if not removed else 1
+    return best

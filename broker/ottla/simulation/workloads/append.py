@@ -1,0 +1,194 @@
+"""Idempotent producers with acks=all append numbered records; consumers read them all the time.
+
+Checked: an acknowledged record is in its partition, at its offset, for ever; no record is there twice;
+records of one producer are in order, without gaps among the acknowledged ones; every reader sees the same
+record at the same offset, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from ottla.client import AdminClient, Consumer, Producer
+from ottla.client.admin import NewTopic
+from ottla.client.errors import ClientError
+from ottla.simulation.cluster import Cluster, Violation
+from ottla.simulation.loop import Process
+
+
+class Append:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        topic: str = "append",
+        partitions: int = 3,
+        producers: int = 2,
+        consumers: int = 1,
+        rate: float = 50.0,
+    ) -> None:
+        """`rate` is the number of records that each producer sends in a second."""
+        self.topic = topic
+        self._partitions = partitions
+        self._producers = producers
+        self._consumers = consumers
+        self._interval_s = 1 / rate
+        self._seen: dict[tuple[int, int], str] = {}
+        """(partition, offset) -> value, as acknowledged or read."""
+        self._acknowledged: dict[str, tuple[int, int]] = {}
+        self._sent = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def prepare(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        await cluster.admin(self._create)
+
+    async def _create(self, admin: AdminClient) -> None:
+        await admin.create_topics([NewTopic(self.topic, self._partitions, 3)])
+
+    async def run(self) -> None:
+        cluster = self._cluster
+        for number in range(self._producers):
+            name = f"{self.topic}-producer-{number}"
+            self._start(cluster.client(name), self._produce(name))
+        for number in range(self._consumers):
+            name = f"{self.topic}-consumer-{number}"
+            self._start(cluster.client(name), self._consume(name))
+
+    def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(process.create_task(work))
+
+    async def _produce(self, name: str) -> None:
+        source = self._cluster.random(name)
+        number = 0
+        while not self._stopping:
+            async with Producer(
+                bootstrap_servers=self._cluster.bootstrap,
+                client_id=name,
+                linger_ms=source.choice((0, 5)),
+                delivery_timeout_ms=source.choice((15_000, 120_000)),
+                request_timeout_ms=5_000,
+            ) as producer:
+                pending: set[asyncio.Future[Any]] = set()
+                while not self._stopping:
+                    value = f"{name} {number}"
+                    number += 1
+                    partition = source.randrange(self._partitions)
+                    try:
+                        delivery = await producer.send(self.topic, value.encode(), partition=partition)
+                    except ClientError:
+                        await asyncio.sleep(0.5)
+                        continue
+                    self._sent += 1
+                    pending.add(delivery)
+                    delivery.add_done_callback(pending.discard)
+                    delivery.add_done_callback(partial(self._delivered, value))
+                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                if pending:
+                    await asyncio.wait(pending)
+
+    def _delivered(self, value: str, delivery: asyncio.Future[Any]) -> None:
+        if delivery.cancelled():
+            return
+        problem = delivery.exception()
+        if problem is not None:
+            return  # the outcome is unknown
+        metadata = delivery.result()
+        place = (metadata.partition, metadata.offset)
+        self._acknowledged[value] = place
+        self._observe(place, value, "acknowledged to its producer")
+
+    def _observe(self, place: tuple[int, int], value: str, how: str) -> None:
+        known = self._seen.setdefault(place, value)
+        if known != value:
+            raise Violation(
+                f"same records: offset {place[1]} of {self.topic}-{place[0]} held {known!r}, and now "
+                f"{value!r} is {how}"
+            )
+
+    async def _consume(self, name: str) -> None:
+        positions = dict.fromkeys(range(self._partitions), 0)
+        while not self._stopping:
+            consumer = Consumer(
+                bootstrap_servers=self._cluster.bootstrap, client_id=name, auto_offset_reset="earliest"
+            )
+            await consumer.start()
+            try:
+                consumer.assign([(self.topic, partition) for partition in positions])
+                for partition, offset in positions.items():
+                    consumer.seek((self.topic, partition), offset)
+                while not self._stopping:
+                    for tp, records in (await consumer.poll(0.2)).items():
+                        for record in records:
+                            if record.offset < positions[tp.partition]:
+                                raise Violation(
+                                    f"order: {name} read offset {record.offset} of {tp} after "
+                                    f"{positions[tp.partition] - 1}"
+                                )
+                            positions[tp.partition] = record.offset + 1
+                            self._observe(
+                                (tp.partition, record.offset), record.value.decode(), f"read by {name}"
+                            )
+            except ClientError as problem:
+                self._cluster.note(name, f"consumer failed: {problem!r}")
+                await asyncio.sleep(0.5)
+            finally:
+                await consumer.stop()
+
+    async def finish(self) -> None:
+        self._stopping = True
+        if self._tasks:
+            done, pending = await asyncio.wait(self._tasks, timeout=180)
+            if pending:
+                raise Violation(f"liveness: clients of {self.topic} have not ended: {pending}")
+            for task in done:
+                task.result()
+        records = await self._cluster.in_process(f"{self.topic}-verifier", self._read_all())
+        self._verify(records)
+
+    async def _read_all(self) -> dict[int, list[tuple[int, str]]]:
+        found: dict[int, list[tuple[int, str]]] = {partition: [] for partition in range(self._partitions)}
+        async with Consumer(
+            bootstrap_servers=self._cluster.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
+            partitions = [(self.topic, partition) for partition in range(self._partitions)]
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            while True:
+                left = [tp for tp, end in ends.items() if await consumer.position(tp) < end]
+                if not left:
+                    return found
+                for tp, records in (await consumer.poll(1.0)).items():
+                    found[tp.partition] += [(record.offset, record.value.decode()) for record in records]
+
+    def _verify(self, found: dict[int, list[tuple[int, str]]]) -> None:
+        values: dict[str, tuple[int, int]] = {}
+        last: dict[tuple[int, str], int] = {}
+        for partition, records in found.items():
+            for offset, value in records:
+                self._observe((partition, offset), value, "read at the end")
+                if value in values:
+                    raise Violation(
+                        f"no duplicates: {value!r} is at {values[value]} and at {(partition, offset)}"
+                    )
+                values[value] = (partition, offset)
+                name, _, number = value.rpartition(" ")
+                before = last.get((partition, name), -1)
+                if int(number) < before:
+                    raise Violation(f"order: {self.topic}-{partition} has {value!r} after number {before}")
+                last[partition, name] = int(number)
+        for value, place in self._acknowledged.items():
+            if values.get(value) != place:
+                raise Violation(
+                    f"nothing acknowledged is lost: {value!r} was acknowledged at {place}, and is at "
+                    f"{values.get(value)}"
+                )
+        self._cluster.note(
+            "simulation",
+            f"{self.topic}: {len(self._acknowledged)} of {self._sent} acknowledged, {len(values)} stored",
+        )
