@@ -101,7 +101,7 @@ def client() -> Iterator[Client]:
     loop = asyncio.SelectorEventLoop()
     client = Client(loop)
     yield client
-    client.reader.close()
+    loop.run_until_complete(client.reader.stop())
     loop.close()
 
 
