@@ -10,6 +10,7 @@ import pytest
 from connection_harness import framed
 
 from ottla.ports.files import OS_FILES
+from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool
 from ottla.server.network.channel import Connection, KafkaChannel, Part, drop_from_file
@@ -77,7 +78,7 @@ class Client:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.requests: list[bytes] = []
         self.closed: list[KafkaChannel] = []
-        self.reader = PageCacheReader(loop)
+        self.reader = PageCacheReader(loop, OsWorkers())
         self.channel = KafkaChannel(
             loop=loop,
             listener="PLAINTEXT",
@@ -100,7 +101,7 @@ def client() -> Iterator[Client]:
     loop = asyncio.SelectorEventLoop()
     client = Client(loop)
     yield client
-    client.reader.close()
+    loop.run_until_complete(client.reader.stop())
     loop.close()
 
 

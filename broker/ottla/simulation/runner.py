@@ -139,8 +139,9 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        await injector.end()
+        supervisor = asyncio.ensure_future(injector.end())
         await _until_whole(cluster)
+        supervisor.cancel()
         for workload in workloads:
             await workload.finish()
         monitor.check()
