@@ -24,6 +24,7 @@ from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.changes import Changes
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -75,6 +76,13 @@ def simulate(run: Plan) -> Result:
         sys.unraisablehook = hook
 
 
+def summarize(run: Plan) -> tuple[int, str, str, float]:
+    """One run for a worker process: seed, violation, trace and virtual seconds. Not in `__main__`, whose
+    functions a spawned process cannot import."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
+
+
 def _simulate(run: Plan) -> Result:
     began = time.perf_counter()
     choices = random.Random(f"{run.seed} run")
@@ -111,7 +119,7 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "changes": Changes}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
@@ -173,6 +181,8 @@ def _lacking(cluster: Cluster) -> list[str]:
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
         for partition, replicas in assignment.partitions.items():
+            if assignment.adding.get(partition) or assignment.removing.get(partition):
+                lacking.append(f"{topic}-{partition} is being reassigned: {assignment}")
             state = states.get((topic, partition))
             if state is None:
                 lacking.append(f"{topic}-{partition} has no state")
