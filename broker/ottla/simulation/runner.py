@@ -25,6 +25,7 @@ from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
+from ottla.simulation.workloads.groups import Groups
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -119,7 +120,11 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "changes": Changes}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "append": Append,
+    "changes": Changes,
+    "groups": Groups,
+}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
