@@ -181,6 +181,12 @@ def _lacking(cluster: Cluster) -> list[str]:
     return lacking
 
 
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """Seed, violation, trace and virtual seconds of a run: what a soak keeps of it."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
+
+
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
