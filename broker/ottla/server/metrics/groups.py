@@ -67,7 +67,7 @@ class GroupMetrics:
             return
         self._refreshed_s = now_s
         await self._read_zookeeper(now_s)
-        by_leader: defaultdict[int, set[Key]] = defaultdict(set)
+        by_leader: defaultdict[int, list[Key]] = defaultdict(list)
         keys: set[Key] = set()
         for at, group in enumerate(self._coordinator.groups(), 1):
             keys.update(group.offsets.committed)
@@ -75,11 +75,11 @@ class GroupMetrics:
                 await asyncio.sleep(0)
         for group_in_zookeeper in self._zookeeper_groups:
             keys.update(group_in_zookeeper.offsets)
-        for key in keys:
+        for key in sorted(keys):
             if self._local_end_offset(key) is None:
                 known = self._cache.partition(*key)
                 if known is not None:
-                    by_leader[known.leader].add(key)
+                    by_leader[known.leader].append(key)
         answers = await asyncio.gather(
             *[self._fetch_end_offsets(leader, keys) for leader, keys in by_leader.items()]
         )
