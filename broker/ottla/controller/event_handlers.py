@@ -45,7 +45,7 @@ async def topics_changed(active: ActiveController, config: BrokerConfig) -> None
     """Topics whose nodes ZooKeeper-based tools created or deleted."""
     context = active.context
     names = set(await active.store.children(znodes.TOPICS))
-    for name in sorted(set(context.topics) - names):
+    for name in [name for name in context.topics if name not in names]:
         log.warning("The node of topic %s was deleted without a topic deletion", name)
         context.remove_topic(name)
     active.watches.follow(names)

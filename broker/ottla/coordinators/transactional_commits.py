@@ -174,7 +174,7 @@ class TransactionalCommits:
             )
             return
         groups = self._open.get(producer_id, set())
-        for group_id in sorted(each for each in groups if self._manager.partition_of(each) == partition):
+        for group_id in [each for each in sorted(groups) if self._manager.partition_of(each) == partition]:
             groups.discard(group_id)
             group = self._manager.find(group_id)
             if group is not None:

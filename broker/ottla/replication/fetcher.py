@@ -97,7 +97,7 @@ class ReplicaFetcher:
         self._followers: dict[PartitionKey, FollowerFetch] = {}
         self._changed: dict[PartitionKey, None] = {}
         self._delayed: dict[PartitionKey, FollowerFetch] = {}
-        self._without_topic_id: dict[PartitionKey, None] = {}
+        self._without_topic_id: set[PartitionKey] = set()
         self._unverified: dict[PartitionKey, FollowerFetch] = {}
         self._uses_epoch_requests = False
         """The leader supports no Fetch 12, whose response has the point of divergence: the partitions in
@@ -116,7 +116,7 @@ class ReplicaFetcher:
         self.remove(partition.key)
         self._followers[partition.key] = self._unverified[partition.key] = FollowerFetch(partition)
         if partition.topic_id is None:
-            self._without_topic_id[partition.key] = None
+            self._without_topic_id.add(partition.key)
         self._woken.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(
@@ -128,7 +128,7 @@ class ReplicaFetcher:
         self._followers.pop(key, None)
         self._delayed.pop(key, None)
         self._unverified.pop(key, None)
-        self._without_topic_id.pop(key, None)
+        self._without_topic_id.discard(key)
         self._changed[key] = None
 
     def log_start_moved(self, key: PartitionKey) -> None:
@@ -193,9 +193,8 @@ class ReplicaFetcher:
         self._session.restart()
         # The leader may return with another version of its software.
         self._unverified.update(self._followers)
-        for key, follower in self._followers.items():
-            if key not in self._delayed:
-                self._postpone(key, follower)
+        for key in [key for key in self._followers if key not in self._delayed]:
+            self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
         follower.postpone(self._monotonic_clock(), self._settings.backoff_ms)
@@ -290,8 +289,8 @@ class ReplicaFetcher:
     def _version(self, connection: BrokerConnection) -> int:
         """The version of the next Fetch request."""
         version = connection.version_of(FetchRequest.api_key)
-        for key in [key for key in self._without_topic_id if self._followers[key].partition.topic_id]:
-            del self._without_topic_id[key]
+        for key in [key for key in sorted(self._without_topic_id) if self._followers[key].partition.topic_id]:
+            self._without_topic_id.remove(key)
             self._changed[key] = None
         return min(version, _TOPIC_IDS_FROM - 1) if self._without_topic_id else version
 

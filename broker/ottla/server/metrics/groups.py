@@ -67,7 +67,7 @@ class GroupMetrics:
             return
         self._refreshed_s = now_s
         await self._read_zookeeper(now_s)
-        by_leader: defaultdict[int, list[Key]] = defaultdict(list)
+        by_leader: defaultdict[int, set[Key]] = defaultdict(set)
         keys: set[Key] = set()
         for at, group in enumerate(self._coordinator.groups(), 1):
             keys.update(group.offsets.committed)
@@ -75,15 +75,15 @@ class GroupMetrics:
                 await asyncio.sleep(0)
         for group_in_zookeeper in self._zookeeper_groups:
             keys.update(group_in_zookeeper.offsets)
-        for key in sorted(keys):
+        for key in keys:
             if self._local_end_offset(key) is None:
                 known = self._cache.partition(*key)
                 if known is not None:
-                    by_leader[known.leader].append(key)
-        answers = await asyncio.gather(
+                    by_leader[known.leader].add(key)
+        by_broker = await asyncio.gather(
             *[self._fetch_end_offsets(leader, keys) for leader, keys in by_leader.items()]
         )
-        self._remote_end_offsets = {key: end for answer in answers for key, end in answer.items()}
+        self._remote_end_offsets = {key: end for end_offsets in by_broker for key, end in end_offsets.items()}
 
     async def _read_zookeeper(self, now_s: float) -> None:
         if now_s - self._zookeeper_read_s < ZOOKEEPER_REFRESH_S:
@@ -124,7 +124,7 @@ class GroupMetrics:
             async with asyncio.timeout(TIMEOUT_S):
                 connection = await self._connect(endpoint.host, endpoint.port)
                 try:
-                    answer: ListOffsetsResponse = await connection.request(
+                    response: ListOffsetsResponse = await connection.request(
                         request, version=_LIST_OFFSETS_VERSION
                     )
                 finally:
@@ -134,7 +134,7 @@ class GroupMetrics:
             return {}
         return {
             (topic.name, partition.partition_index): partition.offset
-            for topic in answer.topics
+            for topic in response.topics
             for partition in topic.partitions
             if partition.error_code == ErrorCode.NONE
         }
