@@ -47,7 +47,7 @@ SEGMENT_BYTES = 32 << 20
 PACED_TOPIC, COMPACTED_TOPIC = "bench-paced", "bench-compacted"
 CLEAN_TIMEOUT_S = 600
 NICENESS = 10
-"""The niceness of `storage.cleaner.worker`."""
+"""The niceness of the cleaner's worker process."""
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.min.cleanable.ratio": "0.01",

@@ -65,7 +65,7 @@ CORE = (
     "tests/interop/test_fuzzed_requests.py",
     "tests/unit",
 )
-"""The arguments of `make test`: each part of the system and each family of judges once. The long files come
+"""The arguments of `make test`: each part of the system and each family of oracles once. The long files come
 first, so that both processes end together. A test that is known to fail by chance is not here until it is
 repaired."""
 

@@ -1,8 +1,8 @@
-"""Brokers are killed and started again under Ottla's clients: three of ours, and an Apache Kafka 3.9.1.
+"""Brokers are killed and restarted under Ottla's clients: three Ottla brokers, and one of Apache Kafka 3.9.1.
 
-At once there are an idempotent producer, a transactional one that aborts some of its transactions, and a
-group of two consumers that read what is committed and commit what they have read. What they were told is held
-against what librdkafka finds in the logs afterwards.
+The clients are an idempotent producer, a transactional one that aborts some of its transactions, and a group
+of two consumers that read committed records and commit their positions. Acknowledgements are compared with
+what librdkafka reads from the logs afterwards.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def apache_kafka(directory: Path) -> Iterator[RunningCluster]:
 
 
 class Writers:
-    """What they were told was written."""
+    """Producers, and the records that were acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -152,7 +152,7 @@ class Writers:
 
 
 class Readers:
-    """A group of two; what it was given, and whether anything came again that was committed before."""
+    """A group of two; its records, and whether any record came again after its commit."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -209,7 +209,7 @@ class Readers:
 def stored(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, int]]:
     """Committed numbers by offset, as librdkafka reads them."""
     consumer = ConfluentConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": "judge", "isolation.level": "read_committed",
+        {"bootstrap.servers": bootstrap, "group.id": "oracle", "isolation.level": "read_committed",
          "enable.partition.eof": True}
     )  # fmt: skip
     consumer.assign([ConfluentTopicPartition(topic, p, 0) for p in range(PARTITIONS)])

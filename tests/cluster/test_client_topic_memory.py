@@ -1,7 +1,7 @@
-"""A topic without a leader takes its share of a producer's memory, and holds no other topic up.
+"""A topic without a leader fills only its share of a producer's memory, and does not block other topics.
 
-`stuck` has its only replica on a broker that was killed, `well` on one that runs. What was sent to `stuck` is
-there, in order, once that broker is back.
+The only replica of `stuck` is on a killed broker, that of `well` on a live one. Records sent to `stuck` are
+written, in order, once its broker is back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def settings(cluster: LocalCluster, **more: object) -> dict[str, object]:
     return {"bootstrap.servers": cluster.bootstrap, "buffer.memory": MEMORY, **more}
 
 
-def test_senders_of_other_topics_go_on(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
+def test_senders_of_other_topics_are_not_blocked(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
     async def send() -> list[RecordMetadata]:
         async with Producer(settings(cluster)) as producer:
             waiting = [asyncio.create_task(producer.send(STUCK, VALUE)) for _ in range(COUNT)]
@@ -73,7 +73,7 @@ def test_senders_of_other_topics_go_on(cluster: LocalCluster, stuck_broker: Brok
     assert_in_order(asyncio.run(send()))
 
 
-def test_nor_is_a_thread_held_up_that_sends_to_another_topic(
+def test_threads_that_send_to_another_topic_are_not_blocked(
     cluster: LocalCluster, stuck_broker: BrokerProcess
 ) -> None:
     to_stuck: list[Future[RecordMetadata]] = []
@@ -108,7 +108,7 @@ def fill(producer: Producer) -> None:
         send_all()
 
 
-def test_without_a_bound_it_takes_all_memory_as_in_kafka(
+def test_without_a_limit_a_topic_takes_all_memory_as_in_kafka(
     cluster: LocalCluster, stuck_broker: BrokerProcess
 ) -> None:
     async def send() -> None:

@@ -78,7 +78,7 @@ def broker_log(up: UpSession) -> str:
 
 
 def refusal(up: UpSession, policies: str, topic: str | None) -> KafkaError:
-    """What comes of setting them by AlterConfigs, or by CreateTopics where there is no topic."""
+    """The error of the settings in AlterConfigs, or in CreateTopics for a new topic."""
     admin = AdminClient({"bootstrap.servers": up.bootstrap})
     if topic is None:
         new = NewTopic("refused", num_partitions=1, replication_factor=1, config={SETTING: policies})
@@ -93,7 +93,7 @@ def refusal(up: UpSession, policies: str, topic: str | None) -> KafkaError:
     return error
 
 
-def test_a_topic_resource_chooses_policies_and_one_that_fails_stops_no_other(up: UpSession) -> None:
+def test_a_topic_resource_chooses_policies_and_a_failing_policy_stops_no_other(up: UpSession) -> None:
     small = {"segment_bytes": 10_000, "retention_ms": 5 * DAY_MS}
     write_topic(up, "kept", **small, ottla_deletion_policies=BROKEN)
     write_topic(up, "trimmed", **small, ottla_deletion_policies=f"{BROKEN},{BUSINESS}")
@@ -123,7 +123,7 @@ def test_kafka_configs_chooses_and_shows_policies(up: UpSession) -> None:
     assert f"{SETTING}=size,{BROKEN} sensitive=false synonyms={{{own}, DEFAULT_CONFIG:{default}}}" in shown
 
 
-def test_a_policy_that_the_brokers_have_not_got_is_refused(up: UpSession) -> None:
+def test_an_unknown_policy_is_refused(up: UpSession) -> None:
     write_topic(up, "orders")
     up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the topic")
     for topic in (None, "orders"):

@@ -1,4 +1,5 @@
-"""A broker whose disk is full, read-only, or goes away: what was acknowledged is kept, the rest goes on."""
+"""A broker with a full, read-only or removed disk keeps acknowledged records and continues with its other
+disks."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Client:
-    """Talks to one broker, a connection a request."""
+    """Sends requests to one broker, each on a new connection."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -82,7 +83,7 @@ class Client:
         return {row.partition_index: row.leader_id for row in rows}
 
     def place(self, topic: str, partition: int, log_dir: Path) -> None:
-        """Say where the partition's log is to be, before there is one."""
+        """Chooses the log directory of a partition before it is created."""
         request = m.AlterReplicaLogDirsRequest
         topics = [request.AlterReplicaLogDirTopic(name=topic, partitions=[partition])]
         self.request(request(dirs=[request.AlterReplicaLogDir(path=str(log_dir), topics=topics)]))
@@ -143,7 +144,7 @@ def broker_of(
     return broker
 
 
-def test_a_full_disk_costs_its_own_directory_and_nothing_that_was_acknowledged(
+def test_a_full_disk_takes_its_directory_offline_and_loses_no_acknowledged_record(
     tmp_path: Path, zookeeper: str
 ) -> None:
     with SmallDisk(tmp_path / "small", DISK_BYTES) as disk:

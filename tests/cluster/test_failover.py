@@ -1,6 +1,6 @@
-"""Brokers end, by signal or by accident, under Kafka's own verifiable producer; nothing is lost.
+"""Brokers stop or crash under Kafka's own verifiable producer; no acknowledged record is lost.
 
-One cluster for all: each test brings the brokers back, so that the next one finds three.
+One cluster for all: each test restarts its brokers, so that the next one finds three.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp
     check_all_kept(producer, PARTITIONS)
 
 
-def test_a_leader_started_again_at_once_gives_way_to_others(
+def test_a_leader_restarted_at_once_waits_for_failover(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     """Its old session still lives; when that ends, the others lead before it may."""
@@ -94,7 +94,9 @@ def test_a_leader_started_again_at_once_gives_way_to_others(
     check_all_kept(producer, PARTITIONS)
 
 
-def test_each_broker_shut_down_in_order_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+def test_controlled_shutdown_of_each_broker_under_load(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)
         for broker in cluster.brokers.values():
@@ -120,7 +122,7 @@ def test_all_brokers_killed_at_once(cluster: LocalCluster, topic: str, tmp_path:
     check_all_kept(producer, PARTITIONS)
 
 
-def test_a_follower_that_was_away_leaves_the_isr_and_comes_back(
+def test_a_stopped_follower_leaves_the_isr_and_rejoins(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:

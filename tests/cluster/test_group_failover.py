@@ -1,4 +1,4 @@
-"""A consumer group goes on when its coordinator is killed, comes back, or is shut down in order."""
+"""A consumer group continues when its coordinator is killed, restarted, or shut down."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_coordinator_killed_while_a_group_reads(
         finish(group, producer)
 
 
-def test_each_broker_shut_down_in_order_while_a_group_reads(
+def test_controlled_shutdown_of_each_broker_while_a_group_reads(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     with (

@@ -1,8 +1,7 @@
-"""A broker whose ZooKeeper session ends under it: somebody else closes it, by its id and password, while the
-cluster is written to.
+"""A broker's ZooKeeper session is closed by another client, with its id and password, under load.
 
-The broker is not told by its process dying: it steps down as controller, leads on under its old epoch until
-the others have moved on, registers anew, and loses nothing.
+The broker's process lives on: it resigns as controller, leads under its old epoch until the others have
+elected leaders, registers again, and loses no record.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def check_it_comes_back(
     check_all_kept(producer, PARTITIONS)
 
 
-def test_a_leader_whose_session_is_closed_registers_anew(
+def test_a_leader_registers_again_after_its_session_is_closed(
     cluster: LocalCluster, tree: KazooClient, tmp_path: Path
 ) -> None:
     cluster.create_topic("led", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
@@ -73,7 +72,7 @@ def test_a_leader_whose_session_is_closed_registers_anew(
     check_it_comes_back(cluster, tree, min(leaders - {controller}), "led", tmp_path)
 
 
-def test_a_controller_whose_session_is_closed_steps_down_and_registers_anew(
+def test_a_controller_resigns_and_registers_again_after_its_session_is_closed(
     cluster: LocalCluster, tree: KazooClient, tmp_path: Path
 ) -> None:
     cluster.create_topic("controlled", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")

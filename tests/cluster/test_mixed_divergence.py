@@ -157,7 +157,7 @@ def divided(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     ("leader", "follower"), [(KAFKA, OTTLA), (OTTLA, KAFKA)], ids=["kafka-led", "ottla-led"]
 )
-def test_the_old_leader_forgets_what_its_follower_never_had(
+def test_the_old_leader_truncates_records_that_its_follower_never_had(
     divided: Divided, leader: int, follower: int
 ) -> None:
     topic = f"led-by-{divided.kinds[leader]}"

@@ -77,7 +77,7 @@ def heal_and_check(cluster: NetworkCluster, topic: str, producer: VerifiableProd
     check_all_kept(producer, PARTITIONS)
 
 
-def test_a_controller_that_leads_is_cut_off(
+def test_a_controller_that_leads_partitions_is_isolated(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
     make_the_first_lead(cluster, topic, PARTITIONS)  # while the producer started, others may have come to
@@ -107,7 +107,7 @@ def test_a_leader_and_a_follower_cannot_reach_each_other(
     heal_and_check(cluster, topic, producer)
 
 
-def test_a_leader_is_cut_off_from_zookeeper_alone(
+def test_a_leader_is_cut_off_from_zookeeper_only(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
     gone, other, _ = seen_by(cluster, 0, topic)[0].replicas

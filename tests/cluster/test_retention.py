@@ -1,4 +1,5 @@
-"""Retention on a living cluster: old segments go, on followers too, and readers behind the start are told."""
+"""Retention on a running cluster: old segments are deleted, on followers too, and readers below the log start
+get an error."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def alter(cluster: LocalCluster, topic: str, **settings: str) -> None:
     cluster.admin(lambda client: client.alter_topic_config(topic, set_values=changes))
 
 
-def test_what_exceeds_the_size_goes_everywhere(cluster: LocalCluster, topic: str) -> None:
+def test_segments_over_the_size_limit_are_deleted_on_all_replicas(cluster: LocalCluster, topic: str) -> None:
     alter(cluster, topic, retention_bytes=str(3 * SEGMENT_BYTES))
 
     def kept(broker: int) -> int:
@@ -114,7 +115,7 @@ def test_what_exceeds_the_size_goes_everywhere(cluster: LocalCluster, topic: str
     bring_back(cluster)
 
 
-def test_what_is_too_old_goes_even_if_it_is_all(cluster: LocalCluster, topic: str) -> None:
+def test_expired_segments_are_deleted_even_if_none_remain(cluster: LocalCluster, topic: str) -> None:
     alter(cluster, topic, retention_ms="1")
     cluster.wait_until(lambda: start_and_end(cluster, topic) == (RECORDS, RECORDS), "the log to be empty")
     cluster.wait_until(
@@ -127,7 +128,9 @@ def test_what_is_too_old_goes_even_if_it_is_all(cluster: LocalCluster, topic: st
     assert start_and_end(cluster, topic) == (RECORDS, RECORDS + 10)
 
 
-def test_a_reader_behind_the_start_is_told_and_may_begin_anew(cluster: LocalCluster, topic: str) -> None:
+def test_a_reader_below_the_log_start_gets_out_of_range_and_may_reset(
+    cluster: LocalCluster, topic: str
+) -> None:
     alter(cluster, topic, retention_bytes=str(3 * SEGMENT_BYTES))
     cluster.wait_until(lambda: start_and_end(cluster, topic)[0] > 10, "the log start to move")
     alter(cluster, topic, retention_bytes="-1")

@@ -1,4 +1,4 @@
-"""Apache Kafka and Ottla in one cluster whose brokers know each other by SCRAM over TLS."""
+"""Apache Kafka and Ottla in one cluster whose brokers authenticate with each other by SCRAM over TLS."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_brokers_replicate_and_elect_over_tls_by_scram(cluster: Secured) -> None
     assert wait_until(in_sync, timeout_s=120), "through several sessions: they end after five seconds"
 
 
-def test_credentials_made_by_one_broker_let_in_at_the_other(cluster: Secured, tmp_path: Path) -> None:
+def test_credentials_created_at_one_broker_are_valid_at_the_other(cluster: Secured, tmp_path: Path) -> None:
     own = cluster.place.client(
         mechanism="SCRAM-SHA-512",
         jaas=f'{SCRAM_MODULE} required username="{USER}" password="{PASSWORD}";',
@@ -171,7 +171,7 @@ def test_credentials_made_by_one_broker_let_in_at_the_other(cluster: Secured, tm
         assert wait_until(let_in, timeout_s=120), user
 
 
-def test_a_token_made_by_one_broker_lets_in_at_the_other(cluster: Secured, tmp_path: Path) -> None:
+def test_a_token_created_at_one_broker_is_valid_at_the_other(cluster: Secured, tmp_path: Path) -> None:
     jaas = f'{PLAIN_MODULE} required username="bert" password="bert";'
     own = cluster.place.client(mechanism="PLAIN", jaas=jaas)
     config = tmp_path / "client.properties"
@@ -203,7 +203,7 @@ def test_a_token_made_by_one_broker_lets_in_at_the_other(cluster: Secured, tmp_p
         assert wait_until(let_in, timeout_s=120), used_at
 
 
-def test_our_own_tools_are_let_in(cluster: Secured, tmp_path: Path) -> None:
+def test_ottlas_tools_authenticate(cluster: Secured, tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from ottla.cli.main import main

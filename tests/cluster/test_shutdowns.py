@@ -1,4 +1,4 @@
-"""Brokers that shut down in order: soon, and with no producer left waiting for its time-out."""
+"""Controlled shutdowns take little time, and no producer waits for its time-out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kafka Streams and Kafka Connect, of 3.9.1, run on brokers of ours that are killed meanwhile.
+"""Kafka Streams and Kafka Connect 3.9.1 on Ottla brokers that are killed meanwhile.
 
-Streams counts words exactly once: with brokers and itself killed, no word is counted twice or left out.
-Connect copies a file through a topic into another file: at least once, as it promises, and in order.
+Streams counts words exactly once: with kills of brokers and of Streams, no word is lost or counted twice.
+Connect copies a file through a topic into another file: at least once, and in order.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Counts:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": cluster.bootstrap,
-                "group.id": "judge",
+                "group.id": "oracle",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,

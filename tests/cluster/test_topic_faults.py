@@ -1,4 +1,4 @@
-"""Topics are deleted and their replicas moved while brokers die: it ends well, and nothing comes back."""
+"""Topics are deleted and reassigned while brokers die: the operation completes, and no replica comes back."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def folders(cluster: LocalCluster, topic: str) -> set[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("controller_dies_too", [False, True])
-def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
+def test_a_topic_deleted_during_downtime_of_a_broker_is_deleted_after_its_restart(
     cluster: LocalCluster, controller_dies_too: bool
 ) -> None:
     topic = f"doomed-{controller_dies_too}"
@@ -222,7 +222,7 @@ class Move:
         )
 
 
-def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_reassignment_continues_after_its_target_restarts(cluster: LocalCluster, tmp_path: Path) -> None:
     move = Move(cluster, "to-a-dead-target")
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
         producer.wait_for(300)
@@ -237,7 +237,7 @@ def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, 
     check_all_kept(producer, 1)
 
 
-def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_cancelled_reassignment_leaves_no_replica_behind(cluster: LocalCluster, tmp_path: Path) -> None:
     move = Move(cluster, "cancelled")
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
         producer.wait_for(300)
@@ -251,7 +251,7 @@ def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path:
     check_all_kept(producer, 1)
 
 
-def test_a_move_outlives_its_controller(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_reassignment_survives_its_controller(cluster: LocalCluster, tmp_path: Path) -> None:
     move = Move(cluster, "without-its-controller")
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
         producer.wait_for(300)

@@ -1,8 +1,8 @@
-"""A read-process-write loop whose parts are killed in turn ends with exactly one committed copy of
-everything.
+"""A consume-transform-produce loop whose processes are killed in turn writes exactly one committed copy of
+each record.
 
-The loop is Kafka's own TransactionalMessageCopier, with its random aborts: it consumes, produces, and commits
-the consumed offsets in one transaction. Killed are the client, and brokers by what they do for it.
+The loop is Kafka's own TransactionalMessageCopier, with random aborts: it consumes, produces, and commits the
+consumed offsets in one transaction. The client and the brokers that serve it are killed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def transaction_coordinator(cluster: LocalCluster) -> int:
     return present_leader(cluster, "__transaction_state", partition_for(ID, STATE_PARTITIONS))
 
 
-def test_one_committed_copy_of_everything(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_every_record_has_one_committed_copy(cluster: LocalCluster, tmp_path: Path) -> None:
     for topic in ("input", "output"):
         cluster.create_topic(topic, replicas=3, min_insync_replicas="2")
     victims: tuple[Victim | None, ...] = (transaction_coordinator, None, leader_of_output)

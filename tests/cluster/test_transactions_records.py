@@ -326,7 +326,7 @@ def hold_at_their_records(
         log.close()
 
 
-def test_all_or_nothing_is_left_whatever_record_the_coordinator_is_killed_at(
+def test_transactions_are_atomic_for_a_coordinator_kill_at_any_record(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
@@ -375,10 +375,10 @@ def test_all_or_nothing_is_left_whatever_record_the_coordinator_is_killed_at(
             assert wait_until(
                 lambda c=case, n=n: group_offset(cluster.bootstrap, c, n) == 6, timeout_s=WAIT_S
             ), case
-        assert_none_hangs(cluster, tmp_path)
+        assert_no_hanging_transaction(cluster, tmp_path)
 
 
-def assert_none_hangs(cluster: LocalCluster, directory: Path) -> None:
+def assert_no_hanging_transaction(cluster: LocalCluster, directory: Path) -> None:
     """As kafka-transactions.sh says."""
     tool, bootstrap = "org.apache.kafka.tools.TransactionsCommand", ("--bootstrap-server", cluster.bootstrap)
     looks = [

@@ -64,7 +64,7 @@ def reported(session: UpSession) -> dict[str, Any]:
     return found
 
 
-def test_a_topic_says_what_has_not_reached_every_tier_and_until_when_all_has(
+def test_a_topics_status_has_missing_records_and_the_complete_until_time(
     tmp_path: Path, quick_spark: None
 ) -> None:
     try:

@@ -1,6 +1,6 @@
-"""`ottla up` follows its files: scaling, settings, topics, mistakes, and a broker that is killed.
+"""`ottla up` applies changes of its files: scaling, settings, topics, invalid resources, and a killed broker.
 
-One run for all tests of this module, which each leave it Ready, as they found it.
+One run for all tests of this module; each leaves it Ready, as it found it.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
     up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "all to be well")
 
 
-def test_a_changed_dynamic_setting_reaches_brokers_that_run(up: UpSession) -> None:
+def test_a_changed_dynamic_setting_is_applied_without_a_restart(up: UpSession) -> None:
     pids = {broker: up.broker_pid(broker) for broker in range(3)}
     up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED, **{"log.segment.bytes": 3_000_000}))
     up.wait_line("alter the brokers' settings: log.segment.bytes=3000000")
@@ -338,7 +338,7 @@ def test_a_new_topic_comes_with_its_file_and_goes_with_it(up: UpSession) -> None
     up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the other to be as before")
 
 
-def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_harms_nothing_else(
+def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_affects_no_other(
     up: UpSession,
 ) -> None:
     up.write("Topic", "orders", {**TOPIC, "partitions": "six"})

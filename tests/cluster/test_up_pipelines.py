@@ -1,7 +1,6 @@
 """A Pipeline under `ottla up`: real brokers, real Spark, one driver that is stopped, changed and killed.
 
-One run for the whole story: each start of Spark takes seconds. The judge of what landed is pyarrow, which
-reads the lake's files as they are.
+One scenario, because each start of Spark takes seconds. pyarrow, which reads the lake's files, is the oracle.
 """
 
 from __future__ import annotations

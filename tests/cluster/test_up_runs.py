@@ -1,4 +1,4 @@
-"""`ottla up` from start to end: it refuses what it cannot run, stops in order, and goes on where it was."""
+"""Runs of `ottla up`: refused starts, orderly stops, and continuation of the last run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     return found
 
 
-def test_the_next_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+def test_the_next_run_continues_the_last_one(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     one_broker(session)
     with session:
@@ -82,7 +82,7 @@ def test_the_next_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None
         assert session.stop(signal.SIGTERM) == 0
 
 
-def test_after_its_own_violent_death_nothing_is_left_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_process_and_the_next_run_continues(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     one_broker(session)
     with session:
@@ -160,7 +160,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     assert not running_pids(session)
 
 
-def test_without_java_it_says_so(tmp_path: Path) -> None:
+def test_missing_java_is_reported(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     one_broker(session)
     refused = run(session, JAVA_HOME="", PATH=str(tmp_path))
@@ -188,7 +188,7 @@ def test_a_folder_without_resources_is_refused(tmp_path: Path) -> None:
     assert "has no resource of ottla.dev" in refused.stderr
 
 
-def test_ctrl_c_works_while_everything_is_still_starting(tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_run_that_is_still_starting(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     one_broker(session)
     with session:

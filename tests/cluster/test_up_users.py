@@ -1,7 +1,7 @@
-"""Users under `ottla up`: what they log in by, what they may do, and that it ends with them.
+"""Users under `ottla up`: credentials, ACLs, and their deletion.
 
-One run of a secured broker for all tests of this module. The judges: librdkafka with the Secrets' files,
-Kafka's console consumer with the properties that are written for it, and logins by hand.
+One run of a secured broker for all tests of this module. The oracles are librdkafka with the Secrets' files,
+Kafka's console consumer with the properties that are written for it, and raw SASL logins.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_a_changed_acl_takes_effect(users: Users) -> None:
     becomes(lambda: written(users.by_password("shop"), "orders"), None)
 
 
-def test_a_password_is_set_back_and_made_anew_when_its_secret_is_gone(users: Users) -> None:
+def test_a_password_is_restored_and_generated_again_when_its_secret_is_deleted(users: Users) -> None:
     first = users.password("shop")
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     theirs = UserScramCredentialUpsertion("shop", info, b"theirs")
@@ -214,7 +214,7 @@ def test_the_next_run_knows_the_users(users: Users) -> None:
     assert written(users.by_certificate("billing"), "orders") == DENIED
 
 
-def test_all_ends_with_the_user(users: Users) -> None:
+def test_deleting_a_user_revokes_its_access(users: Users) -> None:
     users.write("guest", SCRAM, WRITES)
     word = users.password("guest")
     becomes(lambda: users.login("guest", word), 0)

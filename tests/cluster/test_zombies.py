@@ -1,7 +1,8 @@
-"""Processes that stop and go on again: a leader, a controller, a follower; ZooKeeper that dies and returns.
+"""Processes that are stopped and continued: a leader, a controller, a follower; and ZooKeeper killed and
+restarted.
 
-A stopped process (SIGSTOP) is worse than a dead one: it comes back believing what was true before. Whatever
-it acknowledges to acks=all then must not be lost.
+A stopped process (SIGSTOP) returns with outdated state. Records that it then acknowledges to acks=all must
+not be lost.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class View:
         return {node.id for node in described.brokers}
 
 
-def test_a_leader_that_was_stopped_loses_nothing_that_it_acknowledged(
+def test_a_stopped_leader_loses_no_acknowledged_record(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
@@ -133,9 +134,7 @@ def test_a_leader_that_was_stopped_loses_nothing_that_it_acknowledged(
     assert rows, "it never answered"
 
 
-def test_a_controller_that_was_stopped_decides_nothing(
-    cluster: LocalCluster, topic: str, tmp_path: Path
-) -> None:
+def test_a_stopped_controller_is_fenced(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(300)
         zombie = cluster.brokers[cluster.controller()]
@@ -159,7 +158,7 @@ def test_a_controller_that_was_stopped_decides_nothing(
     check_all_kept(producer, PARTITIONS)
 
 
-def test_a_follower_that_was_stopped_leaves_the_isr_for_its_lag_and_comes_back(
+def test_a_stopped_follower_lags_leaves_the_isr_and_rejoins(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:

@@ -100,7 +100,7 @@ def test_a_template_that_asks_for_more_rights_is_refused_by_the_names_of_its_fie
         kube.delete("brokercluster", "refused", NAMESPACE)
 
 
-def test_the_operator_tells_its_health_and_figures(kube: Kube, cluster: Cluster) -> None:
+def test_the_operator_serves_health_and_metrics(kube: Kube, cluster: Cluster) -> None:
     service = f"/api/v1/namespaces/{SYSTEM}/services/ottla-metrics:http/proxy"
     assert kube.kubectl("get", "--raw", f"{service}/healthz").strip() == "ok"
     figures = kube.kubectl("get", "--raw", f"{service}/metrics")
@@ -141,7 +141,7 @@ _RBAC = "rbac.authorization.k8s.io"
         (f"{NAMESPACE}:demo-brokers", "list", "", "pods", False),
     ],
 )
-def test_nobody_may_do_more_than_it_needs(
+def test_roles_grant_only_required_permissions(
     kube: Kube, cluster: Cluster, account: str, verb: str, group: str, resource: str, may: bool
 ) -> None:
     name, _, subresource = resource.partition("/")

@@ -27,9 +27,7 @@ def four(cluster: Cluster) -> Iterator[Cluster]:
     cluster.wait_ready(_WAIT_S)
 
 
-def test_brokers_are_emptied_and_filled_again_for_whoever_asks(
-    kube: Kube, four: Cluster, ottla: Plugin
-) -> None:
+def test_brokers_are_drained_and_refilled_on_request(kube: Kube, four: Cluster, ottla: Plugin) -> None:
     four.wait_ready(_WAIT_S)
     wait_for("the new broker holds replicas", partial(four.holds_replicas, 3), _WAIT_S)
     four.wait_ready(_WAIT_S)
@@ -58,7 +56,7 @@ def test_brokers_are_emptied_and_filled_again_for_whoever_asks(
     assert "throttled.rate" not in settings
 
 
-def test_what_cannot_be_moved_is_refused_in_words(cluster: Cluster, ottla: Plugin) -> None:
+def test_impossible_moves_are_refused_with_a_message(cluster: Cluster, ottla: Plugin) -> None:
     try:
         with pytest.raises(AssertionError, match="broker 7 does not exist"):
             ottla("reassign", "demo", "--empty", "7", "--wait")

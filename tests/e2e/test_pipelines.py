@@ -1,7 +1,7 @@
 """A Pipeline on a real Kubernetes: a driver and an executor as pods, upgraded, suspended, killed, and taken
 away.
 
-One small cluster in a namespace of its own, and one story: each start of Spark takes its time. The judges are
+One small cluster in a namespace of its own, and one scenario: each start of Spark is slow. The oracles are
 the ids that were produced, and pyarrow in a pod that reads the volume when no Spark is there.
 """
 
@@ -66,7 +66,7 @@ def shouted(job):
 READ_TOPIC = """
 import json, sys
 from confluent_kafka import Consumer
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "judge", "auto.offset.reset": "earliest"})
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "oracle", "auto.offset.reset": "earliest"})
 consumer.subscribe(["shouts"])
 found = []
 while len(found) < int(sys.argv[2]) or record is not None:
@@ -288,6 +288,6 @@ def test_a_function_in_the_resource_is_a_job(line: Line) -> None:
         line.cluster.resource("Pipeline", "shouts", {**spec(), "job": "python", "config": config})
     )
     bootstrap = f"demo-bootstrap.{line.namespace}.svc:9092"
-    said = line.run("judge", READ_TOPIC, bootstrap, str(line.produced), timeout_s=_SPARK_S)
+    said = line.run("oracle", READ_TOPIC, bootstrap, str(line.produced), timeout_s=_SPARK_S)
     assert json.loads(said.strip().splitlines()[-1]) == sorted(f"ORDER-{n}" for n in range(line.produced))
     line.kube.delete("pipelines.ottla.dev", "shouts", line.namespace, "--timeout=120s")

@@ -1,4 +1,4 @@
-"""Every object that the operator made is deleted once, and comes back; what somebody changes is put right."""
+"""Every object that the operator created is deleted once, and restored; changed fields are restored too."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _new(cluster: Cluster, kind: str, name: str, old_uid: str) -> bool:
     return found is not None and found["metadata"]["uid"] != old_uid
 
 
-def test_a_field_that_somebody_changes_is_put_right(kube: Kube, cluster: Cluster) -> None:
+def test_a_changed_field_is_restored(kube: Kube, cluster: Cluster) -> None:
     budget = "demo-brokers"
     kube.patch("poddisruptionbudget", budget, cluster.namespace, {"spec": {"maxUnavailable": 2}})
 

@@ -76,7 +76,7 @@ def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) 
     assert "num.io.threads=3" in properties
 
 
-def test_a_live_setting_bounces_nobody(settings: Cluster) -> None:
+def test_a_dynamic_setting_restarts_no_broker(settings: Cluster) -> None:
     before = settings.brokers()
     settings.patch({"config": {"log.retention.ms": 86400000}})
     address = settings.status["bootstrapServers"]

@@ -90,7 +90,7 @@ def test_a_client_outside_comes_by_node_ports_and_knows_the_brokers_there(client
     assert clients.write_and_read({**tester, **checked}, "of outside")[-1] == "of outside"
 
 
-def test_strangers_are_turned_away_at_every_door(clients: Clients) -> None:
+def test_unauthenticated_clients_are_refused_on_every_port(clients: Clients) -> None:
     trusted = clients.write("ca.crt", clients.authority())
     tester = clients.write("tester.pem", clients.certificate_of("tester").pem)
     eve = str(Authority().sign("tester").write_pem(clients.folder / "eve"))
@@ -146,7 +146,7 @@ def test_scram_credentials_are_the_brokers_own_in_zookeeper(clients: Clients) ->
     assert seen == "denied"
 
 
-def test_who_is_known_and_has_no_right_is_told_so(clients: Clients) -> None:
+def test_an_authenticated_client_without_acl_gets_an_authorization_error(clients: Clients) -> None:
     nobody = clients.by_certificate(clients.certificate_of("nobody"))
     assert clients.write_and_read(nobody, "of nobody") == ["TOPIC_AUTHORIZATION_FAILED"]
 

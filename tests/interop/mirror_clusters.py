@@ -38,7 +38,7 @@ def read(bootstrap: str, topic: str) -> dict[int, list[ReadRecord]]:
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "judge",
+            "group.id": "oracle",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",

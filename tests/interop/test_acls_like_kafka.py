@@ -1,9 +1,9 @@
-"""Authorization: the same with Apache Kafka 3.9.1 and with Ottla.
+"""Authorization by Apache Kafka 3.9.1 and by Ottla has the same results.
 
-One broker of each kind with an authorizer. A stranger, who comes from 127.0.0.2, asks every API in every
-version while the ACLs know only who comes from 127.0.0.1 (see `strangers`). Then it is granted this and that
-(see `acl_scenes`); ACLs come and go by CreateAcls and DeleteAcls, whose answers are compared as well. Last,
-Kafka's own tool and clients of others change ACLs.
+One broker of each kind with an authorizer. A client on 127.0.0.2 sends every API in every version while the
+ACLs allow only 127.0.0.1 (see `raw_client`). Then it gets single permissions (see `acl_scenarios`). The
+responses of CreateAcls and DeleteAcls are compared as well. At the end Kafka's own tool and other clients
+change ACLs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def coordinates(home: RawClient) -> bool:
     return not any(p.error_code for topic in answer.topics for p in topic.partitions)
 
 
-def test_every_api_refuses_a_stranger_as_apache_kafka_does(brokers: dict[str, Broker]) -> None:
+def test_every_api_refuses_an_unauthorized_client_as_kafka_does(brokers: dict[str, Broker]) -> None:
     differences: list[str] = []
     asked = 0
     with ExitStack() as open_connections:
@@ -166,7 +166,7 @@ ANY, MATCH = 1, 2
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_an_acl_allows(brokers: dict[str, Broker], scenario: str) -> None:
+def test_requests_that_an_acl_allows(brokers: dict[str, Broker], scenario: str) -> None:
     granted, asked = SCENARIOS[scenario]
     of_ours = served(brokers["Ottla"].port)
     asked = [each for each in asked if each[1](NOWHERE).api_key in of_ours]
@@ -217,7 +217,7 @@ GOOD = AclBinding(ResourcePattern(ResourceType.TOPIC, SECRET), ODD)
 
 
 @pytest.mark.parametrize("oddity", CREATIONS)
-def test_what_cannot_be_an_acl(brokers: dict[str, Broker], oddity: str) -> None:
+def test_invalid_acls_are_refused(brokers: dict[str, Broker], oddity: str) -> None:
     by_broker: dict[str, list[object]] = {}
     asked = creation([GOOD, CREATIONS[oddity]])
     unknown_code = creation([GOOD])
@@ -243,7 +243,7 @@ def description(name: str | None) -> m.DescribeAclsRequest:
 
 
 def removal(name: str | None, pattern: int) -> m.DeleteAclsRequest:
-    """Of the stranger's ACLs."""
+    """A DeleteAcls request for the client's ACLs."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     found = {
         "resource_type_filter": ANY,
@@ -257,7 +257,7 @@ def removal(name: str | None, pattern: int) -> m.DeleteAclsRequest:
     return m.DeleteAclsRequest(filters=[one(**found), one(**{**found, "host_filter": "1.2.3.4"})])
 
 
-def test_a_stranger_without_an_answer_loses_its_connection(brokers: dict[str, Broker]) -> None:
+def test_an_unauthorized_produce_with_acks_0_closes_the_connection(brokers: dict[str, Broker]) -> None:
     """Produce with acks=0 has nothing else to say it by. Transactional batches are refused first."""
     data = m.ProduceRequest.PartitionProduceData
     row = m.ProduceRequest.TopicProduceData
@@ -449,8 +449,8 @@ def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
 # --- one cluster ---------------------------------------------------------------------------------------
 
 
-def test_brokers_of_both_kinds_hear_each_others_acls(brokers: dict[str, Broker], tmp_path: Path) -> None:
-    """A broker of ours joins Apache Kafka's cluster; what one of them is told, the other acts on."""
+def test_brokers_of_both_kinds_apply_each_others_acls(brokers: dict[str, Broker], tmp_path: Path) -> None:
+    """An Ottla broker joins Apache Kafka's cluster; each applies ACLs that are created at the other."""
     joined = BrokerProcess(1, tmp_path / "joined", free_port())
     joined.write_properties(brokers["Apache Kafka"].connect, SETTINGS)
     joined.start_and_wait()

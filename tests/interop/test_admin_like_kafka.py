@@ -1,7 +1,7 @@
-"""The same raw requests of operators to Apache Kafka 3.9.1 and to Ottla: every answer is the same.
+"""Raw administrative requests to Apache Kafka 3.9.1 and to Ottla: every response is the same.
 
 DeleteRecords, DescribeLogDirs, producer ids, ElectLeaders, OffsetForLeaderEpoch, FindCoordinator and
-DescribeProducers, in every version, with what no client would ever ask.
+DescribeProducers, in every version, also with invalid contents.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def producers(topics: Mapping[str, Sequence[int]]) -> m.DescribeProducersRequest
     )
 
 
-def test_who_produces(ports: dict[str, int]) -> None:
+def test_producers_are_described(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         answer = await recorder.send("anna", producers({"compacted": [0, 1]}), 0)
         for partition in answer.topics[0].partitions:
@@ -279,7 +279,7 @@ def test_features_are_refused(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_what_is_not_served_without_kraft(ports: dict[str, int]) -> None:
+def test_kraft_apis_are_not_served(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await recorder.ask(
             "join", "anna", m.ConsumerGroupHeartbeatRequest(group_id="g", topic_partitions=[]), 0

@@ -1,4 +1,4 @@
-"""The `ottla` command against a replicated cluster; librdkafka is the judge of what it writes and says."""
+"""The `ottla` command against a replicated cluster; librdkafka is the oracle of what it writes and says."""
 
 from __future__ import annotations
 

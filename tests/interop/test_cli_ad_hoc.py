@@ -1,4 +1,4 @@
-"""`ottla consume` and `ottla produce`: filters, formats, groups, schemas; Confluent's clients judge."""
+"""`ottla consume` and `ottla produce`: filters, formats, groups, schemas, against Confluent's clients."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def write(broker: OneBroker, topic: str, values: list[bytes], **options: Any) ->
 
 
 def read(broker: OneBroker, topic: str, number: int) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "judge"})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "oracle"})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
     found: list[Any] = []
     deadline = time.monotonic() + 60

@@ -1,7 +1,7 @@
-"""The same stories with Ottla's client and with confluent-kafka, on Ottla and on Apache Kafka 3.9.1.
+"""The same scenarios with Ottla's client and with confluent-kafka, on Ottla and on Apache Kafka 3.9.1.
 
-Each story is told four times, at the same time; what it notes must be the same in all of them, and what is
-expected. Records are also read by the client that did not write them.
+Each scenario runs four times, concurrently; its notes must be equal in all runs, and equal to the expected
+ones. Records are also read by the client that did not write them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 @pytest.fixture
 def same(ports: dict[str, int]) -> Compare:
-    """Tells a story four times; what all of them noted."""
+    """Runs a scenario four times and returns the notes, which must be equal."""
 
     def once(scenario: Scenario, client: str, broker: str) -> dict[str, Any]:
         name = f"{scenario.__name__}-{client[:1].lower()}"
@@ -197,7 +197,7 @@ def test_records_are_written_and_read_alike(same: Compare) -> None:
     assert noted["acks=0 gzip read"] == noted["acks=all none read"]
 
 
-def test_what_is_refused_is_refused_alike(same: Compare) -> None:
+def test_invalid_calls_are_refused_alike(same: Compare) -> None:
     def refusals(stage: Stage) -> None:
         small = stage.topic("small", max_message_bytes="1000")
         producer = stage.producer(max_request_size=3000)
@@ -338,7 +338,7 @@ def test_commits_alike(same: Compare) -> None:
     assert noted["after the close"] == [(20, ""), (20, "")]
 
 
-def test_where_there_is_no_offset_to_begin_at(same: Compare) -> None:
+def test_initial_positions_without_a_committed_offset(same: Compare) -> None:
     def resets(stage: Stage) -> None:
         topic = stage.topic(partitions=1)
         fill(stage, topic, 5)
@@ -442,7 +442,7 @@ def test_static_members_come_back_to_their_places_alike(same: Compare) -> None:
     }
 
 
-def test_topics_that_are_made_later_alike(same: Compare) -> None:
+def test_topics_that_are_created_later_alike(same: Compare) -> None:
     def later(stage: Stage) -> None:
         by_pattern = stage.consumer(group_id=f"{stage.name}-pattern")
         by_pattern.subscribe(pattern=f"{stage.name}-p-[ab]")

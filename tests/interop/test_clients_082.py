@@ -1,8 +1,8 @@
-"""Kafka 0.8.2's clients and tools against Ottla: the world in which ZooKeeper knew the consumers.
+"""Kafka 0.8.2's clients and tools against Ottla: consumers that ZooKeeper coordinates.
 
-The high-level consumer shares out partitions by ranges, finds topics by a filter, outlives a broker, and
-moves its offsets from ZooKeeper to Kafka and back (dual.commit.enabled). What SimpleConsumer and the tools
-are answered is compared with Apache Kafka 3.9.1, told the same in the same test.
+The high-level consumer assigns partitions by ranges, finds topics by a filter, survives a broker restart, and
+migrates its offsets from ZooKeeper to Kafka and back (dual.commit.enabled). Responses to SimpleConsumer and
+the tools are compared with those of Apache Kafka 3.9.1 in the same test.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def test_simple_consumers_and_tools_are_answered_as_by_kafka(brokers: Brokers082
 
 
 def test_groups_in_zookeeper_are_shown_with_their_lag(brokers: Brokers082) -> None:
-    """Kafka's own position checker of that time is the judge."""
+    """Kafka's own position checker of that time is the oracle."""
     clients, zookeeper = brokers.clients, brokers.ours.zookeeper
     brokers.make_topic("positions", partitions=3)
     brokers.produce("positions", 0, 30)

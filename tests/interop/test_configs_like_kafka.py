@@ -1,7 +1,7 @@
-"""The same raw requests about configs to Apache Kafka 3.9.1 and to Ottla: every answer is the same.
+"""Raw requests about configs to Apache Kafka 3.9.1 and to Ottla: every response is the same.
 
-Documentation is each one's own. Kafka's settings for what Ottla has not got are left out of the comparison,
-and so are those that differ because two brokers cannot share them.
+Documentation texts differ. Settings that Ottla does not have, and those that two brokers cannot share, are
+not compared.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def test_all_settings_of_a_topic(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_what_cannot_be_described(ports: dict[str, int]) -> None:
+def test_invalid_describe_requests(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await recorder.ask("no such topic", "anna", describe(TOPIC, "nope"), 4)
         await recorder.ask("no topic's name", "anna", describe(TOPIC, "a/b"), 4, ignoring=WORDS)
@@ -254,7 +254,7 @@ def test_a_brokers_dynamic_settings_and_those_of_all_brokers(ports: dict[str, in
     same(ports, scenario)
 
 
-def test_what_a_broker_does_not_take_while_it_runs(ports: dict[str, int]) -> None:
+def test_static_settings_of_a_broker_are_refused(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         async def refused(
             label: str, name: str, key: str, value: str, *, ignoring: tuple[str, ...] = ()

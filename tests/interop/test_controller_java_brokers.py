@@ -1,6 +1,6 @@
 """Apache Kafka 3.9.1's broker as a member of our cluster: it obeys our controller, and we read its tree.
 
-The judge of LeaderAndIsr, UpdateMetadata, StopReplica, AlterPartition, ControlledShutdown and of every node
+The oracle of LeaderAndIsr, UpdateMetadata, StopReplica, AlterPartition, ControlledShutdown and of every node
 that we write is Kafka's own code.
 """
 

@@ -1,4 +1,4 @@
-"""`ottla dev` and ottla.testing: the world's clients on a broker that fails when it is told to."""
+"""`ottla dev` and ottla.testing: three client libraries on a broker with injected faults."""
 
 from __future__ import annotations
 

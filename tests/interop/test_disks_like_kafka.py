@@ -106,7 +106,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 class LogDirRecorder:
-    """A conversation about log directories with one of the two brokers."""
+    """Requests about log directories to one of the two brokers."""
 
     def __init__(self, recorder: RequestRecorder, pair: Pair) -> None:
         self.recorder = recorder
@@ -212,7 +212,7 @@ def same(pair: Pair, scenario: Callable[[LogDirRecorder], Coroutine[Any, Any, No
     compare(side_by_side(pair.ports, lambda recorder: scenario(LogDirRecorder(recorder, pair))))
 
 
-def test_what_cannot_be(pair: Pair) -> None:
+def test_invalid_moves_are_refused(pair: Pair) -> None:
     async def scenario(recorder: LogDirRecorder) -> None:
         for version in range(3):
             await recorder.alter(f"no such directory, v{version}", {"nowhere": {"small": [0]}}, version)
@@ -245,7 +245,7 @@ def test_replicas_move(pair: Pair) -> None:
     same(pair, scenario)
 
 
-def test_a_throttled_move_is_redirected_and_called_off(pair: Pair) -> None:
+def test_a_throttled_move_is_redirected_and_cancelled(pair: Pair) -> None:
     async def scenario(recorder: LogDirRecorder) -> None:
         await recorder.throttle(1)
 

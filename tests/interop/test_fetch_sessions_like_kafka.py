@@ -1,6 +1,6 @@
-"""The same fetch sessions with Apache Kafka 3.9.1 and with Ottla: every answer is the same, to its order.
+"""Fetch sessions with Apache Kafka 3.9.1 and with Ottla: every response is the same, also its order.
 
-One broker of each kind; raw requests. Session ids and topic ids, which brokers make up, go by names here.
+One broker of each kind; raw requests. Session ids and topic ids, which brokers generate, have names here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Where = tuple[str, int]
 
 
 class FetchRecorder:
-    """What one broker is asked, and what it answers."""
+    """Requests to one broker, and its responses."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -135,7 +135,8 @@ class FetchRecorder:
         committed: bool = False,
         client: str = "anna",
     ) -> None:
-        """Fetch, and note the answer. `session` is an id, or a name that is given to the id first seen."""
+        """Sends a Fetch and records the response. `session` is an id, or a name for the id that is seen
+        first."""
         pairs = list(want.items()) if isinstance(want, Mapping) else list(want)
         request = FetchRequest(
             max_wait_ms=wait_ms,
@@ -214,7 +215,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 def same(
     ports: dict[str, int], scenario: Callable[[FetchRecorder], Coroutine[Any, Any, None]]
 ) -> dict[str, Any]:
-    """Tell the story to both; the answers, which are the same."""
+    """Runs the scenario on both brokers; returns the responses, which must be the same."""
 
     async def record(port: int) -> dict[str, object]:
         recorder = FetchRecorder(port)
@@ -303,7 +304,7 @@ def test_epochs_and_ids_that_are_wrong(ports: dict[str, int]) -> None:
     assert answers["s16 in version 12"]["error"] == "FETCH_SESSION_TOPIC_ID_ERROR"
 
 
-def test_errors_are_said_until_they_are_gone(ports: dict[str, int]) -> None:
+def test_errors_are_returned_until_they_are_resolved(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("wrong")
         await recorder.produce("wrong", 0, "one")
@@ -325,7 +326,7 @@ def test_errors_are_said_until_they_are_gone(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_each_has_its_turn(ports: dict[str, int]) -> None:
+def test_partitions_are_served_in_turn(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("turns", 4)
         for partition in range(4):
@@ -387,7 +388,7 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
     assert answers["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
 
 
-def test_who_asks_for_nothing_does_not_wait(ports: dict[str, int]) -> None:
+def test_a_fetch_of_nothing_does_not_wait(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("quick", 1)
         await recorder.fetch("nothing at all", 0, -1, wait_ms=25_000)
@@ -399,7 +400,7 @@ def test_who_asks_for_nothing_does_not_wait(ports: dict[str, int]) -> None:
     assert not any(answer["waited"] for answer in same(ports, scenario).values())
 
 
-def test_a_topic_that_is_deleted_and_made_again(ports: dict[str, int]) -> None:
+def test_a_topic_that_is_deleted_and_created_again(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("stays", 1)
         for version in (12, 16):
@@ -436,7 +437,7 @@ def test_read_committed(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_a_log_start_that_moves_is_news(ports: dict[str, int]) -> None:
+def test_a_moved_log_start_is_returned(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("start")
         await recorder.produce("start", 0, "one", "two", "three")
@@ -450,7 +451,7 @@ def test_a_log_start_that_moves_is_news(ports: dict[str, int]) -> None:
     assert len(answers["moved"]["partitions"]) == 1
 
 
-def test_a_log_that_diverges_is_said_until_it_does_not(ports: dict[str, int]) -> None:
+def test_a_diverging_epoch_is_returned_until_it_is_resolved(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("parts")
         await recorder.produce("parts", 0, "one", "two")

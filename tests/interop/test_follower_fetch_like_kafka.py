@@ -131,7 +131,7 @@ class Racks:
     def ask(self, broker: int, use: Callable[[BrokerConnection], Awaitable[T]]) -> T:
         async def recorder() -> T:
             connection = await BrokerConnection.open(
-                "127.0.0.1", self.port(broker), client_id="judge", timeout_s=60
+                "127.0.0.1", self.port(broker), client_id="oracle", timeout_s=60
             )
             try:
                 return await use(connection)

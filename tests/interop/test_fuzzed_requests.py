@@ -1,10 +1,10 @@
-"""A fuzzer over every request, the whole broker behind it: it stays up, logs no traceback, and serves others.
+"""A fuzzer of every request against a whole broker: it stays up, logs no traceback, and serves others.
 
-Each example is a request of an API and version that the broker serves, whole or damaged, about things that
-are there and things that are not. What may come of it is an answer, nothing (it waits), or a closed
-connection. With OTTLA_EXPLORE set other examples are drawn each time, and more of them.
+Each example is a request of an API and version that the broker serves, valid or damaged, about existing and
+missing objects. The result is a response, none (it waits), or a closed connection. OTTLA_EXPLORE draws more
+examples, and others in each run.
 
-The same where there is an authorizer and the requests are a stranger's: nothing is told or changed.
+The same with an authorizer and requests of an unauthorized client: nothing is revealed or changed.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
                 for pattern, entry in entries
             ]
             admin.ask(m.CreateAclsRequest(creations=rows), 3)
-        assert wait_until(lambda: knows_no_stranger(it), timeout_s=60)
+        assert wait_until(lambda: enforces_acls(it), timeout_s=60)
         yield it
 
 
@@ -241,8 +241,8 @@ FETCH = m.FetchRequest(
 )
 
 
-def knows_no_stranger(subject: Subject) -> bool:
-    """Whether the ACLs are in force: what is theirs is told at home, and abroad it is not."""
+def enforces_acls(subject: Subject) -> bool:
+    """Whether the ACLs are in force: an authorized client reads the records, an unauthorized one does not."""
     with RawClient(subject.port) as client:
         groups = client.ask(m.DescribeAclsRequest(resource_type_filter=1), 1)
     return (
@@ -285,14 +285,14 @@ LOOKS: tuple[tuple[Message, int], ...] = (
 )
 
 
-def looked_at(subject: Subject) -> list[Any]:
-    """All there is, as who may do everything sees it."""
+def visible_state(subject: Subject) -> list[Any]:
+    """The state of the broker, as an authorized client sees it."""
     with RawClient(subject.port, ADMIN_HOST) as admin:
         return [comparable(admin.ask(request, version)) for request, version in LOOKS]
 
 
-def test_no_request_of_a_strangers_is_granted(guarded: Subject) -> None:
-    served_here, before, memory = all_served(guarded), looked_at(guarded), guarded.memory()
+def test_no_request_of_an_unauthorized_client_is_granted(guarded: Subject) -> None:
+    served_here, before, memory = all_served(guarded), visible_state(guarded), guarded.memory()
     assert SECRET in send(guarded, framed(FETCH, 11), patience_s=90)
 
     @settings(max_examples=EXAMPLES)
@@ -307,4 +307,4 @@ def test_no_request_of_a_strangers_is_granted(guarded: Subject) -> None:
         whole = sample(frames.REQUESTS[ApiKey(api_key)], version, "t")
         assert SECRET not in send(guarded, framed(whole, version), CLIENT_HOST)
     harmless()
-    assert looked_at(guarded) == before
+    assert visible_state(guarded) == before

@@ -1,7 +1,6 @@
-"""The same conversations about groups with Apache Kafka 3.9.1 and with Ottla: every answer is the same.
+"""Group requests to Apache Kafka 3.9.1 and to Ottla: every response is the same.
 
-One broker of each kind; the conversations use raw requests, so that what no client would ever send is
-compared as well.
+One broker of each kind; raw requests, so that invalid requests are compared as well.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ def test_a_group_that_is_full(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_who_has_an_id_but_has_not_joined(ports: dict[str, int]) -> None:
+def test_a_member_id_without_a_join(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         pending = (await recorder.ask("an id", "carl", join("n"), 9)).member_id
         await recorder.ask("with an instance", "carl", join("n", pending, instance="i"), 9)
@@ -395,7 +394,7 @@ def test_groups_are_listed_and_deleted(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_static_members_come_back_and_fence_what_they_were(ports: dict[str, int]) -> None:
+def test_static_members_rejoin_and_fence_their_predecessors(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         first = recorder.begin("anna", join("s", instance="i1"), 9)
         await recorder.wait_for_group("s", members=1)
@@ -430,7 +429,7 @@ def test_static_members_come_back_and_fence_what_they_were(ports: dict[str, int]
     same(ports, scenario)
 
 
-def test_static_members_that_come_back_in_the_middle(ports: dict[str, int]) -> None:
+def test_static_members_that_rejoin_during_a_rebalance(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         first = recorder.begin("anna", join("x", instance="i1"), 9)
         await recorder.wait_for_group("x", members=1)

@@ -1,4 +1,4 @@
-"""ZooKeeper of a secured cluster on Kubernetes. The judge is ZooKeeper's server, with the operator's zoo.cfg.
+"""ZooKeeper of a secured cluster on Kubernetes; ZooKeeper's server with the operator's zoo.cfg is the oracle.
 
 Three servers go through the stages of an upgrade, one restarted at a time, with the certificates that the
 operator issues; only addresses, ports and folders are others than in pods.

@@ -1,6 +1,6 @@
 """A broker whose log is not in memory: everything is served, and its loop never waits for the disk.
 
-The judge is the kernel: a thread that waits for a page gives the processor away by itself, which is counted
+The oracle is the kernel: a thread that waits for a page gives the processor away by itself, which is counted
 (ru_nvcsw). A read with RWF_NOWAIT is not counted: what the kernel takes for that, it takes. The log's files
 are taken out of the page cache as often as it takes, and the same is done once with a broker that takes all
 for warm: that is how often the loop would wait here, without all this.

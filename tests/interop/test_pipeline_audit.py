@@ -78,7 +78,7 @@ class Line:
 
     def read(self, topic: str, partition: int, records: int) -> list[Any]:
         """The first records of a partition."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "judge"})
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "oracle"})
         try:
             consumer.assign([TopicPartition(topic, partition, 0)])
             found: list[Any] = []
@@ -92,7 +92,7 @@ class Line:
 
     def held(self, topic: str) -> dict[int, tuple[int, int]]:
         """Each partition's first offset and its end."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "judge"})
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "oracle"})
         try:
             return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in (0, 1)}
         finally:

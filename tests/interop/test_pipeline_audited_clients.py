@@ -42,7 +42,7 @@ def read_all(bootstrap: str, topic: str) -> list[Any]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "judge",
+            "group.id": "oracle",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",

@@ -1,6 +1,6 @@
 """Audited consumers on a real broker: what their audit events say, against what they processed.
 
-The judge reads topics with confluent-kafka and takes the events apart by the documented format. Java clients,
+The oracle reads topics with confluent-kafka and parses the events by the documented format. Java clients,
 whose interceptors follow the same documentation, count beside ours; the audit job on Spark compares them all.
 """
 

@@ -1,8 +1,5 @@
-"""The three Python clients of the world on a replicated cluster: three brokers, every record on all of them.
-
-`test_single_broker.py` tries formats, codecs and single requests; here the clients have to find leaders,
-coordinators and the controller, each on another broker.
-"""
+"""confluent-kafka, kafka-python and aiokafka on a replicated cluster: three brokers, every record on all of
+them."""
 
 from __future__ import annotations
 

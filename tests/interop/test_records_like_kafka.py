@@ -1,7 +1,7 @@
-"""The same requests about records and topics to Apache Kafka 3.9.1 and to Ottla: every answer is the same.
+"""Requests about records and topics to Apache Kafka 3.9.1 and to Ottla: every response is the same.
 
-One broker of each kind; raw requests, so that what no client would ever send is compared as well. What a
-broker may word or choose freely (messages, topic ids, addresses) is left out.
+One broker of each kind; raw requests, so that invalid requests are compared as well. Messages, topic ids and
+addresses, which may differ, are not compared.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ def test_offsets_by_time_and_epoch(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_metadata_of_topics_that_are_not(ports: dict[str, int]) -> None:
+def test_metadata_of_missing_topics(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await make_topic(recorder, "known", 2)
         row = MetadataRequest.MetadataRequestTopic
@@ -407,7 +407,7 @@ def test_metadata_by_topic_id_ignores_names(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
+def test_authorized_operations_without_an_authorizer(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await make_topic(recorder, "for-all")
         row = MetadataRequest.MetadataRequestTopic
@@ -430,7 +430,7 @@ def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_topics_that_cannot_be_made_or_deleted(ports: dict[str, int]) -> None:
+def test_invalid_topic_creations_and_deletions(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await make_topic(recorder, "taken.name")
         topic = CreateTopicsRequest.CreatableTopic

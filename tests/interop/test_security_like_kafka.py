@@ -1,4 +1,4 @@
-"""Who may come in, and what the others are told: Apache Kafka 3.9.1 and Ottla, set up alike, side by side."""
+"""Authentication by Apache Kafka 3.9.1 and by Ottla with the same settings: every result is the same."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 # --- SASL -------------------------------------------------------------------------------------------------
 
 
-def test_plain_lets_in_who_knows_the_password(pair: Pair) -> None:
+def test_plain_accepts_the_right_password(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         answers = []
         for version in (0, 1, 2):
@@ -136,7 +136,7 @@ def test_plain_lets_in_who_knows_the_password(pair: Pair) -> None:
         b"\xff\xfe\0\xff\0\xff",
     ],
 )
-def test_plain_turns_others_away_with_kafkas_words(pair: Pair, token: bytes) -> None:
+def test_plain_refuses_others_with_kafkas_message(pair: Pair, token: bytes) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
             connection.handshake("PLAIN")
@@ -172,7 +172,7 @@ def test_a_client_that_is_not_logged_in_cannot_forge_lines_of_the_log(pair: Pair
     assert not any(line.startswith("2026-01-01") for line in pair.log.read_text().splitlines())
 
 
-def test_what_comes_out_of_turn_ends_the_connection(pair: Pair) -> None:
+def test_requests_out_of_order_close_the_connection(pair: Pair) -> None:
     def gone_after(*steps: Callable[[RawSaslConnection], object]) -> Callable[[dict[str, int]], object]:
         def scenario(ports: dict[str, int]) -> object:
             with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
@@ -219,7 +219,7 @@ def test_tokens_without_frames_follow_the_old_handshake(pair: Pair) -> None:
     pair.same(scenario)
 
 
-def test_saying_again_who_one_is(pair: Pair) -> None:
+def test_reauthentication(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
         with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
@@ -246,7 +246,7 @@ def test_saying_again_who_one_is(pair: Pair) -> None:
     pair.same(scenario)
 
 
-def test_a_session_that_is_over_ends_with_the_next_request(pair: Pair) -> None:
+def test_an_expired_session_is_closed_at_the_next_request(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["SESSIONS"]) as connection:
             lifetime_ms = connection.log_in().session_lifetime_ms
@@ -360,7 +360,7 @@ def _log_in(
     return answers
 
 
-def test_scram_credentials_that_cannot_be(pair: Pair) -> None:
+def test_invalid_scram_credentials_are_refused(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["PLAINTEXT"]) as admin:
             return [
@@ -589,7 +589,7 @@ def test_tls_asks_for_a_certificate(pair: Pair) -> None:
     pair.same(scenario)
 
 
-def test_what_is_not_tls_is_turned_away(pair: Pair) -> None:
+def test_plaintext_on_a_tls_port_is_refused(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["SSL"]) as connection:
             try:

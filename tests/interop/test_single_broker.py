@@ -1,4 +1,4 @@
-"""The three Python clients of the world against one broker over the in-memory store."""
+"""confluent-kafka, kafka-python and aiokafka against one broker over the in-memory store."""
 
 from __future__ import annotations
 
@@ -172,13 +172,13 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: str) -> None:
     consumer.close()
 
 
-def test_an_unknown_topic_is_made_by_its_first_producer(bootstrap: str) -> None:
+def test_an_unknown_topic_is_created_by_its_first_producer(bootstrap: str) -> None:
     name = f"auto-{uuid.uuid4().hex[:8]}"
     produce(bootstrap, name, [b"first"])
     assert len(admin(bootstrap).list_topics(name, timeout=60).topics[name].partitions) == 2
 
 
-def test_an_illegal_topic_name_is_said_to_be_one(bootstrap: str) -> None:
+def test_an_illegal_topic_name_is_refused(bootstrap: str) -> None:
     metadata = admin(bootstrap).list_topics("no/slash", timeout=60)
     error = metadata.topics["no/slash"].error
     assert error is not None

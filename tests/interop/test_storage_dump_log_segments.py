@@ -117,7 +117,7 @@ def test_indexes_are_sound(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["leader-0", "follower-0"])
-def test_what_producers_did_is_told_as_we_know_it(directory: Path, name: str) -> None:
+def test_producer_state_equals_that_of_kafkas_tool(directory: Path, name: str) -> None:
     """Aborted transactions by segment, and the producers where each segment begins and at the end."""
     indexes = sorted((directory / name).glob("*.txnindex"))
     snapshots = sorted((directory / name).glob("*.snapshot"))
@@ -142,7 +142,7 @@ def test_what_producers_did_is_told_as_we_know_it(directory: Path, name: str) ->
         assert f"lastSequence: {entry.last_sequence} lastOffset: {entry.batches[-1].last_offset} " in newest
 
 
-def test_the_judge_notices_an_index_that_is_wrong(directory: Path, tmp_path: Path) -> None:
+def test_the_oracle_detects_a_wrong_index(directory: Path, tmp_path: Path) -> None:
     log = directory / "leader-0" / "00000000000000000000.log"
     (tmp_path / log.name).write_bytes(log.read_bytes())
     index = bytearray(log.with_suffix(".index").read_bytes())

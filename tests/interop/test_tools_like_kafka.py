@@ -1,7 +1,7 @@
-"""What Apache Kafka's own tools print about a broker of ours is what they print about Apache Kafka 3.9.1.
+"""Apache Kafka's own tools print the same about an Ottla broker as about Apache Kafka 3.9.1.
 
-One story, told to one broker of each kind by every tool that asks a broker: commands that succeed, and some
-that are refused. `STEPS` is the table from APIs to tools; what no tool of Kafka's calls is named beside it.
+One scenario runs on one broker of each kind with every tool that sends requests: successful commands, and
+refused ones. `STEPS` is the table from APIs to tools; APIs that no tool of Kafka's calls are named beside it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Transactions by the producers of the world on one broker: Kafka's, librdkafka, aiokafka and kafka-python.
+"""Transactions by four producers on one broker: Kafka's, librdkafka's, aiokafka's and kafka-python's.
 
-What a reader of committed records sees is told by librdkafka; what was written down, by Kafka's log dumper.
+librdkafka reads the committed records; Kafka's log dumper reads the state log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The same conversations about transactions with Apache Kafka 3.9.1 and with Ottla: every answer is the same.
+"""Transaction requests to Apache Kafka 3.9.1 and to Ottla: every response is the same.
 
-One broker of each kind; the conversations use raw requests, so that what no client would ever send is
-compared as well.
+One broker of each kind; raw requests, so that invalid requests are compared as well.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ async def prepare(recorder: RequestRecorder) -> None:
     await recorder.wait_for_coordinator()
 
 
-def test_beginnings(ports: dict[str, int]) -> None:
+def test_init_producer_id(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await recorder.ask("no id at all", "anna", init(""), 4)
         for timeout_ms in (0, -1, 900_001):
@@ -171,7 +170,7 @@ def test_partitions_are_verified(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_ends(ports: dict[str, int]) -> None:
+def test_end_txn(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         one = await initialized(recorder, "e")
         for version in range(5):
@@ -323,7 +322,7 @@ def test_members_commit_in_a_transaction(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_markers_by_hand(ports: dict[str, int]) -> None:
+def test_markers_as_raw_requests(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await initialized(recorder, "m")
         one = await initialized(recorder, "m")
@@ -346,7 +345,7 @@ def test_markers_by_hand(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_lists(ports: dict[str, int]) -> None:
+def test_list_transactions(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         one, two = await initialized(recorder, "l1"), await initialized(recorder, "l2")
         await recorder.send("anna", add(one, {"t": [0]}), 3)
@@ -484,7 +483,7 @@ def test_kafka_transactions_sh(ports: dict[str, int], tmp_path: Path) -> None:
     assert ours[-3].status == 0, "the hanging transaction is ended"
 
 
-def test_ottla_transactions_tells_what_kafkas_tool_tells(ports: dict[str, int], tmp_path: Path) -> None:
+def test_ottla_transactions_prints_what_kafkas_tool_prints(ports: dict[str, int], tmp_path: Path) -> None:
     """Of both brokers, so that it is not our broker's opinion of itself."""
     side_by_side(ports, lambda recorder: hang(recorder, "o"))
     for name, port in ports.items():

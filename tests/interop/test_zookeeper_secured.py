@@ -1,6 +1,6 @@
-"""ZooKeeper that is closed to strangers: what a broker shows it, and what is said when that is not enough.
+"""A ZooKeeper that requires authentication: a broker's credentials, and its errors without valid ones.
 
-The judge is ZooKeeper's own server: SASL on its plain port, TLS with client certificates on the other.
+The oracle is ZooKeeper's own server: SASL on its plain port, TLS with client certificates on the other.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_nodes_belong_to_whom_zookeeper_has_authenticated(
     }
 
 
-def test_who_is_not_let_in_is_told_why(zookeeper: SecuredZooKeeper) -> None:
+def test_a_refused_login_is_an_error_with_the_reason(zookeeper: SecuredZooKeeper) -> None:
     expired = zookeeper.authority.sign("broker", ends=datetime.timedelta(hours=-1))
     expired_pem = expired.write_pem(zookeeper.directory / "expired.pem")
     other_authority = Authority("Somebody else")
@@ -208,7 +208,7 @@ def test_answers_that_openssl_holds_back_are_waited_for_no_longer(tmp_path: Path
             assert handler.select([ours], [], [], 0) == ([], [], [])
 
 
-def test_a_broker_that_is_not_let_in_says_so_and_ends(zookeeper: SecuredZooKeeper) -> None:
+def test_a_refused_broker_logs_the_reason_and_exits(zookeeper: SecuredZooKeeper) -> None:
     options = zookeeper.java_options(password="falsch")
     broker = BrokerProcess(
         1, zookeeper.directory / "refused", free_port(), prefix=zookeeper.environment(options)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar, cast
 
 from ottla.ports import OS_RANDOM
 from ottla.ports.files import OS_FILES, Files
@@ -20,14 +21,16 @@ from ottla.protocol.records import (
 )
 from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.batch_filter import Counts
-from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
+from ottla.storage.cleaner.planning import Job, LogToClean, WorkerLimits, plan_job
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import LogDir
 from ottla.storage.log_loader import open_cleaned
 from ottla.storage.log_segment import LogSegment
+
+S = TypeVar("S")
+Result = TypeVar("Result")
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=400, index_interval_bytes=100)
@@ -121,18 +124,30 @@ def clean(
     """One cleaning, as the worker and the broker do it together."""
     job, segments = job_for(log, now_ms=now_ms, map_entries=map_entries, upper_bound=upper_bound)
     offsets = OffsetMap(job.map_bytes)
-    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
+    end_offset = run_steps(cleaner.build_map(OS_FILES, job, offsets))
 
-    def swap(bases: list[int], size: int) -> None:
-        finished(bases)
-        new = open_cleaned(OS_FILES, str(log.directory), bases[0], log.config)
-        assert new.size == size
-        old = [segment for segment in segments if segment.base_offset in bases]
+    def swap(step: cleaner.Step) -> None:
+        if not isinstance(step, cleaner.Cleaned):
+            return
+        finished(step.bases)
+        new = open_cleaned(OS_FILES, str(log.directory), step.bases[0], log.config)
+        assert new.size == step.size
+        old = [segment for segment in segments if segment.base_offset in step.bases]
         assert log.replace_segments(old, new, job.upper_bound)
 
-    counts = cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, lambda size: None, swap)
-    log.first_dirty_offset = indexed.end_offset
+    counts = run_steps(cleaner.clean(OS_FILES, job, offsets, end_offset), swap)
+    log.first_dirty_offset = end_offset
     return counts
+
+
+def run_steps(steps: Generator[S, None, Result], on_step: Callable[[S], None] = lambda step: None) -> Result:
+    """The result of a job; `on_step` is called with its steps."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            return cast(Result, end.value)
+        on_step(step)
 
 
 def seal(log: Log) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 from ottla.ports.network import OsNetwork
+from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.channel import Connection
 from ottla.server.network.listener import SocketServer
@@ -23,7 +24,7 @@ class Harness:
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
-        self.page_cache_reader = PageCacheReader(self.loop)
+        self.page_cache_reader = PageCacheReader(self.loop, OsWorkers())
         self.server = SocketServer(
             loop=self.loop,
             network=OsNetwork(),

@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
-from cleaner_logs import job_for, open_log, put
+from cleaner_logs import job_for, open_log, put, run_steps
 
 from ottla.ports.files import OS_FILES
 from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.cleaner import map_bytes
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
-from ottla.storage.cleaner.worker import map_bytes
 
 
 def test_it_is_a_dict() -> None:
@@ -74,9 +74,8 @@ def test_a_worker_takes_no_more_memory_than_its_job_needs(tmp_path: Path) -> Non
     memory = map_bytes(job)
     assert memory < 24 * 60
     offsets = OffsetMap(memory)
-    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
-    assert indexed.end_offset == job.upper_bound, "every key had room"
+    assert run_steps(cleaner.build_map(OS_FILES, job, offsets)) == job.upper_bound, "every key had room"
     assert offsets.size == job.upper_bound
     job.load_factor = 0.0
     with pytest.raises(cleaner.LogCleaningError, match="no room"):
-        cleaner.build_map(OS_FILES, job, OffsetMap(map_bytes(job)), lambda size: None)
+        run_steps(cleaner.build_map(OS_FILES, job, OffsetMap(map_bytes(job))))

@@ -20,6 +20,7 @@ from cleaner_logs import (
     open_log,
     put,
     records,
+    run_steps,
     seal,
     survivors,
 )
@@ -135,17 +136,17 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
     end_offset = log.log_end_offset
     job, _ = job_for(log)
     offsets = OffsetMap(job.map_bytes)
-    indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
+    end_of_map = run_steps(cleaner.build_map(OS_FILES, job, offsets))
     left = 9
 
-    def moved(size: int) -> None:
+    def count(step: cleaner.Step) -> None:
         nonlocal left
         left -= 1
         if not left:
             raise Crash
 
     with pytest.raises(Crash):
-        cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, moved, lambda bases, size: None)
+        run_steps(cleaner.clean(OS_FILES, job, offsets, end_of_map), count)
     assert any(name.endswith(".cleaned") for name in strays(log))
     again = open_log(in_memory, MERGING, clean=False)
     assert strays(again) == []
@@ -162,12 +163,13 @@ class Ready:
         self.end_offset = job.upper_bound
         self.bases: list[int] = []
         offsets = OffsetMap(job.map_bytes)
-        indexed = cleaner.build_map(OS_FILES, job, offsets, lambda size: None)
+        end_of_map = run_steps(cleaner.build_map(OS_FILES, job, offsets))
 
-        def finished(bases: list[int], size: int) -> None:
-            self.bases = self.bases or bases
+        def finished(step: cleaner.Step) -> None:
+            if isinstance(step, cleaner.Cleaned):
+                self.bases = self.bases or step.bases
 
-        cleaner.clean(OS_FILES, job, offsets, indexed.end_offset, lambda size: None, finished)
+        run_steps(cleaner.clean(OS_FILES, job, offsets, end_of_map), finished)
         assert len(self.bases) > 2
 
     def swap(self) -> bool:

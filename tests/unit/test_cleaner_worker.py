@@ -1,43 +1,29 @@
-"""The worker process: jobs over its standard input, answers over its output."""
+"""The job of a cleaner's worker process, and the cleaner thread that follows it."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
-import resource
-import select
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from cleaner_logs import Found, in_memory_place, job_for, open_log, put, records, seal, survivors
+from cleaner_logs import NOW_MS, Found, in_memory_place, open_log, put, records, seal, survivors
 
 from ottla.ports.files import OS_FILES
-from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
-from ottla.storage.cleaner.batch_filter import Counts
-from ottla.storage.cleaner.messages import (
-    Abort,
-    Aborted,
-    Answer,
-    Cleaned,
-    Continue,
-    Done,
-    Failed,
-    Job,
-    decode,
-    encode,
-)
+from ottla.ports.workers import LoopWorkers, OsWorkers, Workers
+from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome
+from ottla.storage.cleaner.planning import LogToClean, WorkerLimits
 from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
-from ottla.storage.log_loader import open_cleaned
-from ottla.storage.log_segment import LogSegment
+from ottla.storage.log_config import INT64_MAX
 
-WAIT_S = 60.0
+WAIT_S: Final = 60.0
+LIMITS: Final = WorkerLimits(24_000, load_factor=0.9, buffer_bytes=1024)
 
 
 @pytest.fixture
@@ -45,18 +31,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
     yield from in_memory_place(tmp_path)
 
 
-@pytest.fixture
-def throttle() -> Iterator[Throttler]:
-    made = Throttler.make(float("inf"), time.monotonic())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def process(throttle: Throttler) -> Iterator[CleanerProcess]:
-    made = CleanerProcess(throttle)
-    yield made
-    made.stop()
+@pytest.fixture(params=["processes", "the loop"])
+def workers(request: pytest.FixtureRequest) -> Workers:
+    return OsWorkers() if request.param == "processes" else LoopWorkers(OS_FILES)
 
 
 def filled(place: Path) -> tuple[Log, list[Found]]:
@@ -64,222 +41,208 @@ def filled(place: Path) -> tuple[Log, list[Found]]:
     for number in range(60):
         put(log, (f"key-{number % 5}", f"{number}"))
     seal(log)
+    log.truncated_to = INT64_MAX
     return log, records(log)
 
 
-def answer(process: CleanerProcess) -> Answer:
-    found = process.receive(WAIT_S)
-    assert found is not None
-    return found
+def task_for(log: Log) -> CleaningTask:
+    end = log.segments[-1].base_offset
+    dirty = log.first_dirty_offset or 0
+    return CleaningTask(("compacted", 0), log, LogToClean(dirty if dirty < end else 0, end, 0, 0, 0))
 
 
-def swap(log: Log, segments: list[LogSegment], cleaned: Cleaned, end_offset: int) -> None:
-    new = open_cleaned(OS_FILES, str(log.directory), cleaned.bases[0], log.config)
-    assert new.size == cleaned.size
-    old = [segment for segment in segments if segment.base_offset in cleaned.bases]
-    assert log.replace_segments(old, new, end_offset)
+class Cleaner:
+    """One cleaner thread."""
 
-
-def do(process: CleanerProcess, log: Log) -> Done:
-    job, segments = job_for(log)
-    process.send(job)
-    while True:
-        got = answer(process)
-        if isinstance(got, Done):
-            return got
-        assert isinstance(got, Cleaned)
-        swap(log, segments, got, job.upper_bound)
-        process.send(Continue())
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Job("d", [(1, 2, 3, 4)], 1, 2, 3, 4, 5, 6, 7, 8, 0.9, 10, [(1, 2, 3, 4)], [(5, 6, 7)]),
-        Continue(),
-        Abort(),
-        Cleaned([1, 2], 3),
-        Done(7, Counts(1, 2, 3, 4, 5), 6, 0.5, 7, 8),
-        Failed("why", 28),
-        Aborted(),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_messages_are_lines(message: Any) -> None:
-    line = encode(message)
-    assert line.count(b"\n") == 1
-    assert line.endswith(b"\n")
-    found = decode(line)
-    # JSON has no tuples.
-    assert encode(found) == line
-    assert type(found) is type(message)
-
-
-@pytest.mark.parametrize("line", [b"", b"{}", b'["Job", {}]', b'["Else", {}]', b"Traceback\n"])
-def test_what_is_no_message_is_refused(line: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not a message|Expecting|unpack"):
-        decode(line)
-
-
-def test_one_job_after_the_other(place: Path, process: CleanerProcess) -> None:
-    log, written = filled(place)
-    done = do(process, log)
-    first = process.pid
-    assert done.end_offset == 60
-    assert records(log) == survivors(written, 60)
-    assert (done.counts.records_read, done.counts.records_kept) == (60, 5)
-    assert done.counts.bytes_read > done.counts.bytes_kept > 0
-    put(log, ("key-0", "last"))
-    seal(log)
-    log.first_dirty_offset = 60
-    assert do(process, log).end_offset == 61
-    assert len(records(log)) == 5
-    assert process.pid == first
-
-
-def test_a_job_that_is_given_up_is_followed_by_another(place: Path, process: CleanerProcess) -> None:
-    log, written = filled(place)
-    job, _ = job_for(log)
-    process.send(job)
-    assert isinstance(answer(process), Cleaned)
-    process.send(Abort())
-    assert isinstance(answer(process), Aborted)
-    assert records(log) == written
-    do(process, log)
-    assert records(log) == survivors(written, 60)
-
-
-def test_a_slow_job_hears_that_it_is_given_up_or_may_go_faster(
-    place: Path, process: CleanerProcess, throttle: Throttler
-) -> None:
-    log, _ = filled(place)
-    job, _ = job_for(log)
-    throttle.bytes_per_s = 1.0  # an hour and more
-    process.send(job)
-    process.send(Abort())
-    assert isinstance(answer(process), Aborted)
-    process.send(job)
-    throttle.bytes_per_s = 1e12
-    assert isinstance(answer(process), Cleaned)
-
-
-def test_processes_that_clean_at_once_share_one_rate(
-    place: Path, process: CleanerProcess, throttle: Throttler
-) -> None:
-    """As in Kafka, what is read to learn the keys counts, what is read to be written anew, what is kept."""
-    logs = [filled(place / name)[0] for name in ("one", "other")]
-    throttle.bytes_per_s = sum(2 * log.size for log in logs) / 1.5
-    second = CleanerProcess(throttle)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            began = time.monotonic()
-            done = list(pool.map(do, (process, second), logs))
-            elapsed_s = time.monotonic() - began
-    finally:
-        second.stop()
-    assert [each.end_offset for each in done] == [60, 60]
-    assert elapsed_s > 1.0
-
-
-def test_files_that_are_gone_are_no_failure_and_damaged_ones_are(
-    place: Path, process: CleanerProcess
-) -> None:
-    log, _ = filled(place)
-    job, segments = job_for(log)
-    path = segments[2].file.path
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + b"\xff")
-    process.send(job)
-    got = answer(process)
-    assert isinstance(got, Failed)
-    assert path.name in got.message
-    assert got.errno is None
-    path.unlink()
-    process.send(job)
-    assert isinstance(answer(process), Aborted)
-
-
-def test_it_says_which_error_the_system_gave(place: Path, process: CleanerProcess) -> None:
-    log, _ = filled(place)
-    job, segments = job_for(log)
-    path = segments[0].file.path
-    path.unlink()
-    path.mkdir()
-    process.send(job)
-    got = answer(process)
-    assert isinstance(got, Failed)
-    assert got.errno is not None
-
-
-def test_one_that_was_killed_is_told_of_and_another_takes_its_place(
-    place: Path, process: CleanerProcess
-) -> None:
-    log, _ = filled(place)
-    job, _ = job_for(log)
-    process.send(job)
-    assert isinstance(answer(process), Cleaned)
-    assert process.pid is not None
-    os.kill(process.pid, 9)
-    with pytest.raises(ProcessDied, match="-9"):
-        process.receive(WAIT_S)
-    do(process, log)
-
-
-def test_a_process_with_many_open_files_hears_answers_too(place: Path, process: CleanerProcess) -> None:
-    log, _ = filled(place)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(4096, limits[1])), limits[1]))
-    held: list[int] = []
-    try:
-        while not held or held[-1] < 1030:
-            held.append(os.open(os.devnull, os.O_RDONLY))
-        do(process, log)
-    finally:
-        for fd in held:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_none_is_started_after_the_end(place: Path, process: CleanerProcess) -> None:
-    log, _ = filled(place)
-    job, _ = job_for(log)
-    process.send(job)
-    process.shut_down()
-    with pytest.raises(ProcessDied, match="shut down"):
-        process.send(job)
-
-
-@contextmanager
-def read_end() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-
-
-def test_it_goes_with_the_broker_however_that_ends() -> None:
-    """A parent is killed while its worker waits: the worker's output ends, for nobody holds it any more."""
-    with read_end() as (reading, writing):
-        script = (
-            "import os, subprocess, sys, time\n"
-            "from ottla.storage.cleaner.throttler import Throttler\n"
-            "fd = Throttler.make(1.0, 0.0).fd\n"
-            "command = [sys.executable, '-m', 'ottla.storage.cleaner.worker', str(os.getpid()), str(fd)]\n"
-            "worker = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd],"
-            f" stdout={writing}, stderr=subprocess.DEVNULL)\n"
-            "print('up', flush=True)\n"
-            "time.sleep(600)\n"
+    def __init__(self, workers: Workers, throttle: Throttler | None = None) -> None:
+        self.throttle = throttle or Throttler(float("inf"), time.monotonic())
+        self.moving = False
+        self.threads = workers.threads("log-cleaner", 2)
+        self.thread = CleanerThread(
+            workers, self.threads, self.throttle, lambda key: self.moving, time.monotonic
         )
-        parent = subprocess.Popen([sys.executable, "-c", script], pass_fds=[writing], stdout=subprocess.PIPE)
-        try:
-            os.close(writing)
-            assert parent.stdout is not None
-            assert parent.stdout.readline() == b"up\n"
-        finally:
-            parent.kill()
-            parent.communicate()
-        poll = select.poll()
-        poll.register(reading, select.POLLIN)
-        assert poll.poll(WAIT_S * 1000), "the worker outlives the broker"
-        assert os.read(reading, 1) == b""
+
+    def clean(self, log: Log) -> asyncio.Task[Outcome | Failed | Aborted]:
+        return asyncio.get_running_loop().create_task(self.thread.clean(task_for(log), LIMITS, NOW_MS))
+
+    async def done(self, log: Log) -> Outcome:
+        outcome = await self.clean(log)
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+
+@asynccontextmanager
+async def cleaner(workers: Workers, throttle: Throttler | None = None) -> AsyncIterator[Cleaner]:
+    made = Cleaner(workers, throttle)
+    try:
+        yield made
+    finally:
+        made.thread.shut_down()
+        await made.thread.process.stop()
+        await made.threads.stop()
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await scenario()
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 (another task changes it)
+        await asyncio.sleep(0.005)
+
+
+def damage(path: str | Path) -> None:
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:-1] + b"\xff")
+
+
+def strays(log: Log) -> list[Path]:
+    return list(log.directory.glob("*.cleaned"))
+
+
+def test_one_job_after_the_other(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(workers) as each:
+            outcome = await each.done(log)
+            pids = each.thread.process.pids
+            assert outcome.done.end_offset == log.first_dirty_offset == 60
+            assert records(log) == survivors(written, 60)
+            counts = outcome.done.counts
+            assert (counts.records_read, counts.records_kept) == (60, 5)
+            assert counts.bytes_read > counts.bytes_kept > 0
+            put(log, ("key-0", "last"))
+            seal(log)
+            assert (await each.done(log)).done.end_offset == 61
+            assert len(records(log)) == 5
+            assert each.thread.process.pids == pids
+            await each.thread.process.end_idle()
+            assert not each.thread.process.pids
+
+    run(scenario)
+
+
+def test_an_aborted_job_is_followed_by_another(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(workers) as each:
+            each.moving = True
+            assert await each.clean(log) == Aborted()
+            assert records(log) == written
+            assert not strays(log)
+            each.moving = False
+            await each.done(log)
+            assert records(log) == survivors(written, 60)
+
+    run(scenario)
+
+
+def test_a_slow_job_is_aborted_when_its_log_is_truncated(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(workers, Throttler(1.0, time.monotonic())) as each:  # an hour and more
+            cleaning = each.clean(log)
+            await until(lambda: each.throttle.delay_s(0, time.monotonic()) > 0)
+            log.truncated_to = 0
+            assert await cleaning == Aborted()
+            assert records(log) == written
+
+    run(scenario)
+
+
+def test_a_slow_job_ends_with_its_thread_or_goes_faster_when_told(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(workers, Throttler(1.0, time.monotonic())) as each:
+            cleaning = each.clean(log)
+            await until(lambda: each.throttle.delay_s(0, time.monotonic()) > 0)
+            each.thread.shut_down()
+            assert await cleaning == Aborted()
+            assert records(log) == written
+        async with cleaner(workers, Throttler(1.0, time.monotonic())) as each:
+            cleaning = each.clean(log)
+            await until(lambda: each.throttle.delay_s(0, time.monotonic()) > 0)
+            each.throttle.bytes_per_s = 1e12
+            assert isinstance(await cleaning, Outcome)
+
+    run(scenario)
+
+
+def test_cleaner_threads_share_one_rate(place: Path, workers: Workers) -> None:
+    """As in Kafka, what is read to learn the keys counts, what is read to be written anew, what is kept."""
+
+    async def scenario() -> None:
+        logs = [filled(place / name)[0] for name in ("one", "other")]
+        throttle = Throttler(sum(2 * log.size for log in logs) / 1.5, time.monotonic())
+        async with cleaner(workers, throttle) as one, cleaner(workers, throttle) as other:
+            began = time.monotonic()
+            found = await asyncio.gather(one.done(logs[0]), other.done(logs[1]))
+            elapsed_s = time.monotonic() - began
+        assert [each.done.end_offset for each in found] == [60, 60]
+        assert elapsed_s > 1.0
+
+    run(scenario)
+
+
+def test_files_that_are_gone_are_no_failure_and_damaged_ones_are(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, _ = filled(place)
+        async with cleaner(workers) as each:
+            path = log.segments[2].file.path
+            damage(path)
+            outcome = await each.clean(log)
+            assert isinstance(outcome, Failed)
+            assert os.path.basename(path) in outcome.message
+            assert outcome.errno is None
+            OS_FILES.unlink(path)
+            assert await each.clean(log) == Aborted()
+
+    run(scenario)
+
+
+def test_a_failure_has_the_error_of_the_system(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, _ = filled(place)
+        async with cleaner(workers) as each:
+            path = log.segments[0].file.path
+            OS_FILES.unlink(path)
+            OS_FILES.mkdir(path)
+            outcome = await each.clean(log)
+            assert isinstance(outcome, Failed)
+            assert outcome.errno is not None
+
+    run(scenario)
+
+
+def test_a_killed_process_is_reported_and_another_takes_its_place(place: Path) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(OsWorkers(), Throttler(1.0, time.monotonic())) as each:
+            cleaning = each.clean(log)
+            await until(lambda: each.throttle.delay_s(0, time.monotonic()) > 0)
+            os.kill(each.thread.process.pids[0], 9)
+            each.throttle.bytes_per_s = 1e12
+            outcome = await cleaning
+            assert isinstance(outcome, Failed)
+            assert outcome.errno == errno.ENOMEM
+            assert "-9" in outcome.message
+            assert not strays(log)
+            await each.done(log)
+            assert records(log) == survivors(written, 60)
+
+    run(scenario)
+
+
+def test_no_process_starts_after_the_end(place: Path, workers: Workers) -> None:
+    async def scenario() -> None:
+        log, written = filled(place)
+        async with cleaner(workers) as each:
+            each.thread.shut_down()
+            assert await each.clean(log) == Aborted()
+            assert records(log) == written
+
+    run(scenario)

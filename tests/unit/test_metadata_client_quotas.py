@@ -21,6 +21,7 @@ from ottla.metadata.client_quotas import (
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.clients import DEFAULT, UNNAMED, QuotaEntity
 
@@ -38,7 +39,7 @@ class Broker:
         self.configs = DynamicConfigs(
             self.store,
             lambda topic, config: None,
-            on_quota_config=quota_listener(self._on_quota, self._on_address),
+            on_quota_config=quota_listener(self._on_quota, self._on_address, TaskSet()),
         )
         self.quotas = StoredQuotas(self.configs)
 

@@ -20,7 +20,9 @@ def test_a_partition_can_fail_over_only_to_a_live_replica_in_sync() -> None:
     assert can_fail_over([state(1, [1, 2])], 1, {2, 3})
     assert not can_fail_over([state(1, [1, 2])], 1, {3})
     assert not can_fail_over([state(1, [1])], 1, {2})
-    assert not can_fail_over([state(2, [1, 2])], 1, {2})
+    # As a follower it could be elected next, with what a crash of the machine has left of its log.
+    assert can_fail_over([state(2, [1, 2])], 1, {2})
+    assert not can_fail_over([state(2, [2, 3])], 1, {2, 3})
 
 
 def run(scenario: Callable[[MemoryTree, MemoryStore], Awaitable[None]]) -> None:
@@ -39,16 +41,16 @@ async def add_broker(store: MemoryStore, broker_id: int) -> None:
     await store.create(znodes.broker_path(broker_id), znodes.encode_broker(info), ephemeral=True)
 
 
-async def led_by(store: MemoryStore, leader: int) -> None:
+async def led_by(store: MemoryStore, leader: int, isr: tuple[int, ...] = (1, 2)) -> None:
     path = znodes.state_path("t", 0)
-    data = znodes.encode_partition_state(state(leader, [1, 2]))
+    data = znodes.encode_partition_state(state(leader, list(isr)))
     if await store.exists(path) is None:
         await store.create(path, data, make_parents=True)
     else:
         await store.set(path, data, -1)
 
 
-def test_the_broker_waits_until_another_replica_leads() -> None:
+def test_the_broker_waits_until_it_is_out_of_the_isr() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
@@ -57,6 +59,9 @@ def test_the_broker_waits_until_another_replica_leads() -> None:
         done, _ = await asyncio.wait({waiting}, timeout=0.05)
         assert not done
         await led_by(store, 2)
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done, "it is still in sync, and would be elected next"
+        await led_by(store, 2, isr=(2,))
         assert await waiting
 
     run(scenario)

@@ -24,7 +24,7 @@ def run() -> Iterator[asyncio.Runner]:
 
 
 def test_pipelined_requests_are_answered_one_by_one_in_order(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"one") + framed(b"two") + framed(b"three"))
         await h.request(1)
@@ -38,14 +38,14 @@ def test_pipelined_requests_are_answered_one_by_one_in_order(run: asyncio.Runner
         h.connection.respond((framed(b"3"),))
         assert await h.receive(10) == framed(b"1") + framed(b"3")
 
-    run.run(story())
+    run.run(scenario())
 
 
 PRODUCE, FETCH = (b"\x00\x00", b"\x00\x01")
 
 
 def test_behind_a_produce_that_waits_others_go_on_and_answers_keep_their_order(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(PRODUCE + b"1") + framed(PRODUCE + b"2") + framed(PRODUCE + b"3"))
         await h.request(1)
@@ -63,11 +63,11 @@ def test_behind_a_produce_that_waits_others_go_on_and_answers_keep_their_order(r
         await h.send(framed(FETCH))
         await h.request(4)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_no_other_request_passes_a_produce_that_waits(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(PRODUCE) + framed(FETCH) + framed(PRODUCE))
         await h.request(1)
@@ -81,11 +81,11 @@ def test_no_other_request_passes_a_produce_that_waits(run: asyncio.Runner) -> No
         assert h.requests == [PRODUCE, FETCH]
         assert await h.receive(8) == framed(b"done")
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_so_many_may_wait_and_no_more(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(PRODUCE) * (PENDING_RESPONSES_MAX + 1))
         responses = []
@@ -98,11 +98,11 @@ def test_so_many_may_wait_and_no_more(run: asyncio.Runner) -> None:
         h.connection.complete(responses[0], (framed(b""),))
         await h.request(PENDING_RESPONSES_MAX + 1)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_has_closed_its_half_has_the_answers_that_wait(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(PRODUCE) + framed(PRODUCE))
         h.client.shutdown(socket.SHUT_WR)
@@ -118,44 +118,44 @@ def test_a_client_that_has_closed_its_half_has_the_answers_that_wait(run: asynci
         assert await h.receive(16) == framed(b"done") * 2
         assert await h.closed_by_server()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_answers_to_requests_that_came_together_leave_together(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness(socket.SOCK_SEQPACKET)  # one receive, one send: whoever sent it
         h.echo = True
         three = framed(b"one") + framed(b"two") + framed(b"three")
         await h.send(three)
         assert await asyncio.wait_for(h.loop.sock_recv(h.client, 1 << 20), 60) == three
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_what_was_answered_before_a_request_that_closes_the_connection_is_sent(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.echo = True
         await h.send(framed(b"good") + (2_000_000).to_bytes(4, "big"))
         assert await h.receive(8) == framed(b"good")
         assert await h.closed_by_server()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_long_row_of_requests_that_came_together_is_answered_to_the_end(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.echo = True
         row = b"".join(framed(b"%d" % number) for number in range(1000))
         await h.send(row)
         assert await h.receive(len(row)) == row
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_request_is_read_whole_however_it_trickles_in(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.echo = True
         data = framed(b"x" * 200_000)
@@ -164,11 +164,11 @@ def test_a_request_is_read_whole_however_it_trickles_in(run: asyncio.Runner) -> 
             await h.turns(2)
         assert await h.receive(len(data)) == data
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         content = os.urandom(3_000_000)
         (tmp_path / "segment").write_bytes(content)
@@ -189,13 +189,13 @@ def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, 
         expected = b"header" + content[100:2_000_100] + b"-" + content[:50] + b"end"
         assert await h.receive(len(expected)) == expected
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_others_have_their_turn_while_a_long_file_range_is_sent(
     run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         calls: list[int] = []
         turns = 0
 
@@ -216,11 +216,11 @@ def test_others_have_their_turn_while_a_long_file_range_is_sent(
             await asyncio.sleep(0)
         assert calls == sorted(set(calls)), "never twice in one turn"
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_does_not_read_its_answers_is_not_read_either(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"one") + framed(b"two"))
         await h.request(1)
@@ -233,11 +233,11 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_either(run: asyncio
         h.connection.respond((framed(b"2"),))
         assert await h.receive(5) == framed(b"2")
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_requests_behind_a_long_one_wait_in_the_buffer_and_then_in_the_kernel(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"slow"))
         await h.request(1)
@@ -251,33 +251,33 @@ def test_requests_behind_a_long_one_wait_in_the_buffer_and_then_in_the_kernel(ru
         assert await h.receive(len(expected)) == expected
         await sending
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_size_that_cannot_be_closes_the_connection(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(b"GET / HTTP/1.1\r\n\r\n")
         assert await h.closed_by_server()
         assert h.requests == []
         assert not h.server.connections
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_leaves_between_requests_is_forgotten(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.client.close()
         await h.turns(20)
         assert h.connection.closed
         assert not h.server.connections
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_has_closed_its_half_has_all_its_answers(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"slow") + framed(b"two") + framed(b"cut off")[:6])
         await h.request(1)
@@ -290,11 +290,11 @@ def test_a_client_that_has_closed_its_half_has_all_its_answers(run: asyncio.Runn
         assert await h.closed_by_server()
         assert h.requests == [b"slow", b"two"]
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_left_meanwhile_is_forgotten_with_its_answer(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"slow"))
         await h.request(1)
@@ -305,11 +305,11 @@ def test_a_client_that_left_meanwhile_is_forgotten_with_its_answer(run: asyncio.
         assert not h.server.connections
         h.connection.respond((framed(b"later still"),))
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_request_that_waits_detached_keeps_no_buffer(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"long poll"))
         await h.request(1)
@@ -321,13 +321,13 @@ def test_a_request_that_waits_detached_keeps_no_buffer(run: asyncio.Runner) -> N
         h.connection.respond((framed(b"data"),))
         await h.request(2)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_answered(
     run: asyncio.Runner,
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness(queued_max_bytes=1000)
         await h.send(framed(b"a" * 2000))
         await h.request(1)
@@ -345,11 +345,11 @@ def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_an
         assert await asyncio.wait_for(h.loop.sock_recv(client, 100), 60) == framed(b"second")
         client.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_who_waits_for_memory_while_throttled_is_served_when_both_are_over(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness(queued_max_bytes=1000)
         memory = h.server.memory
         assert memory is not None
@@ -361,11 +361,11 @@ def test_who_waits_for_memory_while_throttled_is_served_when_both_are_over(run: 
         memory.release(1000)
         await h.request(1)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_idleness_begins_with_the_answer_however_long_that_took(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"join a group"))
         await h.request(1)
@@ -375,11 +375,11 @@ def test_idleness_begins_with_the_answer_however_long_that_took(run: asyncio.Run
         h.server.tick()
         assert not h.connection.closed
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_only_idle_connections_are_closed_for_idleness(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         now = h.loop.time()
         h.server.tick()
@@ -389,11 +389,11 @@ def test_only_idle_connections_are_closed_for_idleness(run: asyncio.Runner) -> N
         await h.request(1)
         assert h.connection.idle_for(now + 3600) == 0, "a request is being worked on"
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_throttled_client_has_its_answer_at_once_and_its_next_request_waits(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"one") + framed(b"two"))
         await h.request(1)
@@ -410,11 +410,11 @@ def test_a_throttled_client_has_its_answer_at_once_and_its_next_request_waits(ru
         await h.request(3)
         assert h.requests == [b"one", b"two", b"three"]
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_throttle_is_lengthened_and_never_cut_short(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.connection.mute(3_600_000)
         h.connection.mute(1)
@@ -429,11 +429,11 @@ def test_a_throttle_is_lengthened_and_never_cut_short(run: asyncio.Runner) -> No
         assert h.connection.idle_for(h.loop.time() + 3600) == 0, "a throttled connection is not idle"
         h.connection.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_request_without_an_answer_can_be_throttled_too(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"acks=0") + framed(b"two"))
         await h.request(1)
@@ -443,11 +443,11 @@ def test_a_request_without_an_answer_can_be_throttled_too(run: asyncio.Runner) -
         assert h.requests == [b"acks=0"]
         await h.request(2)
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         h.echo = True
         endpoint = h.server.bind(Endpoint("PLAINTEXT", "", 0))
@@ -464,11 +464,11 @@ def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         first = h.server.bind(Endpoint("PLAINTEXT", "127.0.0.1", 0))
         h.server.listen()
@@ -476,11 +476,11 @@ def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
             h.server.bind(Endpoint("OTHER", "127.0.0.1", first.port))
         h.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_client_that_only_sends_is_stopped_by_its_own_unread_answers(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         h = Harness()
         await h.send(framed(b"one"))
         await h.request(1)
@@ -495,4 +495,4 @@ def test_a_client_that_only_sends_is_stopped_by_its_own_unread_answers(run: asyn
         assert len(received) == len(big) + 5000 * 1004
         await flood
 
-    run.run(story())
+    run.run(scenario())

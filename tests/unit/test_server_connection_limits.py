@@ -12,8 +12,10 @@ import pytest
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.ports import OsClock
 from ottla.ports.network import OsNetwork
+from ottla.ports.workers import OsWorkers
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.channel import Connection
 from ottla.server.network.connection_limits import ConnectionLimits, IdleWatch
 from ottla.server.network.listener import Endpoint, SocketServer
@@ -52,6 +54,7 @@ class Served:
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
+            page_cache_reader=PageCacheReader(asyncio.get_running_loop(), OsWorkers()),
             limits=ConnectionLimits(
                 settings,
                 rates or ConnectionQuotas(Windows()),
@@ -91,7 +94,7 @@ class Client:
 
 
 def test_a_full_broker_accepts_the_next_client_when_one_leaves(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         served = Served(config(max_connections="2"))
         first, second, third = [await served.connect() for _ in range(3)]
         await first.is_served()
@@ -104,11 +107,11 @@ def test_a_full_broker_accepts_the_next_client_when_one_leaves(run: asyncio.Runn
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         served = Served(config(max_connections="1"))
         first, second = await served.connect(), await served.connect()
         await first.is_served()
@@ -120,11 +123,11 @@ def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> N
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         served = Served(config(**BOTH, max_connections="2"))
         idle, busy = await served.connect("CLIENTS"), await served.connect("CLIENTS")
         await idle.is_served()
@@ -136,11 +139,11 @@ def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.R
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_an_address_that_has_its_share_is_refused_and_others_are_served(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         limits = {"max_connections_per_ip": "1", "max_connections_per_ip_overrides": "127.0.0.3:2"}
         served = Served(config(**limits))
         first = await served.connect(source="127.0.0.2")
@@ -156,11 +159,11 @@ def test_an_address_that_has_its_share_is_refused_and_others_are_served(run: asy
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio.Runner) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         served = Served(config(**BOTH, **{"listener.name.clients.max.connections": "1"}))
         first, second = await served.connect("CLIENTS"), await served.connect("CLIENTS")
         await first.is_served()
@@ -175,14 +178,14 @@ def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 @pytest.mark.parametrize("prefix", ["", "listener.name.clients."])
 def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner, prefix: str) -> None:
     """One a second, counted over two: most of four have to wait; on the brokers' listener nobody has."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
         served = Served(
             config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
@@ -200,13 +203,13 @@ def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner,
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_served(
     run: asyncio.Runner,
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         rates = ConnectionQuotas(Windows(11, 1000))
         rates.set_address_limit("127.0.0.2", 0)
         served = Served(config(), rates)
@@ -225,7 +228,7 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
         served.server.close_all()
         served.server.stop_accepting()
 
-    run.run(story())
+    run.run(scenario())
 
 
 def test_limits_that_make_no_sense_are_refused() -> None:

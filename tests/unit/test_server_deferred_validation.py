@@ -11,6 +11,7 @@ import pytest
 from storage_logs import NOW_MS, batch
 from test_records_legacy import message, wrapped
 
+from ottla.ports.workers import OsWorkers
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header
@@ -43,7 +44,7 @@ def is_there(pid: int) -> bool:
 
 def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        appends = DeferredValidation(asyncio.get_running_loop())
+        appends = DeferredValidation(OsWorkers())
         assert not appends.pids, "a process nobody needs yet"
         found = await validate(appends, wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v")))
         assert isinstance(found, tuple)
@@ -64,7 +65,7 @@ def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Ru
 
 def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        appends = DeferredValidation(asyncio.get_running_loop())
+        appends = DeferredValidation(OsWorkers())
         await validate(appends, batch("a"))
         for pid in appends.pids:
             os.kill(pid, signal.SIGKILL)
@@ -80,7 +81,7 @@ def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
 
 def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        appends = DeferredValidation(asyncio.get_running_loop())
+        appends = DeferredValidation(OsWorkers())
         asked = [batch(str(n)) for n in range(50)]
         found = await asyncio.gather(*[validate(appends, data) for data in asked])
         assert [bytes(each[0]) for each in found if isinstance(each, tuple)] == asked
@@ -91,7 +92,7 @@ def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
 
 def test_who_comes_after_the_end_is_refused(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        appends = DeferredValidation(asyncio.get_running_loop())
+        appends = DeferredValidation(OsWorkers())
         await appends.close()
         refused = await validate(appends, batch("a"))
         assert isinstance(refused, KafkaError)

@@ -10,6 +10,7 @@ import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
 from ottla.ports.files import OS_FILES
+from ottla.ports.workers import OsWorkers
 from ottla.protocol import frames
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
@@ -63,7 +64,7 @@ def answer(
 
     async def recorder() -> None:
         request = request_of(connection, version, replica_id)
-        DownConverter().respond(request, [("t", ZERO_UUID, list(partitions))], lambda *_: config)
+        DownConverter(OsWorkers()).respond(request, [("t", ZERO_UUID, list(partitions))], lambda *_: config)
         meanwhile(connection)
         async with asyncio.timeout(90):
             while not connection.answers and not connection.closed:  # noqa: ASYNC110 (a thread answers)

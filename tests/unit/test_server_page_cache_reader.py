@@ -14,6 +14,7 @@ import pytest
 from connection_harness import Harness, framed
 
 from ottla.ports.files import OsFiles
+from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.channel import SENDFILE_TURN_BYTES
 from ottla.storage.nonblocking_reads import PageCacheMiss, blocking_allowed
@@ -121,7 +122,7 @@ def test_a_sequential_read_of_an_uncached_file_waits_once(run: asyncio.Runner, t
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(1)
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         found = asyncio.Event()
 
@@ -140,7 +141,7 @@ def test_a_sequential_read_of_an_uncached_file_waits_once(run: asyncio.Runner, t
         assert disk.ahead == [
             range(MIB + i * AHEAD_BYTES, MIB + (i + 1) * AHEAD_BYTES) for i in range(len(disk.ahead))
         ]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -149,13 +150,13 @@ def test_reads_of_cached_ranges_cause_no_read_ahead(run: asyncio.Runner, tmp_pat
     async def scenario() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         for number in range(99):
             assert cold.ensure_resident(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
         assert disk.ahead == []
         assert cold.loads == 0
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -203,7 +204,7 @@ def unexpected(problem: BaseException) -> None:
 def test_a_lookup_is_retried_when_its_pages_are_loaded(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
@@ -218,7 +219,7 @@ def test_a_lookup_is_retried_when_its_pages_are_loaded(run: asyncio.Runner, tmp_
         disk.give(2)
         await until(lambda: answers == ["found"])
         assert disk.loads == [range(4), range(4, 8)]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -227,7 +228,7 @@ def test_a_lookup_with_repeated_misses_is_made_on_the_loop(run: asyncio.Runner, 
     async def scenario() -> None:
         disk = SlowDisk()
         disk.give(100)
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         tries: list[bool] = []
 
@@ -240,7 +241,7 @@ def test_a_lookup_with_repeated_misses_is_made_on_the_loop(run: asyncio.Runner, 
         cold.run_lookup(lookup, lambda _: None, unexpected)
         await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
         assert tries == [False] * ATTEMPTS_MAX + [True]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -250,7 +251,7 @@ def test_a_response_may_cause_another_page_cache_miss(run: asyncio.Runner, tmp_p
 
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         misses = [(0, 4)]
         may_wait: list[bool] = []
@@ -267,7 +268,7 @@ def test_a_response_may_cause_another_page_cache_miss(run: asyncio.Runner, tmp_p
         await until(lambda: bool(may_wait))
         cold.run_lookup(lookup, answer, unexpected)
         assert may_wait == [True, True]
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -277,7 +278,7 @@ def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         problems: list[BaseException] = []
 
@@ -286,7 +287,7 @@ def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path
 
         cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())
 
@@ -294,7 +295,7 @@ def test_an_error_of_a_deferred_lookup_is_reported(run: asyncio.Runner, tmp_path
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        cold = PageCacheReader(asyncio.get_running_loop())
+        cold = PageCacheReader(asyncio.get_running_loop(), OsWorkers())
         file, _ = segment(disk, tmp_path, 10)
         reported: list[OSError | None] = []
         cold.load([PageCacheMiss(disk, file.fd, at, 1) for at in range(3)], reported.append)
@@ -304,6 +305,6 @@ def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> N
         assert reported == []
         disk.give(1)
         await until(lambda: reported == [None])
-        cold.close()
+        await cold.stop()
 
     run.run(scenario())

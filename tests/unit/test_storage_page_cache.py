@@ -114,7 +114,7 @@ def test_waiting_is_allowed_where_nobody_forbids_it(file: SegmentFile, tmp_path:
 def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
     """A follower's fetch wakes others, and makes tasks, in the midst of a read."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
         may_wait: list[bool] = []
 
@@ -130,7 +130,7 @@ def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
         await begun
         assert may_wait == [True, True]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_the_pages_of_a_deleted_file_can_still_be_fetched(file: SegmentFile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import tempfile
 from pathlib import Path
@@ -26,7 +27,6 @@ from ottla.storage.log_validator import (
     validate,
 )
 from ottla.storage.record_validation import InvalidRecords
-from ottla.storage.validation_worker import decode_error, encode_error
 
 CONFIGS = (
     LogConfig(),
@@ -75,7 +75,7 @@ def outcome(log: Log, data: bytes, *, elsewhere: bool) -> LogAppendInfo | tuple[
             return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, validated=kept)
         return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS)
     except KafkaError as error:
-        again = decode_error(encode_error(error)) if elsewhere else error
+        again = pickle.loads(pickle.dumps(error)) if elsewhere else error
         records = again.record_errors if isinstance(again, InvalidRecords) else None
         return again.code, again.message, records
 

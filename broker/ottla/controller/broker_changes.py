@@ -21,7 +21,7 @@ def update_brokers(context: ControllerContext, alive: Mapping[int, BrokerInfo]) 
     failed_brokers = {b for b in before if b not in alive or alive[b].epoch != before[b].epoch}
     new_brokers = {b for b in alive if b not in before or alive[b].epoch != before[b].epoch}
     context.brokers = dict(alive)
-    for broker in failed_brokers | new_brokers:
+    for broker in sorted(failed_brokers | new_brokers):
         context.shutting_down.discard(broker)
         context.failed_replicas.pop(broker, None)
     return new_brokers, failed_brokers

@@ -47,6 +47,7 @@ from ottla.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.wire.inter_broker import InterBrokerClient
@@ -98,6 +99,9 @@ class Controller:
         """The queue of events, named as Kafka's ControllerEvents, each at most once."""
         self._has_events = asyncio.Event()
         self._next_rebalance: asyncio.TimerHandle | None = None
+        self._delayed: dict[str, asyncio.TimerHandle] = {}
+        """Events that are queued later."""
+        self._requests = TaskSet()
         self._handlers: dict[str, Callable[[], Awaitable[None]]] = {
             "ControllerChange": self._elect,
             "BrokerChange": partial(self._handle, event_handlers.brokers_changed),
@@ -176,11 +180,17 @@ class Controller:
         active = self._active
         if active is not None:
             try:
-                async with asyncio.timeout(STOP_TIMEOUT_S), active.lock:
-                    await self._resign(active, "this broker is shutting down")
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    async with active.lock:
+                        await self._resign(active, "this broker is shutting down")
+                    await self._requests.wait()  # for the lock: they end with NotController
             except TimeoutError:
                 log.warning("The metadata store is unavailable: /controller is removed with the session")
                 self._deactivate()
+        await self._requests.stop()
+        for timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
 
     def _on_session_expired(self) -> None:
         # /controller is ephemeral. This broker takes part in elections again once it is registered again.
@@ -240,7 +250,7 @@ class Controller:
         """One attempt. False if another broker was elected or changed the epoch: read /controller again."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._election_backoff_until_s:
-            loop.call_at(self._election_backoff_until_s, self._enqueue, "ControllerChange")
+            self._enqueue_at(self._election_backoff_until_s, "ControllerChange")
             return True
         found = await self._store.get(znodes.CONTROLLER_EPOCH)
         if found is None:
@@ -334,7 +344,7 @@ class Controller:
         if active is None:
             raise NotController
         # Shielded: a decision is completed even if its caller is cancelled.
-        return await asyncio.shield(asyncio.ensure_future(self._run_locked(active, work)))
+        return await asyncio.shield(self._requests.start(self._run_locked(active, work)))
 
     async def _run_locked(
         self, active: ActiveController, work: Callable[[ActiveController], Awaitable[T]]
@@ -389,6 +399,19 @@ class Controller:
         self._events[event] = None
         self._has_events.set()
 
+    def _enqueue_at(self, when_s: float, event: str) -> None:
+        delayed = self._delayed.get(event)
+        if delayed is not None:
+            if delayed.when() <= when_s:
+                return
+            delayed.cancel()
+
+        def enqueue() -> None:
+            del self._delayed[event]
+            self._enqueue(event)
+
+        self._delayed[event] = asyncio.get_running_loop().call_at(when_s, enqueue)
+
     async def _process_events(self) -> None:
         """Handle the queued events one at a time. Repeated events of one kind are handled as one."""
         while True:
@@ -403,7 +426,7 @@ class Controller:
                     log.debug("%s: this broker is not the controller any more", event)
                 except StoreUnavailable as error:
                     log.warning("%s: the metadata store is unavailable, retrying: %s", event, error)
-                    asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._enqueue, event)
+                    self._enqueue_at(asyncio.get_running_loop().time() + RETRY_DELAY_S, event)
                 except Exception:
                     log.exception("Error processing event %s", event)
 

@@ -45,7 +45,7 @@ async def topics_changed(active: ActiveController, config: BrokerConfig) -> None
     """Topics whose nodes ZooKeeper-based tools created or deleted."""
     context = active.context
     names = set(await active.store.children(znodes.TOPICS))
-    for name in set(context.topics) - names:
+    for name in [name for name in context.topics if name not in names]:
         log.warning("The node of topic %s was deleted without a topic deletion", name)
         context.remove_topic(name)
     active.watches.follow(names)
@@ -139,7 +139,7 @@ async def configs_changed(active: ActiveController, config: BrokerConfig) -> Non
     if not active.context.unclean_topics:
         return
     effects = Effects()
-    for name in active.context.unclean_topics:
+    for name in sorted(active.context.unclean_topics):
         for tp in list(active.context.topics[name].partitions()):
             leadership.elect_if_needed(active.context, effects, tp)
     await active.carry_out(effects)

@@ -105,7 +105,7 @@ async def create_topics(
     requested = [topic for topic in request.topics if topic.name not in repeated]
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {
         name: _creation_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-        for name in repeated
+        for name in sorted(repeated)
     }
 
     async def work(active: ActiveController) -> tuple[ActiveController, Acknowledged, list[str]]:
@@ -319,7 +319,7 @@ async def create_partitions(
     repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
     requested = [topic for topic in request.topics if topic.name not in repeated]
     twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    results = {name: _partitions_result(name, twice) for name in repeated}
+    results = {name: _partitions_result(name, twice) for name in sorted(repeated)}
 
     async def work(active: ActiveController) -> tuple[ActiveController, Acknowledged, list[str]]:
         effects, grown = Effects(), list[str]()

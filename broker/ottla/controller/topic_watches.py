@@ -36,7 +36,7 @@ class TopicWatches:
     def follow(self, topics: Iterable[str]) -> None:
         """Watch these topics' nodes, and no others. Returns at once."""
         wanted = set(topics)
-        for gone in self._cancels.keys() - wanted:
+        for gone in sorted(self._cancels.keys() - wanted):
             self._cancels.pop(gone)()
         self._waiting = dict.fromkeys(sorted(wanted - self._cancels.keys()))
         if self._waiting and (self._task is None or self._task.done()):

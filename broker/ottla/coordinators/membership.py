@@ -423,7 +423,8 @@ class Membership:
         group.awaiting_sync.clear()
         timers = [Timer(TimerKind.JOIN, group.group_id), Timer(TimerKind.SYNC, group.group_id)]
         timers += [Timer(TimerKind.SESSION, group.group_id, member_id) for member_id in group.members]
-        timers += [Timer(TimerKind.PENDING_MEMBER, group.group_id, item) for item in group.pending_members]
+        pending = sorted(group.pending_members)
+        timers += [Timer(TimerKind.PENDING_MEMBER, group.group_id, member_id) for member_id in pending]
         step.effects += [CancelTimer(timer) for timer in timers]
         return step.effects
 

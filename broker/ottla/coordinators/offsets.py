@@ -57,7 +57,7 @@ class GroupOffsets:
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions with a committed or a pending offset."""
-        return list(self.committed.keys() | self._pending.keys())
+        return list(dict.fromkeys([*self.committed, *self._pending]))
 
     def begin_commit(self, partitions: Iterable[TopicPartition]) -> int:
         """Mark commits as pending; returns their sequence number, for `end_commit`."""

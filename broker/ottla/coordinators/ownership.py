@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ottla.coordinators.interfaces import CoordinatorLog, Scheduler
+from ottla.coordinators.interfaces import Cancellable, CoordinatorLog, Scheduler
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import BatchHeader, iter_batches
 
@@ -50,6 +50,7 @@ async def read_partition(log: CoordinatorLog, partition: int, reader: BatchReade
 class _Ownership:
     loaded: bool = False
     task: asyncio.Task[None] | None = None
+    retry: Cancellable | None = None
 
 
 class OwnedPartitions(Generic[L]):
@@ -109,8 +110,12 @@ class OwnedPartitions(Generic[L]):
     def unload(self, partition: int) -> None:
         """Drop the partition, because this broker is no longer its leader."""
         ownership = self._partitions.pop(partition, None)
-        if ownership is not None and ownership.task is not None:
+        if ownership is None:
+            return
+        if ownership.task is not None:
             ownership.task.cancel()
+        if ownership.retry is not None:
+            ownership.retry.cancel()
 
     async def _load(self, partition: int, ownership: _Ownership) -> None:
         try:
@@ -119,7 +124,10 @@ class OwnedPartitions(Generic[L]):
         except Exception:
             # A partially loaded partition would reset clients' positions, so it stays in the loading state.
             logger.exception("Loading %s-%d failed, retrying", self._log.topic, partition)
-            self._scheduler.call_later(LOAD_RETRY_MS, lambda: self._retry(partition, ownership))
+            if self._partitions.get(partition) is ownership:
+                ownership.retry = self._scheduler.call_later(
+                    LOAD_RETRY_MS, lambda: self._retry(partition, ownership)
+                )
             return
         if self._partitions.get(partition) is not ownership:
             return  # Lost while loading.

@@ -197,7 +197,7 @@ class Rebalance:
         """Remove members that joined and did not send SyncGroup, and rebalance."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
-        for member_id in list(group.pending_sync):
+        for member_id in sorted(group.pending_sync):
             logger.info("Group %s: removed member %s, which did not sync in time", group.group_id, member_id)
             self.remove_member(step, group, member_id)
         self.prepare_rebalance(step, group)

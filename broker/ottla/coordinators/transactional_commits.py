@@ -136,7 +136,7 @@ class TransactionalCommits:
     ) -> dict[TopicPartition, ErrorCode]:
         limit = self._config.offset_metadata_max_bytes
         accepted = {key: offset for key, offset in offsets.items() if java_length(offset.metadata) <= limit}
-        errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        errors = {key: ErrorCode.OFFSET_METADATA_TOO_LARGE for key in offsets if key not in accepted}
         if accepted:
             self._open.setdefault(producer.id, set()).add(group.group_id)
             sequence = group.offsets.begin_transactional(producer.id, accepted)
@@ -174,7 +174,7 @@ class TransactionalCommits:
             )
             return
         groups = self._open.get(producer_id, set())
-        for group_id in [each for each in groups if self._manager.partition_of(each) == partition]:
+        for group_id in [each for each in sorted(groups) if self._manager.partition_of(each) == partition]:
             groups.discard(group_id)
             group = self._manager.find(group_id)
             if group is not None:

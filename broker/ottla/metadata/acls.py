@@ -147,7 +147,7 @@ class StoredAcls:
         for pattern, added in by_pattern.items():
             error = None
             try:
-                for entry in added:
+                for entry in sorted(added):
                     Principal.parse(entry.principal)
                 await self._update(pattern, added.union)
             except Exception as problem:
@@ -227,7 +227,7 @@ def _remaining(
 ) -> frozenset[Entry]:
     """The entries that no filter matches. `taken` gets the others with the index of their first filter.
     Called again after a concurrent write."""
-    for entry in current:
+    for entry in sorted(current):
         index = next((index for index, wanted in matching if wanted.matches(entry)), None)
         if index is not None:
             taken.setdefault(entry, index)

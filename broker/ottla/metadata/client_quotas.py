@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote_plus
 
 from ottla.metadata import znodes
 from ottla.metadata.dynamic_configs import CLIENTS, IPS, USERS, DynamicConfigs
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 
@@ -275,10 +276,10 @@ OnAddress = Callable[[str | None, Mapping[str, str]], None]
 
 
 def quota_listener(
-    changed: OnQuotaEntity, address_changed: OnAddress
+    changed: OnQuotaEntity, address_changed: OnAddress, lookups: TaskSet
 ) -> Callable[[str, str, dict[str, str]], None]:
     """A listener for `DynamicConfigs`: calls `changed` for users and clients, and `address_changed` for IP
-    addresses, resolved if the entity is a host name; None is the default of all addresses."""
+    addresses, resolved by `lookups` if the entity is a host name; None is the default of all addresses."""
 
     def on_config(entity_type: str, path: str, config: dict[str, str]) -> None:
         if entity_type != IPS:
@@ -289,7 +290,7 @@ def quota_listener(
             try:
                 address_changed(str(ipaddress.ip_address(path)), config)
             except ValueError:
-                lookup = asyncio.ensure_future(_first_address(path))
+                lookup = lookups.start(_first_address(path))
                 lookup.add_done_callback(lambda found: resolved(path, found, config))
 
     def resolved(host: str, found: asyncio.Future[str], config: dict[str, str]) -> None:

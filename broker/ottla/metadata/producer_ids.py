@@ -79,6 +79,11 @@ class ProducerIds:
         self._next_block: ProducerIdBlock | None = None
         self._request: asyncio.Task[bool] | None = None
 
+    async def stop(self) -> None:
+        if self._request is not None:
+            self._request.cancel()
+            await asyncio.gather(self._request, return_exceptions=True)
+
     async def next(self, timeout_s: float) -> int:
         """The next id. Raises NoBlock if the block is used up and no new one arrives within the timeout."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -119,5 +124,5 @@ class ProducerIds:
         remaining_s = deadline_s - asyncio.get_running_loop().time()
         # Several requests wait for the same block: a timeout of one must not cancel the task.
         await asyncio.wait([request], timeout=max(0.0, remaining_s))
-        if not request.done() or not request.result():
+        if not request.done() or request.cancelled() or not request.result():
             raise NoBlock

@@ -4,11 +4,12 @@ Called by the broker's start, which holds the locks of its log directories: the 
 there is dead. The saved session expires at once, so that its partitions get new leaders without waiting for
 its timeout. The file has the session's password, and only its owner can read it.
 
-Then the broker waits until another broker is the controller and leads what it can. Otherwise it could
-register so quickly that no controller notices the restart, and stay the leader, with the same leader epoch,
-of partitions whose last records a crash of the machine may have lost; in-sync followers would truncate to its
-log (KIP-966). Kafka in ZooKeeper mode has neither: its brokers do not start while their previous session is
-alive.
+Then the broker waits until a controller has removed it from the ISRs that have other live members, and so
+from their leadership. Otherwise it could register so quickly that no controller notices the restart, and stay
+in sync, or the leader with the same leader epoch, of partitions whose last records a crash of the machine may
+have lost; if the leader fails then, the controller would elect it, and in-sync followers would truncate to
+its log (KIP-966). Kafka in ZooKeeper mode has neither: its brokers do not start while their previous session
+is alive.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ POLL_S: Final = 0.1
 
 
 def can_fail_over(states: Iterable[znodes.PartitionState], broker_id: int, alive: Collection[int]) -> bool:
-    """Whether the broker is the leader of a partition for which another live replica is in sync."""
+    """Whether the broker is in sync, as leader or as follower, for a partition with another live replica in
+    sync."""
     return any(
-        state.leader == broker_id and any(other in alive for other in state.isr if other != broker_id)
+        broker_id in state.isr and any(other in alive for other in state.isr if other != broker_id)
         for state in states
     )
 
@@ -84,7 +86,7 @@ def can_fail_over(states: Iterable[znodes.PartitionState], broker_id: int, alive
 async def wait_for_failover(
     store: MetadataStore, broker_id: int, partitions: Iterable[tuple[str, int]], *, timeout_s: float
 ) -> bool:
-    """Wait until no partition of the broker can fail over any more; False after `timeout_s`.
+    """Wait until the broker is in no ISR with other live members; False after `timeout_s`.
 
     Returns True at once if no other broker is alive.
     """
@@ -104,7 +106,7 @@ async def wait_for_failover(
             return True
         if loop.time() >= deadline:
             log.warning(
-                "No failover happened within %.1f s; registering with the old leader epochs", timeout_s
+                "No failover happened within %.1f s; registering as a member of the old ISRs", timeout_s
             )
             return False
         await asyncio.sleep(POLL_S)

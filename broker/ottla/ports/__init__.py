@@ -15,12 +15,15 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from ottla.ports.files import OS_FILES, Files
 from ottla.ports.network import Network, OsNetwork
 from ottla.ports.threads import RunParallel, run_in_threads
+
+if TYPE_CHECKING:
+    from ottla.ports.workers import Workers
 
 
 class Clock(Protocol):
@@ -73,3 +76,10 @@ class Ports:
     files: Files = OS_FILES
     run_parallel: RunParallel = run_in_threads
     network: Network = field(default_factory=OsNetwork)
+    workers: Workers = field(default_factory=lambda: _os_workers())
+
+
+def _os_workers() -> Workers:
+    from ottla.ports.workers import OsWorkers  # not imported by worker processes: it takes time
+
+    return OsWorkers()

@@ -20,6 +20,9 @@ class Network(Protocol):
     def resolve(self, host: str) -> set[str]:
         """The addresses of a host. Blocking. Raises OSError."""
 
+    def host_name(self) -> str:
+        """The fully qualified name of this machine. Blocking."""
+
 
 class OsNetwork:
     """The network of this machine."""
@@ -46,3 +49,6 @@ class OsNetwork:
 
     def resolve(self, host: str) -> set[str]:
         return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+
+    def host_name(self) -> str:
+        return socket.getfqdn()

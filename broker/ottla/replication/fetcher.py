@@ -193,7 +193,7 @@ class ReplicaFetcher:
         self._session.restart()
         # The leader may return with another version of its software.
         self._unverified.update(self._followers)
-        for key in self._followers.keys() - self._delayed.keys():
+        for key in [key for key in self._followers if key not in self._delayed]:
             self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
@@ -289,7 +289,7 @@ class ReplicaFetcher:
     def _version(self, connection: BrokerConnection) -> int:
         """The version of the next Fetch request."""
         version = connection.version_of(FetchRequest.api_key)
-        for key in [key for key in self._without_topic_id if self._followers[key].partition.topic_id]:
+        for key in [key for key in sorted(self._without_topic_id) if self._followers[key].partition.topic_id]:
             self._without_topic_id.remove(key)
             self._changed[key] = None
         return min(version, _TOPIC_IDS_FROM - 1) if self._without_topic_id else version

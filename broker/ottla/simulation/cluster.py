@@ -28,6 +28,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import StoreError
 from ottla.ports import Ports
 from ottla.ports.threads import run_inline
+from ottla.ports.workers import LoopWorkers
 from ottla.protocol.errors import KafkaError
 from ottla.server.assembly.broker import Broker, StartupError
 from ottla.simulation.disk import ProcessFiles, SimulatedDisk
@@ -144,6 +145,8 @@ class Cluster:
         self.timeline: list[Event] = []
         self.problems: list[str] = []
         """What must not happen in any process: exceptions that nothing handled."""
+        self.violations: list[Violation] = []
+        """What tasks of workloads have found; the monitor raises the first one."""
         self.network = SimulatedNetwork(self.loop, self.random("network"))
         self.clock = SimulatedClock(self.loop)
         self.ensemble = Ensemble(self.loop, self.network, self.random("ensemble"), self.clock.wall_ms)
@@ -188,6 +191,12 @@ class Cluster:
         if process is None:
             raise problem
         self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """A done callback for tasks of workloads: end the run at once if the task has found a violation."""
+        problem = None if task.cancelled() else task.exception()
+        if isinstance(problem, Violation):
+            self.violations.append(problem)
 
     # --- life ---
 
@@ -280,6 +289,7 @@ class Cluster:
             files=files,
             network=self.network.for_host(machine.host),
             run_parallel=run_inline,
+            workers=LoopWorkers(files),
         )
         store = EnsembleStore(self.ensemble, machine.host, config.get_int("zookeeper.session.timeout.ms"))
         machine.broker = Broker(config, store=store, ports=ports)

@@ -1,9 +1,9 @@
 """Faults: a plan that follows from the seed, and its execution against a cluster.
 
-A plan is a list of `Fault`s, so that a failing run can be shrunk: fewer faults, the same seed. Faults
+A plan is a list of `Fault`s, so that a failing run can be shrunk: fewer faults, the same seed. Faults may
 overlap. Destructive faults (power, disks) keep to what Kafka promises: a committed record is lost only with
-every in-sync replica that holds it, so at most one machine at a time is *damaged*, from the loss until it is
-in sync again.
+every in-sync replica that holds it. So at most one machine at a time is *damaged*, from the loss until it is
+in sync again, and meanwhile another one, which has everything, is *spared*: no fault touches it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ RATES: Final[Mapping[str, float]] = {
     "roll": 0.015,
 }
 """How many faults of each kind begin in a virtual second."""
+
+
+UNDISTURBING: Final = frozenset({"clock step", "cache misses", "outage", "lost answers"})
+"""Faults after which a broker is as good a replica as before."""
+SETTLED_S: Final = 6.0
+"""After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,15 @@ class FaultInjector:
     """Brokers sync each batch (flush.messages=1), so that power may be lost everywhere."""
     damaged: dict[int, float] = field(default_factory=dict)
     """Brokers that lost data, with the time of their loss."""
+    spared: int | None = None
+    """The broker that no fault touches while another one is damaged."""
+    disturbed: dict[int, float] = field(default_factory=dict)
+    """Until when a fault that has begun affects a broker."""
     executed: list[Fault] = field(default_factory=list)
     _undo: list[Callable[[], None]] = field(default_factory=list)
     _restarts: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _ended: bool = False
 
     async def run(self, faults: list[Fault]) -> None:
         """Execute the plan, from now on: the times are relative."""
@@ -102,8 +113,14 @@ class FaultInjector:
         machine = cluster.machines.get(broker_id)
         if machine is None:
             return
+        self._forget_repaired()
+        if broker_id == self.spared:
+            return
         self.executed.append(fault)
         source = random.Random(fault.choice)
+        if fault.kind not in UNDISTURBING:
+            until_s = cluster.loop.now + fault.duration_s + SETTLED_S
+            self.disturbed[broker_id] = max(self.disturbed.get(broker_id, 0.0), until_s)
         method = getattr(self, "_" + fault.kind.lower().replace(" ", "_"))
         method(fault, machine, source)
 
@@ -139,7 +156,7 @@ class FaultInjector:
 
     def _kill_all(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         for each in self.cluster.machines.values():
-            if each.is_running:
+            if each.is_running and each.id != self.spared:
                 self.cluster.kill(each.id)
                 self._start_later(each.id, fault.duration_s * source.random())
 
@@ -161,14 +178,28 @@ class FaultInjector:
             self._start_later(machine.id, fault.duration_s)
 
     def _may_damage(self, broker_id: int) -> bool:
-        """Whether every partition that the broker has keeps an in-sync replica with all its records."""
-        self._forget_repaired()
+        """Whether a broker may lose data; another one is spared then, which has all records."""
         if self.damaged:
             return False
-        for _, state in self.cluster.partition_states():
-            if broker_id in state.isr and not any(other != broker_id for other in state.isr):
-                return False
-        return True
+        now = self.cluster.loop.now
+        states = self.cluster.partition_states()
+        for machine in self.cluster.machines.values():
+            process = machine.process
+            if (
+                machine.id != broker_id
+                and machine.is_serving
+                and process is not None
+                and process.runs
+                and self.disturbed.get(machine.id, 0.0) < now
+                and all(machine.id in state.isr for _, state in states if broker_id in state.isr)
+            ):
+                self.spared = machine.id
+                machine.disk.kill_after = -1
+                self.cluster.note(
+                    machine.host, f"is spared while broker {broker_id} is damaged", is_fault=True
+                )
+                return True
+        return False
 
     def _forget_repaired(self) -> None:
         """A damaged broker is whole again once it serves and each of its replicas is in the ISR."""
@@ -187,6 +218,7 @@ class FaultInjector:
                 if broker_id in topics[topic].partitions[number]
             ):
                 del self.damaged[broker_id]
+                self.spared = None
 
     def _leader_end(self, topic: str, number: int, leader_id: int) -> int:
         machine = self.cluster.machines.get(leader_id)
@@ -205,7 +237,7 @@ class FaultInjector:
     def _roll(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         async def roll() -> None:
             for each in list(self.cluster.machines.values()):
-                if each.is_serving:
+                if each.is_serving and each.id != self.spared and not self._ended:
                     await self.cluster.stop_broker(each.id)
                     self._start_later(each.id, 0.2)
                     await asyncio.sleep(3.0)
@@ -354,9 +386,8 @@ class FaultInjector:
     # --- the end ---
 
     async def end(self) -> None:
-        """End all faults, and start every broker that is down."""
-        for task in self._tasks:
-            task.cancel()
+        """End all faults, and start every broker that is down, until cancelled."""
+        self._ended = True
         while self._undo:
             self._undo.pop()()
         self.cluster.network.heal()
@@ -366,6 +397,10 @@ class FaultInjector:
             machine.disk.kill_after = -1
             if machine.process is not None:
                 machine.process.resume()
-            if machine.wanted and not machine.is_running:
-                self.cluster.start_broker(machine.id)
         self.cluster.note("simulation", "all faults have ended")
+        while True:
+            # Also those whose stop has begun and takes time.
+            for machine in self.cluster.machines.values():
+                if machine.wanted and not machine.is_running:
+                    self.cluster.start_broker(machine.id)
+            await asyncio.sleep(1.0)

@@ -170,8 +170,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._cancelled -= 1
         if not heap:
             raise Deadlock(f"nothing is scheduled at {self.now:.6f} s")
-        self._at_this_time = 0
-        self.now = now = max(self.now, heap[0][0])
+        if heap[0][0] > self.now:
+            self.now = heap[0][0]
+            self._at_this_time = 0
+        now = self.now
         while heap and heap[0][0] <= now:
             handle = heapq.heappop(heap)[2]
             handle._scheduled = False

@@ -702,6 +702,9 @@ class HostNetwork:
     def resolve(self, host: str) -> set[str]:
         return {host}
 
+    def host_name(self) -> str:
+        return self._host
+
     def bind(self, host: str | None, port: int) -> socket.socket:
         sock = SimulatedSocket(self._network, None)
         self._network.listen_on(sock, self._host, port or self._network.free_port())

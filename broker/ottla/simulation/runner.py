@@ -25,6 +25,7 @@ from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.groups import Groups
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -112,7 +113,11 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"acks-one": AcksOne, "append": Append}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "acks-one": AcksOne,
+    "append": Append,
+    "groups": Groups,
+}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
@@ -140,8 +145,9 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        await injector.end()
+        supervisor = asyncio.ensure_future(injector.end())
         await _until_whole(cluster)
+        supervisor.cancel()
         for workload in workloads:
             await workload.finish()
         monitor.check()

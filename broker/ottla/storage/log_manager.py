@@ -325,7 +325,7 @@ class LogManager:
         # Names instead of Paths: objects that live while thousands of logs are created fragment the memory.
         found: list[tuple[TopicPartition, str, bool]] = []
         for name in self.files.listdir(log_dir.path):
-            if not is_directory(self.files, log_dir.path / name):
+            if not is_directory(self.files, f"{log_dir.path}/{name}"):
                 continue
             if name.endswith(DELETE_SUFFIX):
                 self.maintenance.deferred_tasks.schedule_delete(

@@ -43,6 +43,9 @@ class InvalidRecords(KafkaError):
         )
         self.record_errors = errors
 
+    def __reduce__(self) -> tuple[type[InvalidRecords], tuple[list[RecordError]]]:
+        return InvalidRecords, (self.record_errors,)
+
 
 class DecodedRecords(NamedTuple):
     """The decompressed records of a batch, and the result of a scan over them."""

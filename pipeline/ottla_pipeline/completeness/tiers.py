@@ -6,7 +6,7 @@ of 32,768 numbers: a count of records and a bitmap of numbers. Only these rows r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -106,13 +106,25 @@ def read_audit_topic(spark: SparkSession, config: AuditConfig) -> DataFrame:
 def count(records: DataFrame, window_ms: int) -> list[CountRow]:
     """The rows of counts of a batch."""
     at_ms = sf.unix_millis(PRODUCED_AT)
-    return count_numbers(records, start_ms=at_ms - at_ms % window_ms, copies=sf.lit(1))
+    copies = {"records": sf.lit(1)}
+    return count_numbers(records, start_ms=at_ms - at_ms % window_ms, copies=copies)["records"]
 
 
-def count_numbers(records: DataFrame, *, start_ms: Column, copies: Column) -> list[CountRow]:
-    """The rows of counts of records with the columns `topic`, PRODUCER and PRODUCED_NUMBER. `start_ms` is the
-    start of a record's window; a row of `records` stands for `copies` records."""
+def count_numbers(
+    records: DataFrame, *, start_ms: Column, copies: Mapping[str, Column]
+) -> dict[str, list[CountRow]]:
+    """The rows of counts of records with the columns `topic`, PRODUCER and PRODUCED_NUMBER, by the keys of
+    `copies`. `start_ms` is the start of a record's window; a row of `records` stands for as many records as
+    the column of `copies` says, 0 too."""
     position = (sf.col(PRODUCED_NUMBER) % BITS).cast("int")
+    counts: list[Column] = []
+    for key in copies:
+        held = sf.when(sf.col(f"copies_{key}") > 0, sf.col("position"))
+        # Most windows are small, so the end of their bitmap is empty.
+        bits = sf.substring(
+            sf.bitmap_construct_agg(held), sf.lit(1), sf.floor(sf.max(held) / 8).cast("int") + 1
+        )
+        counts += [sf.sum(f"copies_{key}").alias(f"records_{key}"), bits.alias(f"bits_{key}")]
     counted = (
         records.select(
             "topic",
@@ -120,28 +132,27 @@ def count_numbers(records: DataFrame, *, start_ms: Column, copies: Column) -> li
             start_ms.alias("start_ms"),
             (sf.col(PRODUCED_NUMBER) / BITS).cast("int").alias("bucket"),
             position.alias("position"),
-            copies.alias("copies"),
+            *(column.alias(f"copies_{key}") for key, column in copies.items()),
         )
         .groupBy("topic", "producer", "start_ms", "bucket")
-        .agg(
-            sf.sum("copies").alias("records"),
-            sf.bitmap_construct_agg("position").alias("bits"),
-            sf.max("position").alias("highest"),
-        )
-        # Most windows are small, so the end of their bitmap is empty.
-        .withColumn("bits", sf.expr("substring(bits, 1, highest div 8 + 1)"))
+        .agg(*counts)
+        .collect()
     )
-    return [
-        CountRow(
-            row["topic"],
-            row["producer"],
-            row["start_ms"] or 0,
-            row["bucket"] or 0,
-            int.from_bytes(row["bits"] or b"", "little"),
-            row["records"],
-        )
-        for row in counted.collect()
-    ]
+    return {
+        key: [
+            CountRow(
+                row["topic"],
+                row["producer"],
+                row["start_ms"] or 0,
+                row["bucket"] or 0,
+                int.from_bytes(row[f"bits_{key}"] or b"", "little"),
+                row[f"records_{key}"],
+            )
+            for row in counted
+            if row[f"records_{key}"]
+        ]
+        for key in copies
+    }
 
 
 def parse_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:

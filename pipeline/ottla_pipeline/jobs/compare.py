@@ -171,12 +171,8 @@ def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
     window_ms = interval_ms(config.window)
     counted = numbered(copies(tiers), window_ms).persist()
     try:
-        counts = {
-            tier: count_numbers(
-                counted.where(sf.col(tier) > 0), start_ms=sf.col("start_ms"), copies=sf.col(tier)
-            )
-            for tier in TIERS
-        }
+        copies_of = {tier: sf.col(tier) for tier in TIERS}
+        counts = count_numbers(counted, start_ms=sf.col("start_ms"), copies=copies_of)
         first = counted.where(differs()).orderBy("topic", "id").limit(SAMPLES).collect()
         without_id = brokers.where(sf.col("id").isNull()).count()
     finally:

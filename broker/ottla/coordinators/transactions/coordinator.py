@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -66,6 +66,8 @@ class _Owned:
     partition: int
     epoch: int
     transactions: dict[str, Transaction]
+    retries: dict[str, Cancellable] = field(default_factory=dict)
+    """The next writes of transactional ids whose last one has failed."""
 
 
 class Outcome(NamedTuple):
@@ -153,7 +155,10 @@ class TransactionCoordinator:
     def unload(self, partition: int) -> None:
         """Call when this broker stops being the partition's leader."""
         self._partitions.unload(partition)
-        self._owned.pop(partition, None)
+        owned = self._owned.pop(partition, None)
+        if owned is not None:
+            for retry in owned.retries.values():
+                retry.cancel()
 
     async def _read(self, partition: int) -> _Owned:
         epoch = self._log.leader_epoch(partition)
@@ -338,11 +343,15 @@ class TransactionCoordinator:
                 case transitions.Write(entry):
                     self._write(owned, transactional_id, entry, waiter)
                 case transitions.WriteLater(entry):
-                    self._scheduler.call_later(
-                        WRITE_RETRY_MS, partial(self._write, owned, transactional_id, entry, None)
+                    owned.retries[transactional_id] = self._scheduler.call_later(
+                        WRITE_RETRY_MS, partial(self._write_again, owned, transactional_id, entry)
                     )
                 case transitions.SendMarkers():
                     self._send(owned, transactional_id, effect)
+
+    def _write_again(self, owned: _Owned, transactional_id: str, entry: Entry) -> None:
+        del owned.retries[transactional_id]
+        self._write(owned, transactional_id, entry, None)
 
     def _write(self, owned: _Owned, transactional_id: str, entry: Entry, waiter: _Waiter | None) -> None:
         if self._owned.get(owned.partition) is owned:

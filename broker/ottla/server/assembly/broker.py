@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -273,7 +272,7 @@ class Broker:
             return listener.port or bound[listener.name].port
 
         return [
-            znodes.Endpoint(x.name, x.host or socket.getfqdn(), port_of(x), x.protocol)
+            znodes.Endpoint(x.name, x.host or self.ports.network.host_name(), port_of(x), x.protocol)
             for x in self.config.advertised_listeners
         ]
 

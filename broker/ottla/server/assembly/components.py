@@ -114,8 +114,8 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         config.get_int("max.incremental.fetch.session.cache.slots"),
         partitions_max=config.get_int("ottla.fetch.session.max.partitions"),
     )
-    page_cache_reader = PageCacheReader(loop)
-    undo.callback(page_cache_reader.close)
+    page_cache_reader = PageCacheReader(loop, context.ports.workers)
+    undo.push_async_callback(page_cache_reader.stop)
     purgatory = Purgatory(loop, sessions)
     undo.callback(purgatory.close)
     inter_broker = InterBrokerClient(

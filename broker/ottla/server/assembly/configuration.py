@@ -24,6 +24,7 @@ from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.store import MetadataStore
 from ottla.ports import Ports
+from ottla.ports.tasks import TaskSet
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
@@ -71,11 +72,11 @@ class BrokerSecurity:
 
     def __init__(self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, ports: Ports) -> None:
         """Raises SecurityProblem."""
-        config, clock = settings.config, ports.clock
+        config = settings.config
         self.credentials = ScramCredentials(ports.random)
-        self.tokens = DelegationTokens(config, clock.wall_ms)
+        self.tokens = DelegationTokens(config, ports.clock.wall_ms)
         self.listeners = SecureListeners(
-            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, clock=clock
+            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, ports=ports
         )
 
         settings.checks.append(self.listeners.problem)
@@ -100,7 +101,7 @@ class BrokerSecurity:
 
     async def close(self) -> None:
         await self.tokens.stop()
-        self.listeners.close()
+        await self.listeners.stop()
 
 
 def _inter_broker_security(config: BrokerConfig) -> ClientSecurity | None:
@@ -221,12 +222,14 @@ async def follow_settings(
             if not affected_by.isdisjoint(names):
                 effect()
 
+    lookups = TaskSet()
+    context.undo.push_async_callback(lookups.stop)
     dynamic = DynamicConfigs(
         context.store,
         topic_config_changed,
         settings.on_entity_changed,
         on_quota_config=configuration.security.with_credentials(
-            quota_listener(quotas.client_config_changed, quotas.address_config_changed)
+            quota_listener(quotas.client_config_changed, quotas.address_config_changed, lookups)
         ),
         clock=context.clock,
     )

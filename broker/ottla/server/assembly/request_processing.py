@@ -42,6 +42,7 @@ from ottla.server.handlers.cluster.auto_create import TopicCreator
 from ottla.server.handlers.cluster.initial_metadata_gate import InitialMetadataGate, read_cluster
 from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
 from ottla.server.handlers.cluster.metadata import MetadataHandler
+from ottla.server.handlers.fetch.down_conversion import DownConverter
 from ottla.server.handlers.fetch.handler import FetchHandler
 from ottla.server.handlers.fetch.large_fetch import LargeFetchHandler
 from ottla.server.handlers.fetch.list_offsets import ListOffsetsHandler
@@ -107,7 +108,7 @@ async def start_request_processing(
     )
     undo.callback(server.close_all)
     undo.callback(server.stop_accepting)
-    deferred_validation = DeferredValidation(loop)
+    deferred_validation = DeferredValidation(context.ports.workers)
     undo.push_async_callback(deferred_validation.close)
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
@@ -139,6 +140,8 @@ def _records_handlers(
     config, clock = context.config, context.clock
     replicas, purgatory, cache = replication.replicas, replication.purgatory, replication.cache
     authorizer = None if acls is None else TopicAuthorizer(acls.authorizer)
+    converter = DownConverter(context.ports.workers)
+    context.undo.push_async_callback(converter.stop)
     verification = TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock)
     context.undo.push_async_callback(verification.stop)
     return (
@@ -161,6 +164,7 @@ def _records_handlers(
                 context.monotonic_clock,
                 throttle,
                 page_cache_reader=replication.page_cache_reader,
+                converter=converter,
                 fetch_max_bytes=config.get_int("fetch.max.bytes"),
                 selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
                 authorizer=authorizer,

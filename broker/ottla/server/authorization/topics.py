@@ -122,9 +122,9 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
             uncreatable = no_such - auth.filter_authorized(Operation.CREATE, TOPIC, no_such)
         refused = [
             Topic(error_code=TOPIC_DENIED, name=name, is_internal=name in INTERNAL_TOPICS)
-            for name in uncreatable
+            for name in sorted(uncreatable)
         ]
-        for name in wanted - visible:
+        for name in sorted(wanted - visible):
             if by_id:
                 # As in Kafka, the response shows the topic id.
                 topic_id = cache.topic_id(name) or ZERO_UUID

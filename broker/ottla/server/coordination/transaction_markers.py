@@ -255,7 +255,7 @@ def _request(batch: list[_PendingMarker]) -> WriteTxnMarkersRequest:
                 transaction_result=marker.commit,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in indexes_by_topic(sorted(marker.partitions)).items()
+                    for name, indexes in indexes_by_topic(marker.partitions).items()
                 ],
                 coordinator_epoch=marker.coordinator_epoch,
             )

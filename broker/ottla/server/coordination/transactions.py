@@ -104,6 +104,7 @@ class TransactionService:
         await self.markers.stop()
         await self.add_partitions_manager.stop()
         await self.coordinator.stop()
+        await self._producer_ids.stop()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if VERIFICATION in names:

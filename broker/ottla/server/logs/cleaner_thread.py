@@ -1,4 +1,5 @@
-"""A cleaner thread: it runs cleaning jobs in a worker process and puts the cleaned segments in place.
+"""A cleaner thread, as Kafka calls it: it runs cleaning jobs in a worker process, one at a time, and puts the
+cleaned segments in place. Blocking work on logs is done in threads.
 
 Made by `log_cleaner`, which chooses the logs.
 
@@ -11,28 +12,25 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from ottla.ports.files import Files
+from ottla.ports.workers import JobAborted, ProcessDied, ProcessLimits, Threads, Workers
 from ottla.protocol.errors import KafkaError
-from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.cleaner.cleaner import remove_cleaned
-from ottla.storage.cleaner.messages import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
-from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
+from ottla.storage.cleaner.cleaner import Cleaned, Done, LogCleaningError, Step, clean_log, remove_cleaned
+from ottla.storage.cleaner.planning import Job, LogToClean, WorkerLimits, plan_job
 from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.log import Log
 from ottla.storage.log_loader import open_cleaned
 from ottla.storage.log_segment import LogSegment
 
-Result = TypeVar("Result")
-
-_POLL_S: Final = 1.0
-"""How often a running job is checked for an abort."""
+LIMITS: Final = ProcessLimits(niceness=10)
+_PAUSE_S_MAX: Final = 1.0
+"""The throttler is consulted again after at most this pause: the rate or the log may have changed."""
 
 
 class CleaningTask(NamedTuple):
@@ -47,72 +45,116 @@ class CleaningTask(NamedTuple):
         return not self.log.closed and self.log.truncated_to >= self.dirt.first_uncleanable
 
 
+class Outcome(NamedTuple):
+    """The result of a cleaning, and how long it took."""
+
+    done: Done
+    elapsed_ms: int
+
+
+class Failed(NamedTuple):
+    """The cleaning has failed; `errno` is set for an OSError."""
+
+    message: str
+    errno: int | None = None
+
+
+class Aborted(NamedTuple):
+    """The cleaning was stopped: the log has changed, or its files do not exist any more."""
+
+
 class CleanerThread:
     """See the module. `is_moving` returns whether a partition's log is being moved to another directory."""
 
-    def __init__(self, throttle: Throttler, is_moving: Callable[[TopicPartition], bool]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        threads: Threads,
+        throttle: Throttler,
+        is_moving: Callable[[TopicPartition], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """`threads` do the blocking work on logs; `clock` gives seconds that never step."""
         self.ended = asyncio.Event()
         self.is_dead = False
         """It failed for a reason other than a log."""
-        self.last: Done | None = None
+        self.last: Outcome | None = None
         """The last result."""
-        self.process = CleanerProcess(throttle)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
+        self.process = workers.processes("log-cleaner", 1, LIMITS)
+        self._threads = threads
+        self._throttle = throttle
         self._is_moving = is_moving
-
-    async def call(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        self._clock = clock
 
     def shut_down(self) -> None:
         """Abort the running job and end the thread."""
         self.ended.set()
-        self.process.shut_down()
+        self.process.kill()
 
-    async def close(self) -> None:
-        await self.call(self.process.stop)
-        self._executor.shutdown(wait=False)
-
-    def clean(self, task: CleaningTask, limits: WorkerLimits, now_ms: int) -> Done | Failed | Aborted:
-        """Clean one log; never raises. Blocking."""
-        outcome: Done | Failed | Aborted
+    async def clean(
+        self, task: CleaningTask, limits: WorkerLimits, now_ms: int
+    ) -> Outcome | Failed | Aborted:
+        """Clean one log; never raises."""
+        began_s = self._clock()
         try:
-            job, segments = plan_job(task.log, task.dirt, limits, now_ms)
+            job, segments = await self._threads.submit(plan_job, task.log, task.dirt, limits, now_ms)
         except Exception as problem:
             return _failure(problem)
         if not segments or not task.is_wanted:
             return Aborted()
-        try:
-            outcome = self._run_job(task, job, segments)
-        except ProcessDied as problem:
-            if self.ended.is_set():
-                outcome = Aborted()
-            else:
-                outcome = Failed(f"the worker process died: {problem}", errno.ENOMEM)
-        except Exception as problem:
-            self.process.stop()
-            outcome = _failure(problem)
+        outcome = await self._run_job(task, job, segments)
         if isinstance(outcome, Done):
-            task.log.mark_cleaned(outcome.end_offset)
-        else:
-            _remove_leftovers(task.log.log_dir.files, job)
+            await self._threads.submit(task.log.mark_cleaned, outcome.end_offset)
+            return Outcome(outcome, int((self._clock() - began_s) * 1000))
+        await self._threads.submit(_remove_leftovers, task.log.log_dir.files, job)
         return outcome
 
-    def _run_job(self, task: CleaningTask, job: Job, segments: list[LogSegment]) -> Done | Failed | Aborted:
-        """Run the job and put each cleaned segment in place. Raises ProcessDied."""
-        self.process.send(job)
-        aborted = False
-        while True:
-            answer = self.process.receive(_POLL_S)
-            if isinstance(answer, Done | Failed | Aborted):
-                return answer
-            if isinstance(answer, Cleaned) and not aborted:
-                aborted = self._is_moving(task.key) or not _replace_segments(
-                    task, job.directory, segments, answer
+    async def _run_job(
+        self, task: CleaningTask, job: Job, segments: list[LogSegment]
+    ) -> Done | Failed | Aborted:
+        """Run the job in the worker process, and put each cleaned segment in place."""
+        problems: list[Exception] = []
+
+        async def follow(step: Step) -> None:
+            if not isinstance(step, Cleaned):
+                await self._wait_for_throttle(task, step)
+                return
+            try:
+                replaced = not self._is_moving(task.key) and await self._threads.submit(
+                    _replace_segments, task, job.directory, segments, step
                 )
-                self.process.send(Abort() if aborted else Continue())
-            elif not aborted and not task.is_wanted:
-                aborted = True
-                self.process.send(Abort())
+            except Exception as problem:
+                problems.append(problem)
+                raise JobAborted from problem
+            if not replaced:
+                raise JobAborted
+
+        try:
+            return await self.process.submit(clean_log, job, answer=follow)
+        except JobAborted:
+            return _failure(problems[0]) if problems else Aborted()
+        except ProcessDied as problem:
+            if self.ended.is_set():
+                return Aborted()
+            return Failed(f"the worker process died: {problem}", errno.ENOMEM)
+        except FileNotFoundError:
+            return Aborted()
+        except (OSError, LogCleaningError, KafkaError) as problem:
+            return _failure(problem)._replace(message=f"{job.directory}: {problem}")
+        except Exception as problem:
+            return Failed(f"{job.directory}: {problem!r}")
+
+    async def _wait_for_throttle(self, task: CleaningTask, size: int) -> None:
+        """Wait as long as the throttle demands after `size` bytes. Raises JobAborted when the log has changed
+        or the thread ends."""
+        delay_s = self._throttle.delay_s(size, self._clock())
+        while not self.ended.is_set() and task.is_wanted:
+            if delay_s <= 0:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), min(delay_s, _PAUSE_S_MAX))
+            delay_s = self._throttle.delay_s(0, self._clock())
+        raise JobAborted
 
 
 def _failure(problem: Exception) -> Failed:

@@ -2,8 +2,8 @@
 
 Made by the broker for leaders and followers alike: each replica cleans its own log. Up to log.cleaner.threads
 worker processes run at a time, each only while there is a log to clean. The event loop collects the
-partitions' last stable offsets and passes messages; measuring logs and replacing segments block, and run in
-threads. A log whose cleaning fails is uncleanable from then on, and the other logs are cleaned.
+partitions' last stable offsets and throttles the processes; measuring logs and replacing segments block, and
+run in threads. A log whose cleaning fails is uncleanable from then on, and the other logs are cleaned.
 
 As in Kafka, the cleaner also applies retention to compacted logs: after each round a thread deletes the
 segments that `delete` in their cleanup.policy, or their log start offset, allows.
@@ -20,15 +20,13 @@ import errno
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from ottla.metadata.config import BrokerConfig
 from ottla.ports import Ports
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.logs.cleaner_thread import CleanerThread, CleaningTask
-from ottla.storage.cleaner.messages import Aborted, Done, Failed
+from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE, WorkerLimits, log_to_clean
 from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
@@ -53,6 +51,8 @@ SETTINGS: Final = frozenset(
 )
 """The settings whose changes `settings_changed` applies."""
 
+WORK_THREADS: Final = 2
+"""Threads for the blocking work of all cleaner threads on logs: measuring, replacing, retention."""
 _PAUSE_S_MIN: Final = 0.01
 _RETRY_MS: Final = 5 * 60 * 1000
 """After this time the cleaning of a log is retried that failed for lack of space, memory or descriptors."""
@@ -80,7 +80,9 @@ class LogCleaner:
         self._config = config
         self._logs = logs
         self._replicas = replicas
+        self._ports = ports
         self._clock = ports.clock.wall_ms
+        self._work = ports.workers.threads("log-cleaner", WORK_THREADS)
         self._dirty_ratio_max = 0.0
         self._compaction_delay_ms_max = 0
         self._last_run_ms = 0
@@ -89,7 +91,7 @@ class LogCleaner:
         self._retry_after_ms: dict[Key, int] = {}
         """Logs whose cleaning is retried, and when, in ms."""
         self._choosing_lock = asyncio.Lock()
-        self._throttle = Throttler.make(self._bytes_per_s, ports.clock.monotonic_s())
+        self._throttle = Throttler(self._bytes_per_s, ports.clock.monotonic_s())
         self._threads: list[CleanerThread] = []
         self._thread_tasks: set[asyncio.Task[None]] = set()
         self._checkpoints: dict[LogDir, dict[Key, int]] = {}
@@ -122,7 +124,7 @@ class LogCleaner:
             thread.shut_down()
         self._threads.clear()
         await asyncio.gather(*self._thread_tasks)
-        self._throttle.close()
+        await self._work.stop()
         await asyncio.to_thread(self._write_checkpoints)
 
     def _resize(self) -> None:
@@ -133,7 +135,13 @@ class LogCleaner:
             thread.shut_down()
         del threads[wanted:]
         while len(threads) < wanted:
-            thread = CleanerThread(self._throttle, self._is_moving)
+            thread = CleanerThread(
+                self._ports.workers,
+                self._work,
+                self._throttle,
+                self._is_moving,
+                self._ports.clock.monotonic_s,
+            )
             threads.append(thread)
             task = asyncio.get_running_loop().create_task(self._run_thread(thread))
             self._thread_tasks.add(task)
@@ -144,16 +152,16 @@ class LogCleaner:
         try:
             while not thread.ended.is_set():
                 more = await self._clean_filthiest(thread)
-                await self._apply_retention(thread)
+                await self._apply_retention()
                 if not more:
-                    await thread.call(thread.process.stop)
+                    await thread.process.end_idle()
                     with suppress(TimeoutError):
                         await asyncio.wait_for(thread.ended.wait(), self._pause_s)
         except Exception:
             log.exception("A cleaner thread died")
             thread.is_dead = True
         finally:
-            await thread.close()
+            await thread.process.stop()
 
     def metrics(self) -> dict[str, int]:
         """Kafka's metrics by name. Measures the uncleanable logs."""
@@ -196,14 +204,14 @@ class LogCleaner:
         """Clean the log with the highest dirty ratio; whether to look for another one at once."""
         async with self._choosing_lock:
             now_ms = self._clock()
-            chosen = await thread.call(partial(self._grab_filthiest_log, self._candidates(now_ms), now_ms))
+            chosen = await self._work.submit(self._grab_filthiest_log, self._candidates(now_ms), now_ms)
             if chosen is None or not self._logs.maintenance.try_lock_for_cleaning(chosen.key):
                 return False
         try:
-            outcome = await thread.call(partial(thread.clean, chosen, self.limits, now_ms))
+            outcome = await thread.clean(chosen, self.limits, now_ms)
         finally:
             self._logs.maintenance.unlock_for_cleaning(chosen.key)
-        if isinstance(outcome, Done):
+        if isinstance(outcome, Outcome):
             thread.last = outcome
             _log_result(chosen, outcome)
         elif isinstance(outcome, Failed) and not chosen.log.closed:
@@ -267,11 +275,11 @@ class LogCleaner:
 
     # --- retention ----------------------------------------------------------------------------------
 
-    async def _apply_retention(self, thread: CleanerThread) -> None:
+    async def _apply_retention(self) -> None:
         """Delete old segments of compacted logs."""
         partitions = list(self._idle_compacted())
         logs = [(each.key, each.log, each.high_watermark) for each in partitions]
-        await thread.call(partial(self._delete_old_segments, logs, self._clock()))
+        await self._work.submit(self._delete_old_segments, logs, self._clock())
         self._replicas.log_starts_checked(partitions)
 
     def _delete_old_segments(self, logs: list[tuple[Key, Log, int]], now_ms: int) -> None:
@@ -319,8 +327,8 @@ class LogCleaner:
                 self._checkpoints[log_dir] = offsets
 
 
-def _log_result(task: CleaningTask, done: Done) -> None:
-    counts = done.counts
+def _log_result(task: CleaningTask, outcome: Outcome) -> None:
+    done, counts = outcome.done, outcome.done.counts
     log.info(
         "Cleaned %s-%d from %d to %d: kept %d of %d records and %.1f of %.1f MiB, in %.1f s",
         *task.key,
@@ -330,7 +338,7 @@ def _log_result(task: CleaningTask, done: Done) -> None:
         counts.records_read,
         counts.bytes_kept / (1 << 20),
         counts.bytes_read / (1 << 20),
-        done.elapsed_ms / 1000,
+        outcome.elapsed_ms / 1000,
     )
     if counts.keyless:
         log.warning("Discarded records without a key of %s-%d: %d", *task.key, counts.keyless)
@@ -338,7 +346,7 @@ def _log_result(task: CleaningTask, done: Done) -> None:
 
 def _gauges(
     *,
-    done: Sequence[Done],
+    done: Sequence[Outcome],
     uncleanable: int,
     uncleanable_bytes: int,
     dirty_ratio_max: float,
@@ -348,8 +356,8 @@ def _gauges(
 ) -> dict[str, int]:
     """The gauges of kafka.log's LogCleaner and LogCleanerManager; `done` has the last result of each
     thread."""
-    read = sum(each.counts.bytes_read for each in done)
-    kept = sum(each.counts.bytes_kept for each in done)
+    read = sum(each.done.counts.bytes_read for each in done)
+    kept = sum(each.done.counts.bytes_kept for each in done)
     return {
         "uncleanable-partitions-count": uncleanable,
         "uncleanable-bytes": uncleanable_bytes,
@@ -357,7 +365,9 @@ def _gauges(
         "time-since-last-run-ms": since_last_run_ms,
         "cleaner-recopy-percent": int(100 * kept / max(read, 1)),
         "max-clean-time-secs": max((each.elapsed_ms // 1000 for each in done), default=0),
-        "max-buffer-utilization-percent": max((int(100 * each.map_utilization) for each in done), default=0),
+        "max-buffer-utilization-percent": max(
+            (int(100 * each.done.map_utilization) for each in done), default=0
+        ),
         "max-compaction-delay-secs": compaction_delay_ms_max // 1000,
         "DeadThreadCount": dead_threads,
     }

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+from ottla.ports.workers import Workers
 from ottla.storage.nonblocking_reads import NonblockingReads, OpenFile, PageCacheMiss
 from ottla.storage.segment_files import FileSlice, SegmentFile
 
@@ -59,9 +59,9 @@ def attempt_weight(misses: Sequence[PageCacheMiss]) -> float:
 class PageCacheReader:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: Workers) -> None:
         self._loop = loop
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page-cache-reader")
+        self._threads = workers.threads("page-cache-reader", THREADS)
         self._closed = False
         self.loads = 0
         """Reads by threads so far, for tests."""
@@ -192,10 +192,10 @@ class PageCacheReader:
             if not self._closed:
                 raise
 
-    def close(self) -> None:
-        """Stop calling back (connections are closed already)."""
+    async def stop(self) -> None:
+        """Stop calling back (connections are closed already), and wait for the reads that have begun."""
         self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._threads.stop()
 
 
 def _load(file: SegmentFile | OpenFile, position: int, length: int) -> OSError | None:

@@ -61,9 +61,9 @@ _TRAFFIC: tuple[tuple[str, str, str], ...] = (
     ("bytesout", "bytes_out", "Bytes of records that consumers fetched."),
     ("messagesin", "messages_in", "Records that producers sent."),
     ("totalproducerequests", "produces", "Partitions in Produce requests."),
-    ("totalfetchrequests", "fetches", "Partitions in answers to consumers' and followers' fetches."),
+    ("totalfetchrequests", "fetches", "Partitions in responses to consumers' and followers' fetches."),
     ("failedproducerequests", "failed_produces", "Partitions in Produce requests that failed."),
-    ("failedfetchrequests", "failed_fetches", "Partitions in answers to fetches that failed."),
+    ("failedfetchrequests", "failed_fetches", "Partitions in Fetch responses with an error."),
 )
 
 
@@ -122,7 +122,7 @@ def _requests(sources: Sources) -> Iterator[Family]:
     yield Family(
         "kafka_network_requestmetrics_totaltimems",
         "gauge",
-        "From a request to its answer, in ms, of a sample of the last ones.",
+        "Time from a request to its response in ms, of a sample of the last requests.",
         ("request", "quantile"),
         (
             (
@@ -137,7 +137,7 @@ def _requests(sources: Sources) -> Iterator[Family]:
     yield Family(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         "gauge",
-        "Requests that wait.",
+        "Delayed operations in the purgatory.",
         ("delayedOperation",),
         ((("All",), sources.purgatory.waiting()),),
     )
@@ -169,14 +169,16 @@ def _replicas(sources: Sources) -> Iterator[Family]:
         f"{prefix}underreplicatedpartitions", "Led partitions with a replica out of sync.", under_replicated
     )
     yield gauge(f"{prefix}underminisrpartitioncount", "Led partitions below min.insync.replicas.", under_min)
-    yield gauge(f"{prefix}atminisrpartitioncount", "Led partitions right at min.insync.replicas.", at_min)
+    yield gauge(
+        f"{prefix}atminisrpartitioncount", "Led partitions with exactly min.insync.replicas in sync.", at_min
+    )
     yield gauge(
         f"{prefix}offlinereplicacount", "Replicas whose directory has failed.", sources.replicas.offline_count
     )
     changes = sources.replicas.isr_changes
-    yield counter(f"{prefix}isrshrinks", "Changes that took a replica out of the ISR.", changes.shrinks)
-    yield counter(f"{prefix}isrexpands", "Changes that let a replica into the ISR.", changes.expands)
-    yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were refused.", changes.refused)
+    yield counter(f"{prefix}isrshrinks", "Changes that removed a replica from the ISR.", changes.shrinks)
+    yield counter(f"{prefix}isrexpands", "Changes that added a replica to the ISR.", changes.expands)
+    yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were rejected.", changes.refused)
 
 
 _PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
@@ -184,7 +186,7 @@ _PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
     ("insyncreplicascount", "Replicas in sync.", lambda p: len(p.isr)),
     ("underreplicated", "1: a replica is out of sync.", lambda p: len(p.isr) < len(p.replicas)),
     ("underminisr", "1: below min.insync.replicas.", lambda p: len(p.isr) < p.min_in_sync),
-    ("atminisr", "1: right at min.insync.replicas.", lambda p: len(p.isr) == p.min_in_sync),
+    ("atminisr", "1: exactly min.insync.replicas are in sync.", lambda p: len(p.isr) == p.min_in_sync),
     (
         "laststableoffsetlag",
         "High watermark less last stable offset.",
@@ -213,8 +215,8 @@ def per_led_partition(replicas: ReplicaManager, of: Callable[[Partition], float]
 
 _LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (
     ("size", "Bytes of a partition's log.", lambda log: log.size),
-    ("logendoffset", "The offset that the next record gets.", lambda log: log.log_end_offset),
-    ("logstartoffset", "The first offset that is there.", lambda log: log.log_start_offset),
+    ("logendoffset", "Log end offset of a partition.", lambda log: log.log_end_offset),
+    ("logstartoffset", "Log start offset of a partition.", lambda log: log.log_start_offset),
     ("numlogsegments", "Segments of a partition's log.", lambda log: len(log.segments)),
 )
 
@@ -268,19 +270,19 @@ def _sockets(sources: Sources) -> Iterator[Family]:
     yield Family(
         "kafka_server_socket_server_metrics_connection_creation",
         "counter",
-        "Connections that came, by listener.",
+        "Accepted connections by listener.",
         ("listener", "networkProcessor"),
         [((name, "0"), count) for name, count in server.accepted.items()],
     )
     idle = sources.usage.idle_ratio
     yield gauge(
         "kafka_network_socketserver_networkprocessoravgidle_percent",
-        "The share of the last minute in which the event loop had nothing to do, 0 to 1.",
+        "The share of the last minute in which the event loop was idle, 0 to 1.",
         idle,
     )
     yield gauge(
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
-        "The same: one loop does both.",
+        "The same value: one event loop does both.",
         idle,
     )
     yield gauge(
@@ -297,7 +299,7 @@ def _process() -> Iterator[Family]:
         if f"{name}_bytes" in io:
             yield gauge(
                 f"kafka_server_kafkaserver_linux_disk_{name}_bytes",
-                "Bytes that this process had the disk move.",
+                f"Bytes that this process has caused the disk to {name}.",
                 io[f"{name}_bytes"],
             )
 

@@ -42,7 +42,7 @@ def _controller(controller: Controller, state: ControllerContext | None) -> Iter
         ("offlinepartitionscount", "Partitions without a leader.", offline),
         (
             "preferredreplicaimbalancecount",
-            "Partitions not per_led_partition by their preferred replica.",
+            "Partitions not led by their preferred replica.",
             imbalanced,
         ),
         ("globalpartitioncount", "Partitions.", len(partitions)),
@@ -83,8 +83,8 @@ def _whole_cluster(cache: MetadataCache) -> Iterator[Family]:
 
 
 _LED_PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
-    ("current_offset", "The offset behind the last committed record.", lambda p: p.high_watermark),
-    ("oldest_offset", "The first offset that is there.", lambda p: p.log.log_start_offset),
+    ("current_offset", "High watermark of a partition.", lambda p: p.high_watermark),
+    ("oldest_offset", "Log start offset of a partition.", lambda p: p.log.log_start_offset),
     ("in_sync_replica", "Replicas in sync.", lambda p: len(p.isr)),
     ("leader", "The leader's id.", lambda p: p.leader_id),
     (

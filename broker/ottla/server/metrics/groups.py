@@ -80,10 +80,10 @@ class GroupMetrics:
                 known = self._cache.partition(*key)
                 if known is not None:
                     by_leader[known.leader].add(key)
-        answers = await asyncio.gather(
+        by_broker = await asyncio.gather(
             *[self._fetch_end_offsets(leader, keys) for leader, keys in by_leader.items()]
         )
-        self._remote_end_offsets = {key: end for answer in answers for key, end in answer.items()}
+        self._remote_end_offsets = {key: end for end_offsets in by_broker for key, end in end_offsets.items()}
 
     async def _read_zookeeper(self, now_s: float) -> None:
         if now_s - self._zookeeper_read_s < ZOOKEEPER_REFRESH_S:
@@ -124,7 +124,7 @@ class GroupMetrics:
             async with asyncio.timeout(TIMEOUT_S):
                 connection = await self._connect(endpoint.host, endpoint.port)
                 try:
-                    answer: ListOffsetsResponse = await connection.request(
+                    response: ListOffsetsResponse = await connection.request(
                         request, version=_LIST_OFFSETS_VERSION
                     )
                 finally:
@@ -134,7 +134,7 @@ class GroupMetrics:
             return {}
         return {
             (topic.name, partition.partition_index): partition.offset
-            for topic in answer.topics
+            for topic in response.topics
             for partition in topic.partitions
             if partition.error_code == ErrorCode.NONE
         }

@@ -15,7 +15,7 @@ No I/O here.
 
 from __future__ import annotations
 
-import mmap
+import mmap  # noqa: TID251 (memory without a file)
 from collections import deque
 from collections.abc import Callable
 

@@ -53,7 +53,7 @@ class SocketServer:
         receive_buffer_bytes: int = -1,
         backlog: int = 50,
         queued_max_bytes: int = -1,
-        page_cache_reader: PageCacheReader | None = None,
+        page_cache_reader: PageCacheReader,
         limits: ConnectionLimits | None = None,
         secure: Mapping[str, SecureListener] | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class SocketServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
         self.buffers = BufferPool()
-        self.page_cache_reader = page_cache_reader or PageCacheReader(loop)
+        self.page_cache_reader = page_cache_reader
         self._compacted = 0.0
         self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}

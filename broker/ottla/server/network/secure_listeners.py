@@ -17,7 +17,6 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +24,8 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listener_security import ListenerSecurity
 from ottla.metadata.listeners import Listener
 from ottla.metadata.scram_credentials import ScramCredentials
-from ottla.ports import Clock
+from ottla.ports import Clock, Ports
+from ottla.ports.workers import Threads
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate, parse_key_set
@@ -66,7 +66,7 @@ class KeySet:
     def __init__(
         self,
         url: str,
-        threads: Executor,
+        threads: Threads,
         monotonic_s: Callable[[], float],
         *,
         refresh_s: float,
@@ -133,7 +133,7 @@ class SecureListener:
         listener: Listener,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        threads: Executor,
+        threads: Threads,
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
@@ -348,10 +348,10 @@ class SecureListeners:
         *,
         credentials: ScramCredentials,
         tokens: TokenLookup,
-        clock: Clock,
+        ports: Ports,
     ) -> None:
         """Raises SecurityProblem."""
-        self._threads = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="tls-handshake")
+        self._threads = ports.workers.threads("tls-handshake", HANDSHAKE_THREADS)
         self.by_name = {
             listener.name: SecureListener(
                 listener,
@@ -360,7 +360,7 @@ class SecureListeners:
                 self._threads,
                 credentials=credentials,
                 tokens=tokens,
-                clock=clock,
+                clock=ports.clock,
             )
             for listener in config.listeners
             if listener.protocol != "PLAINTEXT"
@@ -375,5 +375,5 @@ class SecureListeners:
         problems = (listener.problem(of_broker) for listener in self.by_name.values())
         return next(filter(None, problems), None)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    async def stop(self) -> None:
+        await self._threads.stop()

@@ -18,9 +18,9 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Final
 
+from ottla.ports.workers import Threads
 from ottla.server.network.channel import KafkaChannel, Part, drop_from_file
 from ottla.storage.segment_files import FileSlice
 
@@ -57,7 +57,7 @@ class TlsTransport:
         sock: ssl.SSLSocket,
         channel: KafkaChannel,
         loop: asyncio.AbstractEventLoop,
-        threads: Executor,
+        threads: Threads,
         on_secured: Callable[[KafkaChannel], None],
     ) -> None:
         """`sock` is wrapped, without its handshake, which is done in `threads`; `on_secured` is called after

@@ -61,7 +61,9 @@ class Append:
             self._start(cluster.client(name), self._consume(name))
 
     def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(process.create_task(work))
+        task = process.create_task(work)
+        task.add_done_callback(self._cluster.watch)
+        self._tasks.append(task)
 
     async def _produce(self, name: str) -> None:
         source = self._cluster.random(name)

@@ -1,8 +1,9 @@
 """Cleans a log's segments: builds the map of last offsets, then rewrites the segments (Kafka's Cleaner).
 
-Called by `worker` in its own process; blocking. Reads the files by name, writes `.cleaned` files beside them,
-and reports each finished segment to the caller, which replaces the source segments before the cleaning
-continues.
+`clean_log` is a job of a worker process (`ottla.ports.workers`), submitted by `ottla.server.logs`. It reads
+the files by name and writes `.cleaned` files beside them; it may be killed at any time. Its steps are numbers
+of bytes that were read and written, after which it waits as long as the throttle demands, and each finished
+segment (`Cleaned`), after which it waits until the source segments have been replaced.
 
 Invariants: batches are used only with a correct checksum; a reported segment is on disk.
 """
@@ -10,9 +11,9 @@ Invariants: batches are used only with a correct checksum; a reported segment is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -35,9 +36,8 @@ from ottla.storage.cleaner.batch_filter import (
     LastOfProducer,
     records_of,
 )
-from ottla.storage.cleaner.messages import Job
-from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.planning import SourceSegment, group_segments
+from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
+from ottla.storage.cleaner.planning import Job, SourceSegment, group_segments
 from ottla.storage.indexes import AbortedTransaction, CorruptIndex
 from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import (
@@ -52,51 +52,76 @@ from ottla.storage.segment_files import (
 _SYNC_BYTES = 16 << 20
 """The output is synced after so many bytes: a larger fsync would delay other users of the disk."""
 
-Moved = Callable[[int], None]
-"""Called with the number of bytes read or written; may wait, or raise to end the cleaning."""
+
+class Cleaned(NamedTuple):
+    """The `.cleaned` files with `size` bytes of log can replace the segments with these base offsets."""
+
+    bases: list[int]
+    size: int
+
+
+Step: TypeAlias = int | Cleaned
+"""A step of a cleaning: bytes that were read and written, or a cleaned segment."""
+
+
+class Done(NamedTuple):
+    """The log is cleaned before `end_offset`."""
+
+    end_offset: int
+    counts: Counts
+    map_utilization: float
 
 
 class LogCleaningError(Exception):
     """A log cannot be cleaned; the message says where and why."""
 
 
-class MappedRange(NamedTuple):
-    """The range of offsets in the map."""
+def clean_log(files: Files, job: Job) -> Generator[Step, None, Done]:
+    """See the module. Raises OSError, LogCleaningError, KafkaError."""
+    offsets = OffsetMap(map_bytes(job))
+    end_offset = yield from build_map(files, job, offsets)
+    counts = yield from clean(files, job, offsets, end_offset)
+    return Done(end_offset, counts, offsets.size * ENTRY_BYTES / job.map_bytes)
 
-    end_offset: int
-    """All dirty records before it are in the map."""
-    bytes_read: int
+
+def map_bytes(job: Job) -> int:
+    """The size of the map: as configured, but not larger than needed, as its entries soon touch each of its
+    pages."""
+    if job.load_factor <= 0:
+        return job.map_bytes
+    records_max = job.upper_bound - job.first_dirty
+    return min(job.map_bytes, ENTRY_BYTES * (int(records_max / job.load_factor) + 2))
 
 
-def build_map(files: Files, job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
-    """Fill the map from the dirty segments, up to its load factor. Raises OSError, LogCleaningError,
-    KafkaError."""
+def build_map(files: Files, job: Job, offsets: OffsetMap) -> Generator[int, None, int]:
+    """Fill the map from the dirty segments, up to its load factor. Returns the end of the mapped range: all
+    dirty records before it are in the map. Raises OSError, LogCleaningError, KafkaError."""
     offsets.clear()
     entries_max = int(offsets.slots * job.load_factor)
     if entries_max < 1:
         raise LogCleaningError(
             f"{offsets.slots} entries at a load of {job.load_factor} have no room for a key"
         )
-    transactions = CleanedTransactionMetadata(AbortedTransaction(*each) for each in job.aborted)
-    bytes_read = 0
-    sources = [SourceSegment(*each) for each in job.sources]
+    transactions = CleanedTransactionMetadata(job.aborted)
+    sources = job.sources
     for at, source in enumerate(sources):
         next_base = sources[at + 1].base_offset if at + 1 < len(sources) else job.upper_bound
         if next_base <= job.first_dirty:
             continue
-        for header, batch in _batches(files, job, source, job.first_dirty, moved):
-            bytes_read += header.size
-            if header.attributes & CONTROL_FLAG:
-                transactions.can_discard_marker(header, batch)
-            elif not transactions.is_aborted(header) and not _put_all(
-                job, offsets, entries_max, header, batch
-            ):
-                return MappedRange(offsets.latest_offset + 1, bytes_read)
-            if header.last_offset >= job.first_dirty:
-                offsets.latest_offset = header.last_offset
+        for chunk_bytes, batches in _chunks(files, job, source, job.first_dirty):
+            for header, batch in batches:
+                if header.attributes & CONTROL_FLAG:
+                    transactions.can_discard_marker(header, batch)
+                elif not transactions.is_aborted(header) and not _put_all(
+                    job, offsets, entries_max, header, batch
+                ):
+                    return offsets.latest_offset + 1
+                if header.last_offset >= job.first_dirty:
+                    offsets.latest_offset = header.last_offset
+            yield chunk_bytes
         # The segment may end in a gap.
         offsets.latest_offset = next_base - 1
-    return MappedRange(offsets.latest_offset + 1, bytes_read)
+    return offsets.latest_offset + 1
 
 
 def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader, batch: memoryview) -> bool:
@@ -112,23 +137,11 @@ def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader
     return True
 
 
-def clean(
-    files: Files,
-    job: Job,
-    offsets: OffsetMap,
-    end_offset: int,
-    moved: Moved,
-    finished: Callable[[list[int], int], None],
-) -> Counts:
-    """Rewrite the segments below `end_offset` with the map of `build_map`. Returns the counts.
-
-    `finished` is called with the base offsets of the segments that a synced `.cleaned` segment replaces, and
-    its size. Raises OSError, LogCleaningError, KafkaError.
-    """
+def clean(files: Files, job: Job, offsets: OffsetMap, end_offset: int) -> Generator[Step, None, Counts]:
+    """Rewrite the segments below `end_offset` with the map of `build_map`. Returns the counts. Raises
+    OSError, LogCleaningError, KafkaError."""
     kept_aborts: list[AbortedTransaction] = []
-    transactions = CleanedTransactionMetadata(
-        (AbortedTransaction(*each) for each in job.aborted), kept_aborts.append
-    )
+    transactions = CleanedTransactionMetadata(job.aborted, kept_aborts.append)
     batch_filter = BatchFilter(
         offsets,
         transactions,
@@ -138,21 +151,24 @@ def clean(
         upper_bound=job.upper_bound,
     )
     for group in group_segments(
-        [SourceSegment(*each) for each in job.sources if each[0] < end_offset],
+        [source for source in job.sources if source.base_offset < end_offset],
         segment_bytes=job.segment_bytes,
         index_bytes=job.index_bytes,
         end_offset=job.upper_bound,
     ):
-        destination = _Destination(files, job, group[0].base_offset, moved)
+        destination = _Destination(files, job, group[0].base_offset)
         for source in group:
-            for header, batch in _batches(files, job, source, -1, moved):
-                kept = batch_filter.filter(header, batch)
-                if kept is not None:
-                    destination.append(*kept)
-                while kept_aborts:
-                    destination.segment.txn_index.append(kept_aborts.pop(0))
+            for chunk_bytes, batches in _chunks(files, job, source, -1):
+                for header, batch in batches:
+                    kept = batch_filter.filter(header, batch)
+                    if kept is not None:
+                        destination.append(*kept)
+                    while kept_aborts:
+                        destination.segment.txn_index.append(kept_aborts.pop(0))
+                yield chunk_bytes + destination.take_written()
         destination.finish(_log_path(job, group[-1].base_offset))
-        finished([source.base_offset for source in group], destination.segment.size)
+        yield destination.take_written()
+        yield Cleaned([source.base_offset for source in group], destination.segment.size)
     return batch_filter.counts
 
 
@@ -165,7 +181,7 @@ def remove_cleaned(files: Files, directory: Path, base_offset: int) -> None:
 class _Destination:
     """The `.cleaned` segment of a group of source segments."""
 
-    def __init__(self, files: Files, job: Job, base_offset: int, moved: Moved) -> None:
+    def __init__(self, files: Files, job: Job, base_offset: int) -> None:
         directory = Path(job.directory)
         remove_cleaned(files, directory, base_offset)
         self.segment = LogSegment(
@@ -179,7 +195,7 @@ class _Destination:
         )
         self._files = files
         self._buffer_bytes = job.buffer_bytes // 2
-        self._moved = moved
+        self._written = 0
         self._headers: list[BatchHeader] = []
         self._parts: list[Buffer] = []
         self._buffered = 0
@@ -207,7 +223,12 @@ class _Destination:
         self._headers.clear()
         self._parts.clear()
         self._buffered = 0
-        self._moved(len(data))
+        self._written += len(data)
+
+    def take_written(self) -> int:
+        """The bytes that were written since the last call."""
+        written, self._written = self._written, 0
+        return written
 
     def finish(self, last_source: Path) -> None:
         """Complete the segment, and give it the modification time of its last source."""
@@ -217,10 +238,11 @@ class _Destination:
         self._files.set_mtime(self.segment.fd, self._files.stat(last_source).mtime_ns)
 
 
-def _batches(
-    files: Files, job: Job, source: SourceSegment, from_offset: int, moved: Moved
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of a segment's batches that end at or after `from_offset`."""
+def _chunks(
+    files: Files, job: Job, source: SourceSegment, from_offset: int
+) -> Iterator[tuple[int, list[tuple[BatchHeader, memoryview]]]]:
+    """A segment in pieces of about half of the buffer: their sizes, and headers and bytes of the batches that
+    end at or after `from_offset`."""
     path = _log_path(job, source.base_offset)
     chunk_bytes = max(job.buffer_bytes // 2, RECORD_BATCH_OVERHEAD)
     with opened(files, path) as fd:
@@ -228,6 +250,7 @@ def _batches(
         position = _indexed_position(files, job, source, from_offset)
         while position < source.size:
             chunk = memoryview(files.pread(fd, min(chunk_bytes, source.size - position), position))
+            batches = []
             at = 0
             while at + RECORD_BATCH_OVERHEAD <= len(chunk):
                 header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
@@ -239,9 +262,9 @@ def _batches(
                 if crc32c(chunk[at + CRC_START : end]) != header.crc:
                     raise LogCleaningError(f"{path}: the checksum of the batch at {position + at} is wrong")
                 if header.last_offset >= from_offset:
-                    yield header, chunk[at:end]
+                    batches.append((header, chunk[at:end]))
                 at = end
-            moved(at)
+            yield at, batches
             position += at
             if at == 0:
                 chunk_bytes = _next_size(path, chunk, position, source.size)

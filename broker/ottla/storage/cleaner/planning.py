@@ -13,11 +13,11 @@ at the base offset of a segment.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.protocol.records import INT32_MAX
-from ottla.storage.cleaner.messages import Job
+from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_config import INT64_MAX, LogConfig
 from ottla.storage.log_segment import LogSegment
 
@@ -69,6 +69,31 @@ class SourceSegment(NamedTuple):
     size: int
     offset_index_size: int
     time_index_size: int
+
+
+@dataclass(slots=True)
+class Job:
+    """Clean a log from its first segment up to `upper_bound`. Times are milliseconds, sizes bytes."""
+
+    directory: str
+    sources: list[SourceSegment]
+    """The segments below `upper_bound`, in order."""
+    first_dirty: int
+    upper_bound: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_bytes: int
+    index_interval_bytes: int
+    map_bytes: int
+    """log.cleaner.dedupe.buffer.size, of one worker"""
+    load_factor: float
+    buffer_bytes: int
+    """log.cleaner.io.buffer.size, of one worker"""
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    """Aborted transactions that reach into the log below `upper_bound`."""
+    producers: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, offset and epoch of what active producers wrote last, as `filtering.LastOfProducer`."""
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
@@ -190,7 +215,7 @@ def plan_job(log: Log, dirt: LogToClean, limits: WorkerLimits, now_ms: int) -> t
     return Job(
         directory=str(log.directory),
         sources=[
-            (
+            SourceSegment(
                 segment.base_offset,
                 segment.size,
                 len(segment.offset_index) * segment.offset_index.ENTRY.size,
@@ -208,9 +233,6 @@ def plan_job(log: Log, dirt: LogToClean, limits: WorkerLimits, now_ms: int) -> t
         map_bytes=limits.map_bytes,
         load_factor=limits.load_factor,
         buffer_bytes=limits.buffer_bytes,
-        aborted=[
-            (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
-            for each in log.collect_aborted_transactions(first, dirt.first_uncleanable)
-        ],
+        aborted=list(log.collect_aborted_transactions(first, dirt.first_uncleanable)),
         producers=log.last_producer_batches(),
     ), segments

@@ -50,7 +50,7 @@ class Baseline:
     def update(self) -> None:
         """Process new metadata."""
         if self._pending:
-            for topic in [topic for topic in self._pending if topic in self._cluster.topics]:
+            for topic in [topic for topic in sorted(self._pending) if topic in self._cluster.topics]:
                 existed = _existing(self._cluster.topics[topic])
                 if existed is not None:
                     self._existed[topic] = existed

@@ -89,6 +89,7 @@ class Batch:
         "epoch",
         "in_flight",
         "leader_epoch",
+        "maybe_written",
         "number",
         "producer_id",
         "records",
@@ -119,6 +120,8 @@ class Batch:
         """The leader epoch of the partition when it was sent last."""
         self.in_flight = False
         """Whether it was sent and no response was received yet."""
+        self.maybe_written = False
+        """Whether an attempt has ended without the broker saying that the batch was not written."""
         self.done = False
 
     @property

@@ -34,6 +34,10 @@ from ottla.protocol.messages import ProduceRequest, ProduceResponse
 log = logging.getLogger(__name__)
 
 _NONE: Final = int(ErrorCode.NONE)
+_AFTER_APPEND: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+"""Errors after which the leader may have written the batch."""
 _MOVED: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -89,7 +93,7 @@ class Sender:
         self.stats = ProducerStats(config.window)
         self._in_flight: dict[int, int] = defaultdict(int)
         self._unready_since: dict[int, float] = {}
-        self._unresolved: set[Sequence] = set()
+        self._unresolved: dict[Sequence, None] = {}
         self._now = 0.0
         self._next = math.inf
         accumulator.is_available = self._available
@@ -153,17 +157,33 @@ class Sender:
             return True
         if not transactions.allows(queue.tp):
             return False
-        first = queue.batches[0]
         if sequence.restarts:
             if sequence.on_wire:
                 return False
+            self._fail_maybe_written(queue)
             sequence.begin(transactions.producer_id, transactions.epoch)
-        elif not sequence.is_of(transactions.producer_id, transactions.epoch):
-            if sequence.in_flight:
-                # Batches with sequence numbers keep them and are sent first.
-                return first.stamped and sequence.may_send(first)
-            sequence.begin(transactions.producer_id, transactions.epoch)
+            if not queue.batches:
+                return False
+        first = queue.batches[0]
+        if sequence.is_of(transactions.producer_id, transactions.epoch):
+            return sequence.may_send(first)
+        if sequence.in_flight:
+            # Batches with sequence numbers keep them and are sent first.
+            return first.stamped and sequence.may_send(first)
+        sequence.begin(transactions.producer_id, transactions.epoch)
         return sequence.may_send(first)
+
+    def _fail_maybe_written(self, queue: PartitionQueue) -> None:
+        """Fail the batches that an earlier attempt may have written: under the new epoch the broker would not
+        recognize them, and write them again. Java's producer sends them again."""
+        for batch in list(queue.sequence.in_flight):
+            if batch.maybe_written:
+                queue.sequence.drop(batch)
+                self._accumulator.remove(queue, batch)
+                message = "the broker has lost the producer's last batches; this one may have been written"
+                self._complete_with_error(
+                    batch, self._error(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+                )
 
     def _send_to(
         self, node_id: int, queues: list[PartitionQueue], now: float, out: list[UnsentRequest]
@@ -266,6 +286,7 @@ class Sender:
             code = ErrorCode.UNKNOWN_SERVER_ERROR  # the request could not be encoded
         self._cluster.invalidate()
         for batch in sent.batches.values():
+            batch.maybe_written = True
             self._retry_or_fail(batch, code, str(problem), now)
 
     def _on_produce_response(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
@@ -284,6 +305,8 @@ class Sender:
                     new_leader = Leader(leader.leader_id, leader.leader_epoch)
                     self._cluster.take_leader(batch.tp, new_leader, nodes)
                 code = ErrorCode.of(row.error_code)
+                if code in _AFTER_APPEND:
+                    batch.maybe_written = True
                 self._retry_or_fail(batch, code, row.error_message, now, row)
         for batch in left.values():
             self._retry_or_fail(
@@ -395,7 +418,7 @@ class Sender:
             self._accumulator.remove(queue, batch)
         if self._transactions is not None and batch.stamped:
             queue.sequence.unresolved = True
-            self._unresolved.add(queue.sequence)
+            self._unresolved[queue.sequence] = None
             if not batch.in_flight:
                 queue.sequence.drop(batch)
             self._transactions.batch_expired(queue.sequence, error)
@@ -404,7 +427,7 @@ class Sender:
     def _resolve_sequences(self, transactions: Transactions) -> None:
         """Where batches have expired: when no other batch is in flight, check whether there is a gap."""
         for sequence in [s for s in self._unresolved if not s.in_flight]:
-            self._unresolved.remove(sequence)
+            del self._unresolved[sequence]
             if sequence.resolved():
                 sequence.unresolved = False
             else:

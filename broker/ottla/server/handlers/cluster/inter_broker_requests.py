@@ -136,11 +136,12 @@ class InterBrokerRequestsHandler:
     async def _stored(self, topics: Collection[str], request: Request) -> StoredTopics:
         """Read the topics from the store; retry while it is unavailable and the controller waits for the
         response. Raises KafkaError when the controller has closed the connection."""
+        names = sorted(topics)
         while True:
             try:
-                return await self._read_topics(topics)
+                return await self._read_topics(names)
             except StoreUnavailable as e:
-                log.warning("Waiting for the metadata store to verify %s: %s", ", ".join(sorted(topics)), e)
+                log.warning("Waiting for the metadata store to verify %s: %s", ", ".join(names), e)
                 await asyncio.sleep(STORE_RETRY_S)
                 if request.abandoned:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has given up") from e

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
+from ottla.ports.workers import Workers
 from ottla.protocol.compression import Codec
 from ottla.protocol.down_conversion import down_converted
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -58,8 +58,11 @@ class _Conversion(NamedTuple):
 class DownConverter:
     """Builds responses with converted records."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="down-conversion")
+    def __init__(self, workers: Workers) -> None:
+        self._thread = workers.threads("down-conversion", 1)
+
+    async def stop(self) -> None:
+        await self._thread.stop()
 
     def respond(
         self, request: Request, topics: list[FetchedTopic], config_of: ConfigOf, throttle_ms: int = 0
@@ -92,14 +95,8 @@ class DownConverter:
             _convert(work)
             request.respond(response)
             return
-        loop = asyncio.get_running_loop()
-        done = self._thread.submit(_convert_for, request, work)
-
-        def respond_in_loop(converted: Future[None]) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_respond, request, response, converted)
-
-        done.add_done_callback(respond_in_loop)
+        converted = self._thread.submit(_convert_for, request, work)
+        converted.add_done_callback(partial(_respond, request, response))
 
 
 def refuse_zstd(topics: list[FetchedTopic], config_of: ConfigOf) -> None:
@@ -161,8 +158,8 @@ def _convert(work: list[_Conversion]) -> None:
             _refuse(into, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _respond(request: Request, response: FetchResponse, converted: Future[None]) -> None:
-    if request.abandoned:
+def _respond(request: Request, response: FetchResponse, converted: asyncio.Future[None]) -> None:
+    if converted.cancelled() or request.abandoned:
         return
     problem = converted.exception()
     if problem is None:

@@ -30,6 +30,7 @@ from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.dispatch.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.dispatch.purgatory import PartitionKey, Purgatory
+from ottla.server.handlers.fetch.down_conversion import DownConverter
 from ottla.server.handlers.fetch.read import FetchRead, SelectReplica
 from ottla.server.handlers.fetch.sender import FetchQuota, FetchSender
 from ottla.server.logs.page_cache_reader import ATTEMPTS_MAX, PageCacheReader, attempt_weight
@@ -47,6 +48,7 @@ class FetchHandler:
         quota: FetchQuota | None = None,
         *,
         page_cache_reader: PageCacheReader,
+        converter: DownConverter,
         fetch_max_bytes: int,
         selector: Selector | None = None,
         authorizer: TopicAuthorizer | None = None,
@@ -63,7 +65,7 @@ class FetchHandler:
         self.fetch_max_bytes = fetch_max_bytes
         self.selector = selector
         self.sender = FetchSender(
-            replicas, cache, clock, quota, TopicCounters() if counters is None else counters
+            replicas, cache, clock, quota, TopicCounters() if counters is None else counters, converter
         )
 
     def handle(self, request: Request) -> None:

@@ -60,13 +60,14 @@ class FetchSender:
         clock: Callable[[], int],
         quota: FetchQuota | None,
         counters: TopicCounters,
+        converter: DownConverter,
     ) -> None:
         self._counters = counters
         self._replicas = replicas
         self._cache = cache
         self._clock = clock
         self._quota = quota
-        self._converter = DownConverter()
+        self._converter = converter
 
     def send(self, request: Request, read: FetchRead) -> None:
         context, version = read.context, request.version

@@ -155,7 +155,7 @@ class ProduceHandler:
                             else self._internal_topic_error(name, index)
                         )
                     found = self._replicas.partition(name, index)
-                    records = _validated_form(data.records, request.version, verifications is not None)
+                    records = _check_format(data.records, request.version, verifications is not None)
                     guard = None
                     if verifications:
                         guard = verifications.get((name, index))
@@ -412,7 +412,7 @@ def _respond_success(request: Request, response: ProduceResponse) -> None:
         request.respond(response)
 
 
-def _validated_form(
+def _check_format(
     records: bytes | memoryview | None, version: int, transactional: bool
 ) -> bytes | memoryview:
     """Check the rules about a partition's records that depend on the request's version and on whether it has
@@ -422,7 +422,7 @@ def _validated_form(
     if not records or len(records) < RECORD_BATCH_OVERHEAD:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
-            "Produce requests from version 3 must have exactly append record batch per partition",
+            "Produce requests from version 3 must have exactly one record batch per partition",
         )
     length, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
     if magic != 2:
