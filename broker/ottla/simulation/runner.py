@@ -23,6 +23,7 @@ from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
+from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.groups import Groups
 
@@ -112,7 +113,11 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "groups": Groups}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "acks-one": AcksOne,
+    "append": Append,
+    "groups": Groups,
+}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
