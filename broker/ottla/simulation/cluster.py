@@ -194,8 +194,9 @@ class Cluster:
         name = "simulation" if process is None else process.name
         text = f"{context.get('message')}: {problem!r}"
         self.note(name, text)
-        if process is None:
-            raise problem
+        if isinstance(problem, Violation):
+            self.violations.append(problem)
+            return
         self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
 
     def watch(self, task: asyncio.Task[Any]) -> None:

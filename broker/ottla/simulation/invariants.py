@@ -191,8 +191,9 @@ def check_acknowledged(cluster: Cluster, topic: str, partition: int, offset: int
     lacking: list[int] = []
     required = 1 << 30
     for machine in cluster.machines.values():
-        broker = machine.broker
-        replica = None if broker is None else broker.replication.replicas.find(topic, partition)
+        # A broker that starts has no replicas yet.
+        replication = getattr(machine.broker, "replication", None)
+        replica = None if replication is None else replication.replicas.find(topic, partition)
         if machine.started_s >= sent_s or (replica is None and machine.id in assigned):
             holding.append(machine.id)
         elif replica is not None:

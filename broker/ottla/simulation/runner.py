@@ -23,6 +23,7 @@ from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
+from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
@@ -77,13 +78,6 @@ def simulate(run: Plan) -> Result:
         sys.unraisablehook = hook
 
 
-def summarize(run: Plan) -> tuple[int, str, str, float]:
-    """One run for a worker process: seed, violation, trace and virtual seconds. Not in `__main__`, whose
-    functions a spawned process cannot import."""
-    result = simulate(run)
-    return result.seed, result.violation, result.trace, result.virtual_s
-
-
 def _simulate(run: Plan) -> Result:
     began = time.perf_counter()
     choices = random.Random(f"{run.seed} run")
@@ -121,6 +115,7 @@ def _simulate(run: Plan) -> Result:
 
 
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "acks-one": AcksOne,
     "append": Append,
     "changes": Changes,
     "groups": Groups,
@@ -194,6 +189,12 @@ def _lacking(cluster: Cluster) -> list[str]:
             elif set(state.isr) != set(replicas) or state.leader not in replicas:
                 lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
     return lacking
+
+
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """Seed, violation, trace and virtual seconds of a run: what a soak keeps of it."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
 
 
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:

@@ -32,6 +32,7 @@ RECREATED_S: Final = 240.0
 CONFIG_SPREAD_S: Final = 8.0
 """After so long a broker that reaches ZooKeeper has applied a changed setting."""
 
+CREATED_WITH: Final = {"segment.bytes": "16384"}
 TOPIC_SETTINGS: Final = {
     "min.insync.replicas": ("1", "2"),
     "segment.bytes": ("16384", "32768", "100000"),
@@ -82,8 +83,7 @@ class Changes:
         await cluster.admin(self._create)
 
     async def _create(self, admin: AdminClient) -> None:
-        config = {"segment.bytes": "16384"}
-        created = await admin.create_topics([NewTopic(self.topic, 2, 3, config)])
+        created = await admin.create_topics([NewTopic(self.topic, 2, 3, CREATED_WITH)])
         self._ids.append(created[self.topic].topic_id)
 
     async def run(self) -> None:
@@ -210,7 +210,7 @@ class Changes:
         if name == "min.insync.replicas":
             self._config_changed_s = self._cluster.loop.now + 10.0
         key = ("topic setting", name)
-        self._possible.setdefault(key, {""})
+        self._possible.setdefault(key, {CREATED_WITH.get(name, "")})
         await self._change(key, value, admin.alter_topic_config(self.topic, set_values={name: value}))
         if name == "min.insync.replicas":
             self._config_changed_s = self._cluster.loop.now
@@ -245,7 +245,7 @@ class Changes:
             if self._cluster.loop.now > deadline:
                 raise Violation(f"liveness: {self.topic} is not deleted and created in {RECREATED_S:.0f} s")
             try:
-                found = await admin.create_topics([NewTopic(self.topic, 2, 3, {"segment.bytes": "16384"})])
+                found = await admin.create_topics([NewTopic(self.topic, 2, 3, CREATED_WITH)])
                 topic_id = found[self.topic].topic_id
                 break
             except ClientError as problem:
