@@ -14,9 +14,9 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
 from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
@@ -31,6 +31,8 @@ from ottla.simulation.workloads.groups import Groups
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
+DURABLE: Final = {"log.flush.interval.messages": "1"}
+"""Settings with which each batch is synced, so that power may be lost everywhere."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,45 @@ class Result:
 
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
+    choices = random.Random(f"{run.seed} run")
+    is_durable = choices.random() < 0.25
+    cluster = Cluster(run.seed, settings=DURABLE if is_durable else {})
+    faults = choose_faults(cluster, run, len(cluster.machines))
+    names = run.workloads or _choose_workloads(choices)
+    cluster.note(
+        "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
+    )
+    workloads = [WORKLOADS[name]() for name in names]
+    return execute(
+        cluster,
+        run.seed,
+        faults,
+        run_workloads(cluster, faults, workloads, run.seconds, is_durable=is_durable),
+    )
+
+
+def choose_faults(cluster: Cluster, run: Plan, brokers: int) -> tuple[Fault, ...]:
+    """The faults of a run: those of its plan, or what its seed decides."""
+    if run.faults is not None:
+        return run.faults
+    source = cluster.random("faults")
+    # Not all kinds in each run: some only show without others.
+    rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
+    return tuple(plan(source, brokers, BEGIN_S, run.seconds, rates))
+
+
+def execute(
+    cluster: Cluster, seed: int, faults: tuple[Fault, ...], scenario: Coroutine[Any, Any, None]
+) -> Result:
+    """Run a scenario, and return what came of it."""
+    began = time.perf_counter()
+    violation = ""
     try:
-        return _simulate(run)
+        cluster.run(scenario)
+    except (Violation, Deadlock, Livelock) as problem:
+        violation = f"{type(problem).__name__}: {problem}"
+    except Exception:
+        violation = f"the simulation failed: {traceback.format_exc()}"
     finally:
         # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
@@ -76,34 +115,8 @@ def simulate(run: Plan) -> Result:
         gc.collect()
         logging.disable(logging.NOTSET)
         sys.unraisablehook = hook
-
-
-def _simulate(run: Plan) -> Result:
-    began = time.perf_counter()
-    choices = random.Random(f"{run.seed} run")
-    is_durable = choices.random() < 0.25
-    settings = {"log.flush.interval.messages": "1"} if is_durable else {}
-    cluster = Cluster(run.seed, settings=settings)
-    faults = run.faults
-    if faults is None:
-        source = cluster.random("faults")
-        # Not all kinds in each run: some only show without others.
-        rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
-        faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
-    names = run.workloads or _choose_workloads(choices)
-    workloads = [WORKLOADS[name]() for name in names]
-    cluster.note(
-        "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
-    )
-    violation = ""
-    try:
-        cluster.run(_scenario(cluster, faults, workloads, run.seconds, is_durable=is_durable))
-    except (Violation, Deadlock, Livelock) as problem:
-        violation = f"{type(problem).__name__}: {problem}"
-    except Exception:
-        violation = f"the simulation failed: {traceback.format_exc()}"
     return Result(
-        run.seed,
+        seed,
         violation,
         cluster.trace,
         faults,
@@ -128,14 +141,16 @@ def _choose_workloads(source: random.Random) -> tuple[str, ...]:
     return tuple(source.sample(names, min(len(names), source.randint(1, 3))))
 
 
-async def _scenario(
+async def run_workloads(
     cluster: Cluster,
     faults: Sequence[Fault],
     workloads: Sequence[Workload],
     seconds: float,
     *,
     is_durable: bool,
+    whole_again_s: float = WHOLE_AGAIN_S,
 ) -> None:
+    """Start a cluster, run workloads and faults, and wait until the cluster is whole. Raises Violation."""
     await cluster.start()
     for workload in workloads:
         await workload.prepare(cluster)
@@ -148,7 +163,7 @@ async def _scenario(
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
         supervisor = asyncio.ensure_future(injector.end())
-        await _until_whole(cluster)
+        await _until_whole(cluster, whole_again_s)
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
@@ -162,16 +177,16 @@ async def _scenario(
         task.result()
 
 
-async def _until_whole(cluster: Cluster) -> None:
+async def _until_whole(cluster: Cluster, whole_again_s: float) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
-    deadline = cluster.loop.now + WHOLE_AGAIN_S
+    deadline = cluster.loop.now + whole_again_s
     while True:
         lacking = _lacking(cluster)
         if not lacking:
             cluster.note("simulation", "the cluster is whole")
             return
         if cluster.loop.now > deadline:
-            raise Violation(f"liveness: {WHOLE_AGAIN_S:.0f} s after the last fault: {'; '.join(lacking)}")
+            raise Violation(f"liveness: {whole_again_s:.0f} s after the last fault: {'; '.join(lacking)}")
         await asyncio.sleep(0.25)
 
 
@@ -197,7 +212,9 @@ def outcome_of(run: Plan) -> tuple[int, str, str, float]:
     return result.seed, result.violation, result.trace, result.virtual_s
 
 
-def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
+def shrink(
+    run: Plan, result: Result, budget_s: float = 120.0, simulate: Callable[[Plan], Result] = simulate
+) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
     deadline = time.perf_counter() + budget_s
