@@ -77,6 +77,13 @@ def simulate(run: Plan) -> Result:
         sys.unraisablehook = hook
 
 
+def run_one(run: Plan) -> tuple[int, str, str, float]:
+    """One run in a worker process, which cannot import what is in `__main__`: seed, violation, trace, virtual
+    seconds."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
+
+
 def _simulate(run: Plan) -> Result:
     began = time.perf_counter()
     choices = random.Random(f"{run.seed} run")
