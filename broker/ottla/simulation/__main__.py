@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ottla.simulation.faults import RATES
-from ottla.simulation.runner import Plan, Result, run_one, shrink, simulate
+from ottla.simulation.runner import Plan, Result, outcome_of, shrink, simulate
 
 SHOWN_EVENTS_MAX = 400
 
@@ -94,7 +94,7 @@ def soak(
     began = time.monotonic()
     finished = virtual_s = 0.0
     with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
-        runs = [pool.submit(run_one, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
+        runs = [pool.submit(outcome_of, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
         for each in as_completed(runs):
             seed, violation, trace, virtual = each.result()
             finished += 1

@@ -77,13 +77,6 @@ def simulate(run: Plan) -> Result:
         sys.unraisablehook = hook
 
 
-def run_one(run: Plan) -> tuple[int, str, str, float]:
-    """One run in a worker process, which cannot import what is in `__main__`: seed, violation, trace, virtual
-    seconds."""
-    result = simulate(run)
-    return result.seed, result.violation, result.trace, result.virtual_s
-
-
 def _simulate(run: Plan) -> Result:
     began = time.perf_counter()
     choices = random.Random(f"{run.seed} run")
@@ -192,6 +185,12 @@ def _lacking(cluster: Cluster) -> list[str]:
             elif set(state.isr) != set(replicas) or state.leader not in replicas:
                 lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
     return lacking
+
+
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """Seed, violation, trace and virtual seconds of a run: what a soak keeps of it."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
 
 
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
