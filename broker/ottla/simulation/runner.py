@@ -26,6 +26,7 @@ from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -117,6 +118,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
     "groups": Groups,
+    "transactions": Transactions,
 }
 
 
