@@ -333,6 +333,17 @@ def test_delivery_timeout_ends_a_batch_wherever_it_is() -> None:
     assert simulation.accumulator.used_bytes == 0
 
 
+def test_a_batch_expires_at_the_time_for_which_the_timer_is_set() -> None:
+    for number in range(100):
+        simulation = ProducerSimulation(
+            partitions=1, delivery_timeout_ms=15_100, request_timeout_ms=5_000, linger_ms=0
+        )
+        simulation.learn()
+        simulation.now += number / 7
+        simulation.send(b"in the queue", 0)
+        assert simulation.accumulator.expired(simulation.accumulator.next_expiry())
+
+
 def test_sequences_restart_when_the_outcome_of_an_expired_batch_is_unknown() -> None:
     simulation = ProducerSimulation(partitions=1, delivery_timeout_ms=30_000)
     simulation.send(b"in doubt", 0)
