@@ -23,6 +23,7 @@ from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
+from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.groups import Groups
 
@@ -112,7 +113,11 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "groups": Groups}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "acks-one": AcksOne,
+    "append": Append,
+    "groups": Groups,
+}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
@@ -180,6 +185,12 @@ def _lacking(cluster: Cluster) -> list[str]:
             elif set(state.isr) != set(replicas) or state.leader not in replicas:
                 lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
     return lacking
+
+
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """Seed, violation, trace and virtual seconds of a run: what a soak keeps of it."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
 
 
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:

@@ -245,7 +245,7 @@ class Accumulator:
         """Batches whose delivery.timeout.ms has passed, in flight or not."""
         found = []
         for batch in self.incomplete:
-            # The same sum as in `next_expiry`: with another rounding, a timer at that time would find nothing.
+            # The same sum as in `next_expiry`: with another rounding the sender would wake without end.
             if batch.created_at + self._delivery_timeout_s > now:
                 break
             found.append(batch)
