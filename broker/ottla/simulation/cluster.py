@@ -56,6 +56,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "2",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
     "group.initial.rebalance.delay.ms": "100",
     "auto.create.topics.enable": "false",
     "default.replication.factor": "3",
