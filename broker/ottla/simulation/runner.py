@@ -8,6 +8,7 @@ seeds on several cores with a summary.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import random
@@ -68,6 +69,25 @@ class Result:
         return not self.violation
 
 
+def collected(simulate: Callable[[Plan], Result]) -> Callable[[Plan], Result]:
+    """A function that also frees what a run has left, so that it does not reach into the next one."""
+
+    @functools.wraps(simulate)
+    def wrapper(run: Plan) -> Result:
+        try:
+            return simulate(run)
+        finally:
+            # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
+            hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+            logging.disable(logging.CRITICAL)
+            gc.collect()
+            logging.disable(logging.NOTSET)
+            sys.unraisablehook = hook
+
+    return wrapper
+
+
+@collected
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
     choices = random.Random(f"{run.seed} run")
@@ -109,13 +129,6 @@ def execute(
         violation = f"{type(problem).__name__}: {problem}"
     except Exception:
         violation = f"the simulation failed: {traceback.format_exc()}"
-    finally:
-        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        logging.disable(logging.CRITICAL)
-        gc.collect()
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = hook
     return Result(
         seed,
         violation,
@@ -151,6 +164,7 @@ async def run_workloads(
     *,
     is_durable: bool,
     whole_again_s: float = WHOLE_AGAIN_S,
+    on_faults_ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Start a cluster, run workloads and faults, and wait until the cluster is whole. Raises Violation."""
     await cluster.start()
@@ -165,6 +179,7 @@ async def run_workloads(
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
         supervisor = asyncio.ensure_future(injector.end())
+        on_faults_ended()
         await _until_whole(cluster, whole_again_s)
         supervisor.cancel()
         for workload in workloads:
