@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
+_FRAME: Final = struct.Struct("<QIH")
+"""Of the trace: when, CRC, to which host."""
+TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
 
@@ -156,6 +159,9 @@ class Cluster:
         self.loop.execution_delay_s = lambda: 0.0002 + 0.003 * delays.random()
         self.loop.on_problem = self._on_problem
         self._trace = hashlib.blake2b(digest_size=16)
+        self._trace_tail = bytearray()
+        """What the digest lacks yet."""
+        self._host_numbers: dict[str, int] = {}
         self.network.trace = self._record
         self.frames = 0
         self.clients: dict[str, Process] = {}
@@ -169,13 +175,20 @@ class Cluster:
     @property
     def trace(self) -> str:
         """A digest of everything that travelled, with its time."""
+        self._trace.update(self._trace_tail)
+        self._trace_tail.clear()
         return self._trace.hexdigest()
 
     def _record(self, now: float, host: str, crc: int) -> None:
         self.frames += 1
         if self.trace_lines is not None:
             self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
-        self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
+        self._trace_tail += _FRAME.pack(
+            int(now * 1e9), crc, self._host_numbers.setdefault(host, len(self._host_numbers))
+        )
+        if len(self._trace_tail) >= TRACE_TAIL_BYTES:
+            self._trace.update(self._trace_tail)
+            self._trace_tail.clear()
 
     def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
         """Add an event to the timeline."""

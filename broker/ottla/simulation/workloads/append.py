@@ -30,6 +30,7 @@ class Append:
         producers: int = 2,
         consumers: int = 1,
         rate: float = 50.0,
+        lingers_ms: tuple[int, ...] = (0, 5),
     ) -> None:
         """`rate` is the number of records that each producer sends in a second."""
         self.topic = topic
@@ -37,6 +38,7 @@ class Append:
         self._producers = producers
         self._consumers = consumers
         self._interval_s = 1 / rate
+        self._lingers_ms = lingers_ms
         self._seen: dict[tuple[int, int], str] = {}
         """(partition, offset) -> value, as acknowledged or read."""
         self._acknowledged: dict[str, tuple[int, int]] = {}
@@ -72,7 +74,7 @@ class Append:
             async with Producer(
                 bootstrap_servers=self._cluster.bootstrap,
                 client_id=name,
-                linger_ms=source.choice((0, 5)),
+                linger_ms=source.choice(self._lingers_ms),
                 delivery_timeout_ms=source.choice((15_000, 120_000)),
                 request_timeout_ms=5_000,
             ) as producer:
