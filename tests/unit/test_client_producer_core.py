@@ -333,6 +333,18 @@ def test_delivery_timeout_ends_a_batch_wherever_it_is() -> None:
     assert simulation.accumulator.used_bytes == 0
 
 
+def test_a_batch_expires_at_the_time_that_the_sender_waits_for() -> None:
+    simulation = ProducerSimulation(partitions=1, delivery_timeout_ms=60_000, linger_ms=0)
+    simulation.learn()
+    simulation.now = 1000.1  # 1060.1 - 60 is less than 1000.1 in binary
+    simulation.down.add(simulation.leaders[0])
+    simulation.send(b"late", 0)
+    simulation.poll()
+    simulation.now = simulation.accumulator.next_expiry()
+    simulation.poll()
+    assert isinstance(simulation.outcomes[b"late"][0].error, errors.DeliveryTimeoutError)
+
+
 def test_sequences_restart_when_the_outcome_of_an_expired_batch_is_unknown() -> None:
     simulation = ProducerSimulation(partitions=1, delivery_timeout_ms=30_000)
     simulation.send(b"in doubt", 0)
