@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import random
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
-from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
+from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
 from ottla.simulation.invariants import Monitor
-from ottla.simulation.loop import Deadlock, Livelock
+from ottla.simulation.loop import Deadlock, Livelock, unheard
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -67,18 +67,20 @@ class Result:
 
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
-    # What was there before is left alone by the collections of the run, which takes a third of its time.
+    # The collections of the run skip the objects that were there before, and so cost less.
     gc.freeze()
     try:
         return _simulate(run)
     finally:
-        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        logging.disable(logging.CRITICAL)
-        gc.collect()
+        collect_killed()
         gc.unfreeze()
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = hook
+
+
+def collect_killed() -> None:
+    """After a run: the coroutines of killed processes run their `finally` blocks when they are collected.
+    Here this has no effect."""
+    with unheard():
+        gc.collect()
 
 
 def _simulate(run: Plan) -> Result:
@@ -90,8 +92,7 @@ def _simulate(run: Plan) -> Result:
     faults = run.faults
     if faults is None:
         source = cluster.random("faults")
-        # Not all kinds in each run: some only show without others.
-        rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
+        rates = varied(source, run.rates)
         faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
     names = run.workloads or _choose_workloads(choices, list(run.available))
     workloads = [run.available[name]() for name in names]
@@ -120,7 +121,9 @@ def _simulate(run: Plan) -> Result:
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
+    "changes": Changes,
     "groups": Groups,
+    "transactions": Transactions,
 }
 
 
@@ -149,7 +152,7 @@ async def _scenario(
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
         supervisor = asyncio.ensure_future(injector.end())
-        await _until_whole(cluster)
+        await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
@@ -163,7 +166,7 @@ async def _scenario(
         task.result()
 
 
-async def _until_whole(cluster: Cluster) -> None:
+async def until_whole(cluster: Cluster) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
     deadline = cluster.loop.now + WHOLE_AGAIN_S
     while True:
@@ -182,6 +185,8 @@ def _lacking(cluster: Cluster) -> list[str]:
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
         for partition, replicas in assignment.partitions.items():
+            if assignment.adding.get(partition) or assignment.removing.get(partition):
+                lacking.append(f"{topic}-{partition} is being reassigned: {assignment}")
             state = states.get((topic, partition))
             if state is None:
                 lacking.append(f"{topic}-{partition} has no state")
@@ -199,18 +204,34 @@ def outcome_of(run: Plan) -> tuple[int, str, str, float]:
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
-    deadline = time.perf_counter() + budget_s
     best = result
-    size = max(1, len(best.faults) // 2)
+
+    def fails(faults: tuple[Fault, ...]) -> bool:
+        nonlocal best
+        attempt = simulate(replace(run, faults=faults))
+        if attempt.passed or attempt.violation.split(":")[0:2] != kind:
+            return False
+        best = attempt
+        return True
+
+    remove_faults(result.faults, fails, budget_s)
+    return best
+
+
+def remove_faults(
+    faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool], budget_s: float
+) -> tuple[Fault, ...]:
+    """Remove faults, by halves and then singly, as long as the rest `fails` and the real time lasts."""
+    deadline = time.perf_counter() + budget_s
+    size = max(1, len(faults) // 2)
     while size >= 1 and time.perf_counter() < deadline:
         at, removed = 0, False
-        while at < len(best.faults) and time.perf_counter() < deadline:
-            fewer = best.faults[:at] + best.faults[at + size :]
-            attempt = simulate(replace(run, faults=fewer))
-            if not attempt.passed and attempt.violation.split(":")[0:2] == kind:
-                best, removed = attempt, True
+        while at < len(faults) and time.perf_counter() < deadline:
+            fewer = faults[:at] + faults[at + size :]
+            if fails(fewer):
+                faults, removed = fewer, True
             else:
                 at += size
         if not removed or size > 1:
             size = size // 2 if size > 1 else 0 if not removed else 1
-    return best
+    return faults
