@@ -27,6 +27,7 @@ from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
@@ -120,6 +121,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "append": Append,
     "changes": Changes,
     "groups": Groups,
+    "list-append": ListAppend,
     "transactions": Transactions,
 }
 
