@@ -158,10 +158,7 @@ def build(
                 for piece in p.slices:
                     data = None
                     if piece.length <= INLINE_SLICE_MAX_BYTES:
-                        try:
-                            data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
-                        except OSError:
-                            data = None  # The connection ends when the piece is sent, as in Kafka.
+                        data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
                     if data is not None:
                         assert len(data) == piece.length, "a segment ended before its slice"
                         out += data
