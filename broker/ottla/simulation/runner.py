@@ -25,6 +25,7 @@ from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
@@ -119,6 +120,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "append": Append,
     "changes": Changes,
     "groups": Groups,
+    "raw-client": RawClient,
     "transactions": Transactions,
 }
 
@@ -148,7 +150,8 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        supervisor = asyncio.ensure_future(injector.end())
+        injector.end()
+        supervisor = asyncio.ensure_future(injector.supervise())
         await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
@@ -177,7 +180,11 @@ async def until_whole(cluster: Cluster) -> None:
 
 
 def _lacking(cluster: Cluster) -> list[str]:
-    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    lacking = [
+        f"{machine.host} does not serve"
+        for machine in cluster.machines.values()
+        if machine.wanted and (machine.is_stopping or not machine.is_serving)
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
