@@ -26,6 +26,7 @@ from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
+from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
@@ -121,6 +122,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "changes": Changes,
     "groups": Groups,
     "list-append": ListAppend,
+    "raw-client": RawClient,
     "transactions": Transactions,
 }
 
@@ -150,7 +152,8 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        supervisor = asyncio.ensure_future(injector.end())
+        injector.end()
+        supervisor = asyncio.ensure_future(injector.supervise())
         await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
@@ -179,7 +182,11 @@ async def until_whole(cluster: Cluster) -> None:
 
 
 def _lacking(cluster: Cluster) -> list[str]:
-    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    lacking = [
+        f"{machine.host} does not serve"
+        for machine in cluster.machines.values()
+        if machine.wanted and (machine.is_stopping or not machine.is_serving)
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
