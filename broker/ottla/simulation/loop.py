@@ -244,7 +244,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        process = CURRENT.get()
+        # The loop calls this outside of the context of the callback that failed.
+        process = getattr(context.get("handle"), "process", None) or CURRENT.get()
         if process is None or process.alive:
             self.on_problem(process, context)
 

@@ -25,7 +25,9 @@ from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.transactions import Transactions
 
 BROKERS: Final = 3
 BEGIN_S: Final = 3.0
@@ -120,7 +122,9 @@ def planned_faults(run: Plan) -> tuple[Fault, ...]:
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
+    "changes": Changes,
     "groups": Groups,
+    "transactions": Transactions,
 }
 
 
@@ -183,6 +187,8 @@ def _lacking(cluster: Cluster) -> list[str]:
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
         for partition, replicas in assignment.partitions.items():
+            if assignment.adding.get(partition) or assignment.removing.get(partition):
+                lacking.append(f"{topic}-{partition} is being reassigned: {assignment}")
             state = states.get((topic, partition))
             if state is None:
                 lacking.append(f"{topic}-{partition} has no state")
