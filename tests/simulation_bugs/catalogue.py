@@ -968,6 +968,53 @@ _ALL: Final = (
         ),
         ("changes", "append"),
     ),
+    Bug(
+        "session-expired-without-registration",
+        "KAFKA-5473",
+        "a broker whose session has expired does not register again",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/server/assembly/broker.py",
+                "        self._session_lost = True\n        if self._rejoining is None or self._rejoining.done():\n",
+                "        if False:\n",
+            ),
+        ),
+        faults=STORE,
+    ),
+    Bug(
+        "maybe-written-batch-sent-again",
+        "Ottla 4423af4; KAFKA-9113",
+        "a producer sends a batch that may have been written again, under a new epoch",
+        "no duplicates",
+        (
+            Edit(
+                "client/ottla/client/core/sender.py",
+                "            self._fail_maybe_written(queue)\n            sequence.begin(",
+                "            sequence.begin(",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "delayed-fetch-never-completed",
+        "KAFKA-7149 (requests that stay in the purgatory)",
+        "records that become committed do not complete the fetches of consumers, nor does their deadline",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/server/dispatch/purgatory.py",
+                "        delayed.bucket = bucket\n",
+                "        delayed.bucket = bucket\n        if not hasattr(delayed, 'done') or isinstance(delayed, FetchWatcher):\n            return\n",
+            ),
+            Edit(
+                "broker/ottla/server/dispatch/purgatory.py",
+                "            self._notify_sessions(p, wake_followers=False)\n",
+                "            self._notify_sessions(p, consumers=False, wake_followers=False)\n",
+            ),
+        ),
+        faults=KILLS,
+    ),
 )
 
 BUGS: Final = {bug.name: bug for bug in _ALL}

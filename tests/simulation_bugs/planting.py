@@ -81,5 +81,6 @@ def search(folder: Path, bug: Bug, seeds: Sequence[int], limit_s: float) -> Foun
         },
         stdout=subprocess.PIPE,
         check=True,
+        stderr=subprocess.DEVNULL,
     )
     return Found(**json.loads(done.stdout))
