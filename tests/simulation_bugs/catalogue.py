@@ -415,8 +415,8 @@ _ALL: Final = (
         (
             Edit(
                 _SNAPSHOTS,
-                "            if producers:\n                self.producers.load(producers)\n",
-                "",
+                "                self.producers.load(producers)\n",
+                "                pass\n",
             ),
         ),
         faults=KILLS,
@@ -1014,6 +1014,25 @@ _ALL: Final = (
             ),
         ),
         faults=KILLS,
+    ),
+    Bug(
+        "snapshot-has-last-batch-only",
+        "Ottla 8bf2c62; Kafka's snapshots have one batch of each producer",
+        "after a clean restart a leader recognises a retry of a producer's last batch only",
+        "no duplicates",
+        (
+            Edit(
+                _SNAPSHOTS,
+                "                _restore_earlier_batches(producers, segments, at)\n",
+                "",
+            ),
+            Edit(
+                "client/ottla/client/core/sender.py",
+                "            self._fail_maybe_written(queue)\n            sequence.begin(",
+                "            sequence.begin(",
+            ),
+        ),
+        faults=("roll",),
     ),
 )
 
