@@ -14,14 +14,19 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
+CLOSE_ATTEMPTS_MAX: Final = 100
+"""How many awaits in `finally` blocks of one killed task are tried; each one fails."""
 TURNS_AT_ONE_TIME_MAX: Final = 100_000
 """More turns of the loop without an advance of time are a livelock."""
 COLLECT_S: Final = 10.0
@@ -120,7 +125,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = 0.0
         self.ready: deque[_Handle | _Timer] = deque()
-        self.graveyard: list[object] = []
+        self.graveyard: list[set[asyncio.Task[Any]]] = []
+        """The tasks of killed processes."""
         self.sockets: dict[int, Readiness] = {}
         """By descriptor."""
         self.connect: Connect | None = None
@@ -333,9 +339,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         enabled = gc.isenabled()
         gc.collect()
         gc.disable()
+        gc.freeze()  # what there is already is not looked through again
         try:
             return self.run_until_complete(work)
         finally:
+            gc.unfreeze()
             if enabled:
                 gc.enable()
 
@@ -348,5 +356,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def close(self) -> None:
         self.ready.clear()
         self._heap.clear()
-        self.graveyard.clear()
         super().close()
+        with unheard():
+            for tasks in self.graveyard:
+                for task in list(tasks):
+                    _end_coroutine(task.get_coro())
+            self.graveyard.clear()
+
+
+def _end_coroutine(work: Any) -> None:
+    """Run the `finally` blocks of a killed coroutine, without a loop: here, and not when it is collected."""
+    for _ in range(CLOSE_ATTEMPTS_MAX):
+        with suppress(BaseException):
+            work.close()
+            return
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """What killed coroutines do when they are closed or collected is neither logged nor reported."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        sys.unraisablehook = hook

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import random
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
-from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
+from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
 from ottla.simulation.invariants import Monitor
-from ottla.simulation.loop import Deadlock, Livelock
+from ottla.simulation.loop import Deadlock, Livelock, unheard
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
 BROKERS: Final = 3
@@ -72,12 +71,14 @@ def simulate(run: Plan) -> Result:
     try:
         return _simulate(run)
     finally:
-        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        logging.disable(logging.CRITICAL)
+        collect_killed()
+
+
+def collect_killed() -> None:
+    """After a run: the coroutines of killed processes run their `finally` blocks when they are collected.
+    Here this has no effect."""
+    with unheard():
         gc.collect()
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = hook
 
 
 def _simulate(run: Plan) -> Result:
@@ -114,9 +115,7 @@ def _simulate(run: Plan) -> Result:
 def planned_faults(run: Plan) -> tuple[Fault, ...]:
     """The faults that follow from the seed and the rates."""
     source = random.Random(f"{run.seed} faults")
-    # Not all kinds in each run: some only show without others.
-    rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
-    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, rates))
+    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, varied(source, run.rates)))
 
 
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
@@ -124,6 +123,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "append": Append,
     "changes": Changes,
     "groups": Groups,
+    "raw-client": RawClient,
     "transactions": Transactions,
 }
 
@@ -153,8 +153,9 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        supervisor = asyncio.ensure_future(injector.end())
-        await _until_whole(cluster)
+        injector.end()
+        supervisor = asyncio.ensure_future(injector.supervise())
+        await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
@@ -168,7 +169,7 @@ async def _scenario(
         task.result()
 
 
-async def _until_whole(cluster: Cluster) -> None:
+async def until_whole(cluster: Cluster) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
     deadline = cluster.loop.now + WHOLE_AGAIN_S
     while True:
@@ -182,7 +183,11 @@ async def _until_whole(cluster: Cluster) -> None:
 
 
 def _lacking(cluster: Cluster) -> list[str]:
-    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    lacking = [
+        f"{machine.host} does not serve"
+        for machine in cluster.machines.values()
+        if machine.wanted and (machine.is_stopping or not machine.is_serving)
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
@@ -206,18 +211,34 @@ def outcome_of(run: Plan) -> tuple[int, str, str, float]:
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
-    deadline = time.perf_counter() + budget_s
     best = result
-    size = max(1, len(best.faults) // 2)
+
+    def fails(faults: tuple[Fault, ...]) -> bool:
+        nonlocal best
+        attempt = simulate(replace(run, faults=faults))
+        if attempt.passed or attempt.violation.split(":")[0:2] != kind:
+            return False
+        best = attempt
+        return True
+
+    remove_faults(result.faults, fails, budget_s)
+    return best
+
+
+def remove_faults(
+    faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool], budget_s: float
+) -> tuple[Fault, ...]:
+    """Remove faults, by halves and then singly, as long as the rest `fails` and the real time lasts."""
+    deadline = time.perf_counter() + budget_s
+    size = max(1, len(faults) // 2)
     while size >= 1 and time.perf_counter() < deadline:
         at, removed = 0, False
-        while at < len(best.faults) and time.perf_counter() < deadline:
-            fewer = best.faults[:at] + best.faults[at + size :]
-            attempt = simulate(replace(run, faults=fewer))
-            if not attempt.passed and attempt.violation.split(":")[0:2] == kind:
-                best, removed = attempt, True
+        while at < len(faults) and time.perf_counter() < deadline:
+            fewer = faults[:at] + faults[at + size :]
+            if fails(fewer):
+                faults, removed = fewer, True
             else:
                 at += size
         if not removed or size > 1:
             size = size // 2 if size > 1 else 0 if not removed else 1
-    return best
+    return faults
