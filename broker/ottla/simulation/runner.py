@@ -29,6 +29,7 @@ from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
+BROKERS: Final = 3
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
@@ -86,12 +87,8 @@ def _simulate(run: Plan) -> Result:
     choices = random.Random(f"{run.seed} run")
     is_durable = choices.random() < 0.25
     settings = {"log.flush.interval.messages": "1"} if is_durable else {}
-    cluster = Cluster(run.seed, settings=settings)
-    faults = run.faults
-    if faults is None:
-        source = cluster.random("faults")
-        rates = varied(source, run.rates)
-        faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
+    cluster = Cluster(run.seed, brokers=BROKERS, settings=settings)
+    faults = planned_faults(run) if run.faults is None else run.faults
     names = run.workloads or _choose_workloads(choices)
     workloads = [WORKLOADS[name]() for name in names]
     cluster.note(
@@ -114,6 +111,12 @@ def _simulate(run: Plan) -> Result:
         time.perf_counter() - began,
         cluster.frames,
     )
+
+
+def planned_faults(run: Plan) -> tuple[Fault, ...]:
+    """The faults that follow from the seed and the rates."""
+    source = random.Random(f"{run.seed} faults")
+    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, varied(source, run.rates)))
 
 
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
