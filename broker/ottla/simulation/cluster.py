@@ -130,6 +130,8 @@ class Machine:
         self.starts = starts
         self.started_s = 0.0
         """When the broker was started last."""
+        self.is_stopping = False
+        """A controlled shutdown has begun."""
         self.wanted = True
         """A supervisor starts the broker again when it ends."""
 
@@ -154,8 +156,8 @@ class Cluster:
         self.timeline: list[Event] = []
         self.problems: list[str] = []
         """What must not happen in any process: exceptions that nothing handled."""
-        self.violations: list[Violation] = []
-        """What tasks of workloads have found; the monitor raises the first one."""
+        self.failures: list[BaseException] = []
+        """What tasks of workloads have raised; the monitor raises the first one."""
         self.network = SimulatedNetwork(self.loop, self.random("network"))
         self.clock = SimulatedClock(self.loop)
         self.ensemble = Ensemble(self.loop, self.network, self.random("ensemble"), self.clock.wall_ms)
@@ -209,16 +211,16 @@ class Cluster:
         text = f"{context.get('message')}: {problem!r}"
         self.note(name, text)
         if isinstance(problem, Violation):
-            self.violations.append(problem)
+            self.failures.append(problem)
             return
         trace = "".join(traceback.format_exception(problem))
         self.problems.append(f"{self.loop.now:.4f} {name}: {text}\n{trace}")
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """A done callback for tasks of workloads: end the run at once if the task has found a violation."""
+        """A done callback for tasks of workloads: end the run at once if the task has failed."""
         problem = None if task.cancelled() else task.exception()
-        if isinstance(problem, Violation):
-            self.violations.append(problem)
+        if problem is not None:
+            self.failures.append(problem)
 
     # --- life ---
 
@@ -293,6 +295,7 @@ class Cluster:
         assert not machine.is_running
         machine.starts += 1
         machine.started_s = self.loop.now
+        machine.is_stopping = False
         self.network.power_on(machine.host)
         source = self.random(f"broker {broker_id} start {machine.starts}")
         process = machine.process = self._new_process(machine.host, machine.clock.wall_ms, source)
@@ -419,6 +422,7 @@ class Cluster:
         if process is None or not process.alive or broker is None:
             return
         self.note(machine.host, "is told to stop", is_fault=True)
+        machine.is_stopping = True
         done = process.create_task(broker.stop(), name=f"{machine.host} stop")
         while process.alive and not done.done():
             await asyncio.sleep(0.02)

@@ -25,8 +25,11 @@ from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.list_append import ListAppend
+from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
+BROKERS: Final = 3
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
@@ -88,12 +91,8 @@ def _simulate(run: Plan) -> Result:
     choices = random.Random(f"{run.seed} run")
     is_durable = choices.random() < 0.25
     settings = {"log.flush.interval.messages": "1"} if is_durable else {}
-    cluster = Cluster(run.seed, settings=settings)
-    faults = run.faults
-    if faults is None:
-        source = cluster.random("faults")
-        rates = varied(source, run.rates)
-        faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
+    cluster = Cluster(run.seed, brokers=BROKERS, settings=settings)
+    faults = planned_faults(run) if run.faults is None else run.faults
     names = run.workloads or _choose_workloads(choices, list(run.available))
     workloads = [run.available[name]() for name in names]
     cluster.note(
@@ -118,11 +117,19 @@ def _simulate(run: Plan) -> Result:
     )
 
 
+def planned_faults(run: Plan) -> tuple[Fault, ...]:
+    """The faults that follow from the seed and the rates."""
+    source = random.Random(f"{run.seed} faults")
+    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, varied(source, run.rates)))
+
+
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
     "changes": Changes,
     "groups": Groups,
+    "list-append": ListAppend,
+    "raw-client": RawClient,
     "transactions": Transactions,
 }
 
@@ -151,7 +158,8 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        supervisor = asyncio.ensure_future(injector.end())
+        injector.end()
+        supervisor = asyncio.ensure_future(injector.supervise())
         await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
@@ -180,7 +188,11 @@ async def until_whole(cluster: Cluster) -> None:
 
 
 def _lacking(cluster: Cluster) -> list[str]:
-    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    lacking = [
+        f"{machine.host} does not serve"
+        for machine in cluster.machines.values()
+        if machine.wanted and (machine.is_stopping or not machine.is_serving)
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():

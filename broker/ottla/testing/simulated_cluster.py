@@ -396,7 +396,8 @@ class SimulatedCluster:
         for application in self.applications.values():
             application.process.resume()
             application.start()
-        await self._injector.end()
+        self._injector.end()
+        await self._injector.supervise()
 
     async def _healed_before(self, at_s: float) -> bool:
         try:
