@@ -7,7 +7,6 @@ in the cluster.
 from __future__ import annotations
 
 import asyncio
-import traceback
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
@@ -60,7 +59,7 @@ class SimulatedOperator:
         work = self._live()
         if awaits is not None:
             work = _limited(work, awaits, lambda: self.kill(process))
-        process.create_task(work, name=process.name)
+        process.create_task(work, name=process.name).add_done_callback(cluster.watch)
 
     def kill(self, process: Process | None = None) -> None:
         """SIGKILL; another process follows soon."""
@@ -102,16 +101,9 @@ class SimulatedOperator:
                 async with asyncio.timeout(RECONCILE_TIMEOUT_S):
                     result = await reconciler.reconcile()
             except TimeoutError:
-                cluster.violations.append(Violation("the operator's reconciliation does not end"))
-                return
-            except Violation as problem:
-                cluster.violations.append(problem)
-                return
-            except Exception:
-                cluster.violations.append(Violation(f"the operator failed: {traceback.format_exc()}"))
-                return
+                raise Violation("the operator's reconciliation does not end") from None
             if "InternalError" in result.failures:
-                cluster.violations.append(Violation(f"the operator failed in one of {result.steps}"))
+                raise Violation(f"the operator failed in one of {result.steps}: see its last Events")
             self.reconciles += 1
             self.began_s, self.result = began_s, result
             pause_s = UNCONVERGED_S

@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Violation
-from ottla.simulation.runner import DURABLE, Plan, Result, choose_faults, collected, execute, run_workloads
-from ottla.simulation.workloads import Workload
+from ottla.simulation.runner import (
+    DURABLE,
+    Plan,
+    Result,
+    execute,
+    planned_faults,
+    run_workloads,
+    separate_run,
+)
 from ottla.simulation.workloads.append import Append
 from ottla_operator.reconcile import is_ready
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
@@ -27,6 +34,8 @@ from ottla_operator.simulation.resources import SimulatedStore
 CONVERGED_S: Final = 300.0
 TOPIC: Final = "append"
 PARTITIONS: Final = 3
+BROKERS_MAX: Final = 4
+"""Faults hit these; those of brokers that do not exist have no effect."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,6 @@ class Change:
 class Scenario:
     """The changes of a run."""
 
-    name: str
     changes: tuple[Change, ...]
     factor: int = 3
     """The topic's replication factor at first."""
@@ -52,20 +60,19 @@ class Scenario:
 
 
 _SETTING: Final = "replica.fetch.wait.max.ms"
-SCENARIOS: Final = (
-    Scenario("scale", (Change(0.15, replicas=4), Change(0.55, replicas=3))),
-    Scenario("roll", (Change(0.15, config={_SETTING: "400"}),)),
-    Scenario("factor", (Change(0.15, factor=3),), factor=2),
-    Scenario("rebalance", (Change(0.15, replicas=4),)),
-    Scenario("two rolls", (Change(0.1, config={_SETTING: "400"}), Change(0.4, config={_SETTING: "300"}))),
-    Scenario("scale and roll", (Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
-    Scenario("factor and roll", (Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
-    Scenario(
-        "throttled",
+SCENARIOS: Final = {
+    "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
+    "roll": Scenario((Change(0.15, config={_SETTING: "400"}),)),
+    "factor": Scenario((Change(0.15, factor=3),), factor=2),
+    "rebalance": Scenario((Change(0.15, replicas=4),)),
+    "two rolls": Scenario((Change(0.1, config={_SETTING: "400"}), Change(0.4, config={_SETTING: "300"}))),
+    "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
+    "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
+    "throttled": Scenario(
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
     ),
-)
+}
 
 
 class OperatorWorkload:
@@ -185,7 +192,7 @@ class OperatorWorkload:
         holding = {
             each for topic in cluster.topics().values() for r in topic.partitions.values() for each in r
         }
-        if self._scenario.name == "rebalance" and holding != set(brokers):
+        if holding != set(brokers):
             raise Violation(f"the cluster is as asked: brokers {sorted(holding)} hold replicas, of {brokers}")
 
     async def _check_idle(self) -> None:
@@ -217,35 +224,33 @@ def lifetimes(source: random.Random) -> Lifetime:
     return lifetime
 
 
-@collected
 def simulate(run: Plan) -> Result:
     """One run, in this thread. The plan's workloads are names of scenarios."""
+    with separate_run():
+        return _simulate(run)
+
+
+def _simulate(run: Plan) -> Result:
     choices = random.Random(f"{run.seed} operator run")
-    names = run.workloads or tuple(each.name for each in SCENARIOS)
-    chosen = choices.choice(names)
-    scenario = next(each for each in SCENARIOS if each.name == chosen)
+    chosen = choices.choice(run.workloads or tuple(SCENARIOS))
+    scenario = SCENARIOS[chosen]
     is_durable = choices.random() < 0.25
     cluster = Cluster(run.seed, brokers=0, settings=DURABLE if is_durable else {})
-    faults = choose_faults(cluster, run, 4)
+    faults = planned_faults(run, BROKERS_MAX) if run.faults is None else run.faults
     lifetime = lifetimes(cluster.random("lifetimes"))
     operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
     append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)
     cluster.note("simulation", f"seed {run.seed}: {chosen}; {len(faults)} faults; durable: {is_durable}")
-    workloads: list[Workload] = [operator, append]
-    return execute(
+    work = run_workloads(
         cluster,
-        run.seed,
         faults,
-        run_workloads(
-            cluster,
-            faults,
-            workloads,
-            run.seconds,
-            is_durable=is_durable,
-            whole_again_s=CONVERGED_S,
-            on_faults_ended=operator.settle,
-        ),
+        [operator, append],
+        run.seconds,
+        is_durable=is_durable,
+        whole_again_s=CONVERGED_S,
+        on_faults_ended=operator.settle,
     )
+    return execute(cluster, work, faults)
 
 
 def outcome_of(run: Plan) -> tuple[int, str, str, float]:
