@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
+_FRAME: Final = struct.Struct("<QIH")
+"""Of the trace: when, CRC, to which host."""
+TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
 
@@ -165,6 +168,9 @@ class Cluster:
         self.loop.on_problem = self._on_problem
         self._starts_of_removed: dict[int, int] = {}
         self._trace = hashlib.blake2b(digest_size=16)
+        self._trace_tail = bytearray()
+        """What the digest lacks yet."""
+        self._host_numbers: dict[str, int] = {}
         self.network.trace = self._record
         self.frames = 0
         self.clients: dict[str, Process] = {}
@@ -178,13 +184,20 @@ class Cluster:
     @property
     def trace(self) -> str:
         """A digest of everything that travelled, with its time."""
+        self._trace.update(self._trace_tail)
+        self._trace_tail.clear()
         return self._trace.hexdigest()
 
     def _record(self, now: float, host: str, crc: int) -> None:
         self.frames += 1
         if self.trace_lines is not None:
             self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
-        self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
+        self._trace_tail += _FRAME.pack(
+            int(now * 1e9), crc, self._host_numbers.setdefault(host, len(self._host_numbers))
+        )
+        if len(self._trace_tail) >= TRACE_TAIL_BYTES:
+            self._trace.update(self._trace_tail)
+            self._trace_tail.clear()
 
     def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
         """Add an event to the timeline."""
@@ -200,7 +213,8 @@ class Cluster:
         if isinstance(problem, Violation):
             self.failures.append(problem)
             return
-        self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
+        trace = "".join(traceback.format_exception(problem))
+        self.problems.append(f"{self.loop.now:.4f} {name}: {text}\n{trace}")
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """A done callback for tasks of workloads: end the run at once if the task has failed."""

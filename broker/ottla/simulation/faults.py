@@ -82,6 +82,11 @@ def plan(
     return faults
 
 
+def varied(source: random.Random, rates: Mapping[str, float]) -> dict[str, float]:
+    """The rates of one run. Not all kinds are in each run: some faults show only without others."""
+    return {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in rates.items()}
+
+
 @dataclass
 class FaultInjector:
     """Executes a plan. Belongs to the simulation."""
