@@ -24,6 +24,7 @@ from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.compaction import Compaction
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -111,7 +112,7 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "compaction": Compaction}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ class PartitionData:
         body = data[at + RECORD_BATCH_OVERHEAD : end]
         try:
             if attributes & CONTROL_FLAG:
-                self._read_control_batch(producer_id, attributes, body)
+                self._read_control_batch(producer_id, attributes, next_offset - 1, body)
                 records: list[ConsumerRecord] = []
             elif self._is_aborted(producer_id, attributes, next_offset - 1):
                 records = []
@@ -168,16 +168,23 @@ class PartitionData:
         return records
 
     def _is_aborted(self, producer_id: int, attributes: int, last_offset: int) -> bool:
-        aborted = self._aborted
-        if aborted is None or not attributes & TRANSACTIONAL_FLAG:
+        if self._aborted is None or not attributes & TRANSACTIONAL_FLAG:
             return False
-        while aborted and aborted[0][0] <= last_offset:
-            self._aborting.add(heapq.heappop(aborted)[1])
+        self._begin_aborted(last_offset)
         return producer_id in self._aborting
 
-    def _read_control_batch(self, producer_id: int, attributes: int, body: memoryview) -> None:
-        if self._aborted is None:
+    def _begin_aborted(self, last_offset: int) -> None:
+        aborted = self._aborted
+        while aborted and aborted[0][0] <= last_offset:
+            self._aborting.add(heapq.heappop(aborted)[1])
+
+    def _read_control_batch(
+        self, producer_id: int, attributes: int, last_offset: int, body: memoryview
+    ) -> None:
+        if self._aborted is None or not body:  # compaction may leave a marker's batch without its record
             return
+        # Compaction may have removed all records before the marker: its transaction begins and ends here.
+        self._begin_aborted(last_offset)
         plain = decompress(codec_of(attributes), body)
         _, at = read_varint(plain, 0)
         _, at = read_varint(plain, at + 1)
