@@ -7,6 +7,7 @@ partition is owned.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -330,6 +331,18 @@ def test_a_silent_coordinator_is_looked_up_again() -> None:
     assert client.cluster.coordinator(GROUP, "g") is None or any(
         isinstance(unsent.message, FindCoordinatorRequest) for _, unsent in client.sent
     )
+
+
+def test_a_member_without_a_coordinator_waits_for_it_and_does_not_poll_on() -> None:
+    client = Client("range")
+    client.application(0.0)
+    client.driver(0.0)
+    assert client.member.state is State.JOINING
+    assert client.member.next_time(0.1) == math.inf
+
+    client, _ = alone()
+    client.coordinator.lost(None, 4.0)
+    assert client.member.next_time(4.0) > 4.0, "a heartbeat is due, and nobody to send it to"
 
 
 def test_offsets_are_not_committed_between_generations() -> None:

@@ -54,6 +54,22 @@ def filled(directory: Path) -> Log:
     return log
 
 
+def test_a_log_that_was_closed_recognizes_the_last_five_batches_of_each_producer(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(index_interval_bytes=100))
+    for number in range(300):
+        append(log, f"one {number}", producer=(7, 0, number))
+        append(log, f"other {number}", producer=(8, 0, number))
+    log.close(NOW_MS)
+    log = open_log(tmp_path, LogConfig(index_interval_bytes=100))
+    for producer_id in (7, 8):
+        for number in range(295, 300):
+            again = append(log, f"one {number}", producer=(producer_id, 0, number))
+            assert again == 2 * number + producer_id - 7
+        with pytest.raises(KafkaError, match="sequence"):
+            append(log, "too old", producer=(producer_id, 0, 294))
+    assert log.log_end_offset == 600
+
+
 class TestSnapshotFormat:
     def entry(self) -> ProducerStateEntry:
         entry = ProducerStateEntry()

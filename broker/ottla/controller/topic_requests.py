@@ -101,7 +101,7 @@ def _all_have_leaders(context: ControllerContext, names: Iterable[str]) -> bool:
 async def create_topics(
     controller: ControllerInterface, request: CreateTopicsRequest, charge: Charge
 ) -> CreateTopicsResponse:
-    repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
+    repeated = [name for name, count in Counter(t.name for t in request.topics).items() if count > 1]
     requested = [topic for topic in request.topics if topic.name not in repeated]
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {
         name: _creation_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -316,7 +316,7 @@ def _deletion_results(
 async def create_partitions(
     controller: ControllerInterface, request: CreatePartitionsRequest, charge: Charge
 ) -> CreatePartitionsResponse:
-    repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
+    repeated = [name for name, count in Counter(t.name for t in request.topics).items() if count > 1]
     requested = [topic for topic in request.topics if topic.name not in repeated]
     twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     results = {name: _partitions_result(name, twice) for name in sorted(repeated)}

@@ -141,15 +141,15 @@ class StoredAcls:
     async def create(self, bindings: Sequence[AclBinding]) -> list[Exception | None]:
         """Add entries; returns the error of each, or None. An invalid principal or name is an error, too."""
         outcomes: dict[AclBinding, Exception | None] = {}
-        by_pattern: dict[ResourcePattern, set[Entry]] = {}
+        by_pattern: dict[ResourcePattern, dict[Entry, None]] = {}
         for pattern, entry in bindings:
-            by_pattern.setdefault(pattern, set()).add(entry)
+            by_pattern.setdefault(pattern, {})[entry] = None
         for pattern, added in by_pattern.items():
             error = None
             try:
                 for entry in sorted(added):
                     Principal.parse(entry.principal)
-                await self._update(pattern, added.union)
+                await self._update(pattern, frozenset(added).union)
             except Exception as problem:
                 log.warning("Failed to change the ACLs of %s: %s", pattern, problem)
                 error = problem

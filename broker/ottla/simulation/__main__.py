@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ottla.simulation.faults import RATES
-from ottla.simulation.runner import Plan, Result, shrink, simulate
+from ottla.simulation.runner import Plan, Result, outcome_of, shrink, simulate
 
 SHOWN_EVENTS_MAX = 400
 
@@ -94,7 +94,7 @@ def soak(
     began = time.monotonic()
     finished = virtual_s = 0.0
     with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
-        runs = [pool.submit(_one, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
+        runs = [pool.submit(outcome_of, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
         for each in as_completed(runs):
             seed, violation, trace, virtual = each.result()
             finished += 1
@@ -119,11 +119,6 @@ def soak(
         f"{len(failures)} failed{': ' if failures else ''}{', '.join(map(str, sorted(failures)))}"
     )
     raise SystemExit(1 if failures else 0)
-
-
-def _one(plan: Plan) -> tuple[int, str, str, float]:
-    result = simulate(plan)
-    return result.seed, result.violation, result.trace, result.virtual_s
 
 
 def _stored(results: Path | None) -> Iterator[tuple[int, str]]:

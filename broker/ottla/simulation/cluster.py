@@ -56,6 +56,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "2",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
     "group.initial.rebalance.delay.ms": "100",
     "auto.create.topics.enable": "false",
     "default.replication.factor": "3",
@@ -111,16 +112,21 @@ class Event:
 class Machine:
     """A machine with a disk, on which one broker runs, or none."""
 
-    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+    def __init__(self, cluster: Cluster, broker_id: int, starts: int = 0) -> None:
+        """`starts`: those of earlier machines with the same broker id."""
         self.id = broker_id
         self.host = f"broker-{broker_id}"
         self.clock = SimulatedClock(cluster.loop)
-        self.disk = SimulatedDisk(cluster.loop, cluster.random(f"disk {broker_id}"), self.clock.wall_ms)
+        self.disk = SimulatedDisk(
+            cluster.loop, cluster.random(f"disk {broker_id} {starts}"), self.clock.wall_ms
+        )
         self.disk.on_kill = lambda: cluster.kill(broker_id)
         self.process: Process | None = None
         self.files: ProcessFiles | None = None
         self.broker: Broker | None = None
-        self.starts = 0
+        self.starts = starts
+        self.started_s = 0.0
+        """When the broker was started last."""
         self.wanted = True
         """A supervisor starts the broker again when it ends."""
 
@@ -145,6 +151,8 @@ class Cluster:
         self.timeline: list[Event] = []
         self.problems: list[str] = []
         """What must not happen in any process: exceptions that nothing handled."""
+        self.violations: list[Violation] = []
+        """What tasks of workloads have found; the monitor raises the first one."""
         self.network = SimulatedNetwork(self.loop, self.random("network"))
         self.clock = SimulatedClock(self.loop)
         self.ensemble = Ensemble(self.loop, self.network, self.random("ensemble"), self.clock.wall_ms)
@@ -153,6 +161,7 @@ class Cluster:
         delays = self.random("workers")
         self.loop.execution_delay_s = lambda: 0.0002 + 0.003 * delays.random()
         self.loop.on_problem = self._on_problem
+        self._starts_of_removed: dict[int, int] = {}
         self._trace = hashlib.blake2b(digest_size=16)
         self.network.trace = self._record
         self.frames = 0
@@ -186,9 +195,16 @@ class Cluster:
         name = "simulation" if process is None else process.name
         text = f"{context.get('message')}: {problem!r}"
         self.note(name, text)
-        if process is None:
-            raise problem
+        if isinstance(problem, Violation):
+            self.violations.append(problem)
+            return
         self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """A done callback for tasks of workloads: end the run at once if the task has found a violation."""
+        problem = None if task.cancelled() else task.exception()
+        if isinstance(problem, Violation):
+            self.violations.append(problem)
 
     # --- life ---
 
@@ -262,6 +278,7 @@ class Cluster:
         machine = self.machines[broker_id]
         assert not machine.is_running
         machine.starts += 1
+        machine.started_s = self.loop.now
         self.network.power_on(machine.host)
         source = self.random(f"broker {broker_id} start {machine.starts}")
         process = machine.process = self._new_process(machine.host, machine.clock.wall_ms, source)
@@ -309,7 +326,7 @@ class Cluster:
             self.loop.call_later(RESTART_S, self._restart, machine, context=self.network.context)
 
     def _restart(self, machine: Machine) -> None:
-        if machine.wanted and not machine.is_running:
+        if machine.wanted and not machine.is_running and self.machines.get(machine.id) is machine:
             self.start_broker(machine.id)
 
     def _end_process(self, machine: Machine, process: Process) -> None:
@@ -318,6 +335,28 @@ class Cluster:
             self.network.process_died(process)
             assert machine.files is not None
             machine.files.release_locks()
+
+    def add_broker(self, broker_id: int | None = None) -> int:
+        """Add a machine with an empty disk, and start its broker. Returns the broker's id."""
+        if broker_id is None:
+            broker_id = max(self.machines, default=-1) + 1
+        assert broker_id not in self.machines
+        starts = self._starts_of_removed.get(broker_id, 0)
+        machine = self.machines[broker_id] = Machine(self, broker_id, starts)
+        self.note(machine.host, "joins")
+        self.start_broker(broker_id)
+        return broker_id
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Remove a machine with its disk; its broker has been stopped before, or is killed now."""
+        machine = self.machines[broker_id]
+        machine.wanted = False
+        if machine.process is not None:
+            self._end_process(machine, machine.process)
+        self.network.power_off(machine.host)
+        self._starts_of_removed[broker_id] = machine.starts
+        del self.machines[broker_id]
+        self.note(machine.host, "leaves")
 
     def kill(self, broker_id: int) -> None:
         """SIGKILL: nothing of the process runs again; what it wrote stays in the page cache."""

@@ -132,8 +132,8 @@ class FaultInjector:
             timer.cancel()
 
         def start() -> None:
-            machine = self.cluster.machines[broker_id]
-            if machine.wanted and not machine.is_running:
+            machine = self.cluster.machines.get(broker_id)
+            if machine is not None and machine.wanted and not machine.is_running:
                 self.cluster.start_broker(broker_id)
 
         self._restarts[broker_id] = self.cluster.loop.call_later(delay_s, start)
@@ -150,6 +150,8 @@ class FaultInjector:
         machine.disk.on_kill = lambda: self._killed_in_write(machine, fault.duration_s)
 
     def _killed_in_write(self, machine: Machine, delay_s: float) -> None:
+        if self.cluster.machines.get(machine.id) is not machine:
+            return
         self.cluster.note(machine.host, "is in the middle of a write", is_fault=True)
         self.cluster.kill(machine.id)
         self._start_later(machine.id, delay_s)
@@ -204,7 +206,11 @@ class FaultInjector:
     def _forget_repaired(self) -> None:
         """A damaged broker is whole again once it serves and each of its replicas is in the ISR."""
         for broker_id, since_s in list(self.damaged.items()):
-            machine = self.cluster.machines[broker_id]
+            machine = self.cluster.machines.get(broker_id)
+            if machine is None:
+                del self.damaged[broker_id]
+                self.spared = None
+                continue
             if not machine.is_serving or self.cluster.loop.now - since_s < 1.0:
                 continue
             assert machine.broker is not None
@@ -237,6 +243,8 @@ class FaultInjector:
     def _roll(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         async def roll() -> None:
             for each in list(self.cluster.machines.values()):
+                if self.cluster.machines.get(each.id) is not each:
+                    continue
                 if each.is_serving and each.id != self.spared and not self._ended:
                     await self.cluster.stop_broker(each.id)
                     self._start_later(each.id, 0.2)

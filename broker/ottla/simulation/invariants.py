@@ -9,7 +9,11 @@ one:
   offset.
 - *one leader per epoch*: no two brokers lead a partition with the same leader epoch.
 - *leader completeness*: the leader with the highest epoch has every committed record.
-- *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back.
+- *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back, and
+  neither do leader epochs and partition epochs in a broker's memory.
+- *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory.
+- *min.insync.replicas*: so many replicas hold a record when its producer learns that it is committed
+  (`check_acknowledged`, for workloads).
 """
 
 from __future__ import annotations
@@ -56,6 +60,8 @@ class Monitor:
         """Raises Violation."""
         self.checks += 1
         cluster = self._cluster
+        if cluster.violations:
+            raise cluster.violations[0]
         if cluster.problems:
             raise Violation(f"unexpected error: {cluster.problems[0]}")
         self._check_store()
@@ -74,6 +80,9 @@ class Monitor:
                 raise Violation(f"LeaderInIsr: {where} is led by {state.leader}, and its ISR is {state.isr}")
             if not state.isr:
                 raise Violation(f"LeaderInIsr: the ISR of {where} is empty")
+            replicas = topics[topic].partitions[partition]
+            if not set(state.isr) <= set(replicas):
+                raise Violation(f"ISR: that of {where} is {state.isr}, and its replicas are {replicas}")
             self._advance(("leader epoch", f"{where} {topics[topic].topic_id}"), state.leader_epoch)
             self._advance(
                 ("controller epoch of", f"{where} {topics[topic].topic_id}"), state.controller_epoch
@@ -94,7 +103,16 @@ class Monitor:
         assert machine.broker is not None
         for partition in machine.broker.replication.replicas.partitions():
             key = (partition.topic, str(partition.topic_id), partition.partition)
+            where = f"{partition.topic}-{partition.partition} {key[1]} on {machine.host}, {machine.starts}"
+            if partition.leader_epoch >= 0:
+                self._advance(("leader epoch of", where), partition.leader_epoch)
             if partition.is_leader:
+                if not partition.isr <= set(partition.replicas):
+                    raise Violation(
+                        f"ISR: on {machine.host}, that of {partition!r} is {sorted(partition.isr)}, and its "
+                        f"replicas are {partition.replicas}"
+                    )
+                self._advance(("partition epoch of", where), partition.partition_epoch)
                 leader = self._leaders.setdefault((key, partition.leader_epoch), machine.id)
                 if leader != machine.id:
                     raise Violation(
@@ -158,3 +176,32 @@ class Monitor:
             self._positions[at] = (offset, segment_path, where)
             if offset >= high_watermark:
                 return
+
+
+def check_acknowledged(cluster: Cluster, topic: str, partition: int, offset: int, *, sent_s: float) -> None:
+    """Check that min.insync.replicas brokers hold a record whose acknowledgement has arrived now. Raises
+    Violation.
+
+    A broker that was killed holds what it held. One that has started since the record was sent, or whose
+    replica is offline, counts as one that may have held the record.
+    """
+    assignment = cluster.topics().get(topic)
+    assigned = () if assignment is None else assignment.partitions.get(partition, ())
+    holding: list[int] = []
+    lacking: list[int] = []
+    required = 1 << 30
+    for machine in cluster.machines.values():
+        # A broker that starts has no replicas yet.
+        replication = getattr(machine.broker, "replication", None)
+        replica = None if replication is None else replication.replicas.find(topic, partition)
+        if machine.started_s >= sent_s or (replica is None and machine.id in assigned):
+            holding.append(machine.id)
+        elif replica is not None:
+            if replica.replicas:
+                required = min(required, replica.min_in_sync)
+            (holding if replica.log.log_end_offset > offset else lacking).append(machine.id)
+    if lacking and len(holding) < required < 1 << 30:
+        raise Violation(
+            f"min.insync.replicas: offset {offset} of {topic}-{partition} is acknowledged, brokers {holding} "
+            f"hold it, and {lacking} do not; {required} must hold it"
+        )

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-CALLBACKS_AT_ONE_TIME_MAX: Final = 1_000_000
-"""More callbacks without an advance of time are a livelock."""
+TURNS_AT_ONE_TIME_MAX: Final = 100_000
+"""More turns of the loop without an advance of time are a livelock."""
 COLLECT_S: Final = 10.0
 """Virtual time between two garbage collections: at fixed points, so that finalizers run in the same order."""
 
@@ -160,8 +160,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.callbacks += 1
             handle._run()
         self._at_this_time += 1
-        if self._at_this_time > CALLBACKS_AT_ONE_TIME_MAX:
-            raise Livelock(f"time stands still at {self.now:.6f} s")
+        if self._at_this_time > TURNS_AT_ONE_TIME_MAX:
+            waiting = "; ".join(f"{handle.process}: {handle!r}" for handle in list(ready)[:3])
+            raise Livelock(f"time stands still at {self.now:.6f} s: {waiting}")
 
     def _advance(self) -> None:
         heap = self._heap
@@ -170,8 +171,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._cancelled -= 1
         if not heap:
             raise Deadlock(f"nothing is scheduled at {self.now:.6f} s")
-        self._at_this_time = 0
-        self.now = now = max(self.now, heap[0][0])
+        if heap[0][0] > self.now:
+            self.now = heap[0][0]
+            self._at_this_time = 0
+        now = self.now
         while heap and heap[0][0] <= now:
             handle = heapq.heappop(heap)[2]
             handle._scheduled = False
@@ -241,7 +244,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        process = CURRENT.get()
+        # The loop calls this outside of the context of the callback that failed.
+        process = getattr(context.get("handle"), "process", None) or CURRENT.get()
         if process is None or process.alive:
             self.on_problem(process, context)
 

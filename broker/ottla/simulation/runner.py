@@ -23,8 +23,12 @@ from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock
 from ottla.simulation.workloads import Workload
+from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
+from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.compaction import Compaction
+from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.transactions import Transactions
 
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
@@ -112,7 +116,14 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"append": Append, "compaction": Compaction}
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "acks-one": AcksOne,
+    "append": Append,
+    "changes": Changes,
+    "compaction": Compaction,
+    "groups": Groups,
+    "transactions": Transactions,
+}
 
 
 def _choose_workloads(source: random.Random) -> tuple[str, ...]:
@@ -174,12 +185,20 @@ def _lacking(cluster: Cluster) -> list[str]:
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
         for partition, replicas in assignment.partitions.items():
+            if assignment.adding.get(partition) or assignment.removing.get(partition):
+                lacking.append(f"{topic}-{partition} is being reassigned: {assignment}")
             state = states.get((topic, partition))
             if state is None:
                 lacking.append(f"{topic}-{partition} has no state")
             elif set(state.isr) != set(replicas) or state.leader not in replicas:
                 lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
     return lacking
+
+
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """Seed, violation, trace and virtual seconds of a run: what a soak keeps of it."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
 
 
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:

@@ -3,7 +3,8 @@ ProducerStateManager).
 
 Owned by `Log`; `log_loader` updates it while it recovers segments. Appends are validated against `producers`
 and recorded in it. After a restart the state is rebuilt from the newest snapshot at or before the wanted
-offset and the headers of the later batches: after a clean shutdown there are none. A truncation, for which
+offset and the headers of the later batches; after a clean shutdown there are none, and the producers' earlier
+batches are read from the log's end. A truncation, for which
 the event loop waits, rolls back the removed batches and reads few others. It replays only where that is
 impossible (a replicated marker or more than 10,000 batches are removed, or a producer's previous batch is far
 back), and at most one segment, because every roll writes a snapshot.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from ottla.ports.files import Files, read_file, unlink_if_exists, write_file
 from ottla.protocol.records import INT32_MAX, BatchHeader, decode_batch, parse_control_record
 from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_segment import LogSegment, scan_headers
-from ottla.storage.producer_state import ActiveProducers, BatchMetadata, ProducerStateEntry
+from ottla.storage.producer_state import BATCHES_KEPT, ActiveProducers, BatchMetadata, ProducerStateEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,10 @@ _SEGMENTS_WITH_SNAPSHOT = 2
 """A replay writes snapshots at the base offsets of this many last segments: truncations end there."""
 _ROLL_BACK_BATCHES_MAX = 10_000
 """A truncation of more batches is not rolled back but replayed."""
+_EARLIER_BATCHES_BYTES = (1 << 15, 1 << 20)
+"""How far before the end of a log that is opened its producers' earlier batches are searched: the second time
+only if there were few (`_EARLIER_BATCHES_COUNT`), that is, large ones."""
+_EARLIER_BATCHES_COUNT = 64
 _LOOK_BACK_BYTES = (1 << 20, 16 << 20)
 """How far before a truncated log's end its producers' last batches are searched: first and second attempt."""
 
@@ -252,6 +258,7 @@ class ProducerStateManager:
         if found is not None:
             at, producers = found
             if producers:
+                _restore_earlier_batches(producers, segments, at)
                 self.producers.load(producers)
         for index, segment in enumerate(segments):
             next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
@@ -286,6 +293,44 @@ class ProducerStateManager:
                 self.update(header, batch, None)
 
 
+def _restore_earlier_batches(
+    producers: Mapping[int, ProducerStateEntry], segments: Sequence[LogSegment], end_offset: int
+) -> None:
+    """Add the batches before the last ones, which a snapshot lacks, as far as they are near `end_offset`: a
+    producer may send the last five again, if the broker stopped before it responded. Kafka refuses the
+    first four then (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+    segment = segments[-1]
+    if segment.base_offset >= end_offset or segment.size == 0:
+        return  # only one segment is read
+    end = segment.position_of(end_offset)
+    for length in _EARLIER_BATCHES_BYTES:
+        start = segment.offset_index.position_before(max(end - length, 0))
+        found: dict[int, deque[BatchMetadata]] = {}
+        count = 0
+        for _, header in scan_headers(segment.file.files, segment.fd, start, end):
+            count += 1
+            entry = producers.get(header.producer_id)
+            if entry is None or header.is_control or header.producer_epoch != entry.epoch:
+                continue
+            found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT)).append(_metadata(header))
+        if start == 0 or count > _EARLIER_BATCHES_COUNT:
+            break
+    for producer_id, batches in found.items():
+        entry = producers[producer_id]
+        if entry.batches and batches[-1] == entry.batches[-1]:
+            entry.batches = batches
+
+
+def _metadata(header: BatchHeader) -> BatchMetadata:
+    return BatchMetadata(
+        header.base_sequence,
+        header.last_sequence,
+        header.last_offset,
+        header.last_offset_delta,
+        header.max_timestamp,
+    )
+
+
 def _restore(unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end_offset: int) -> bool:
     """Restore the last batches before `end_offset` of producers. Returns whether each has some."""
     end = segment.position_of(end_offset)
@@ -301,15 +346,7 @@ def _restore(unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end
                 entry.batches.clear()
             if not header.is_control:
                 found.add(header.producer_id)
-                entry.batches.append(
-                    BatchMetadata(
-                        header.base_sequence,
-                        header.last_sequence,
-                        header.last_offset,
-                        header.last_offset_delta,
-                        header.max_timestamp,
-                    )
-                )
+                entry.batches.append(_metadata(header))
                 entry.last_timestamp = header.max_timestamp
         if len(found) == len(unknown):
             return True

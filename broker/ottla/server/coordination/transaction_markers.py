@@ -180,7 +180,7 @@ class TransactionMarkerChannelManager:
             errors = await self._writer.write(pending.marker)
         except Exception:
             log.exception("Writing markers of producer %d failed", pending.marker.producer_id)
-            errors = dict.fromkeys(pending.marker.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+            errors = dict.fromkeys(sorted(pending.marker.partitions), ErrorCode.UNKNOWN_SERVER_ERROR)
         self._handle_errors(pending, errors)
 
     def _enqueue(self, broker_id: int, pending: _PendingMarker) -> None:
@@ -224,14 +224,14 @@ class TransactionMarkerChannelManager:
                 pending,
                 {
                     key: of_producer.get(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                    for key in pending.marker.partitions
+                    for key in sorted(pending.marker.partitions)
                 },
             )
 
     def _handle_errors(self, pending: _PendingMarker, errors: dict[TopicPartition, ErrorCode]) -> None:
         done = [key for key, error in errors.items() if error in _COMPLETED]
         final = {key: error.name for key, error in errors.items() if error in _FENCED}
-        again = errors.keys() - done - final.keys()
+        again = [key for key, error in errors.items() if error not in _COMPLETED and error not in _FENCED]
         if done:
             pending.on_written(frozenset(done))
         if final:

@@ -16,6 +16,7 @@ from ottla.client import AdminClient, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.errors import ClientError
 from ottla.simulation.cluster import Cluster, Violation
+from ottla.simulation.invariants import check_acknowledged
 from ottla.simulation.loop import Process
 
 
@@ -61,7 +62,9 @@ class Append:
             self._start(cluster.client(name), self._consume(name))
 
     def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(process.create_task(work))
+        task = process.create_task(work)
+        task.add_done_callback(self._cluster.watch)
+        self._tasks.append(task)
 
     async def _produce(self, name: str) -> None:
         source = self._cluster.random(name)
@@ -87,12 +90,12 @@ class Append:
                     self._sent += 1
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
-                    delivery.add_done_callback(partial(self._delivered, value))
+                    delivery.add_done_callback(partial(self._delivered, value, self._cluster.loop.now))
                     await asyncio.sleep(self._interval_s * 2 * source.random())
                 if pending:
                     await asyncio.wait(pending)
 
-    def _delivered(self, value: str, delivery: asyncio.Future[Any]) -> None:
+    def _delivered(self, value: str, sent_s: float, delivery: asyncio.Future[Any]) -> None:
         if delivery.cancelled():
             return
         problem = delivery.exception()
@@ -101,6 +104,7 @@ class Append:
         metadata = delivery.result()
         place = (metadata.partition, metadata.offset)
         self._acknowledged[value] = place
+        check_acknowledged(self._cluster, self.topic, *place, sent_s=sent_s)
         self._observe(place, value, "acknowledged to its producer")
 
     def _observe(self, place: tuple[int, int], value: str, how: str) -> None:

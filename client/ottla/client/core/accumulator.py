@@ -243,10 +243,10 @@ class Accumulator:
 
     def expired(self, now: float) -> list[Batch]:
         """Batches whose delivery.timeout.ms has passed, in flight or not."""
-        latest = now - self._delivery_timeout_s
         found = []
         for batch in self.incomplete:
-            if batch.created_at > latest:
+            # The same sum as in `next_expiry`: with another rounding the sender would wake without end.
+            if batch.created_at + self._delivery_timeout_s > now:
                 break
             found.append(batch)
         return found

@@ -38,13 +38,17 @@ class Coordinator:
         self.fatal: Exception | None = None
         """A fatal error of FindCoordinator. Whoever raises it sets it to None."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether `node` returns an id; does not make `poll` look for it."""
+        return self._cluster.coordinator(GROUP, self._group) in self._cluster.nodes
+
     def node(self) -> int | None:
         """The node id; None if it is unknown, which makes `poll` look for it."""
-        node_id = self._cluster.coordinator(GROUP, self._group)
-        if node_id is None or node_id not in self._cluster.nodes:
+        if not self.is_known:
             self._wanted = True
             return None
-        return node_id
+        return self._cluster.coordinator(GROUP, self._group)
 
     def lost(self, node_id: int | None, now: float) -> None:
         """The node is not the coordinator any more, or did not respond."""
@@ -53,7 +57,10 @@ class Coordinator:
             self._not_before = max(self._not_before, now + self._config.retry_pause_s(0, self._uniform))
 
     def poll(self, now: float) -> list[UnsentRequest]:
-        if not self._wanted or self._in_flight or now < self._not_before or self.node() is not None:
+        if not self._wanted or self._in_flight or now < self._not_before:
+            return []
+        if self.is_known:
+            self._wanted = False
             return []
         self._in_flight = True
         request = m.FindCoordinatorRequest(key=self._group, key_type=GROUP)

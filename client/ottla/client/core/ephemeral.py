@@ -81,7 +81,9 @@ class EphemeralGroup:
         return [UnsentRequest(node_id, delete, "", timeout_s, channel=CHANNEL, keeps=True)]
 
     def next_time(self, now: float) -> float:
-        return self._not_before if self.deleting and self._in_flight_node is None else math.inf
+        # What is due and was not sent waits for the coordinator or for the response to LeaveGroup.
+        waits = self.deleting and self._in_flight_node is None and self._not_before > now
+        return self._not_before if waits else math.inf
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         node_id, self._in_flight_node = self._in_flight_node, None

@@ -307,13 +307,17 @@ class GroupMember:
             return now
         if not self.active or self.state is State.UNJOINED:
             return math.inf
+        # What is due and was not sent waits for the coordinator, whose response wakes the network loop.
+        can_send = self._coordinator.is_known
         if self.state is State.JOINING:
-            return math.inf if "join" in self._pending else max(self._not_before, now)
+            waits = "join" in self._pending or (now >= self._not_before and not can_send)
+            return math.inf if waits else max(self._not_before, now)
         config = self._config
         times = [self._polled_at + config.max_poll_interval_ms / 1000]
         times.append(self._session_end())
-        if "heartbeat" not in self._pending:
-            times.append(self._next_heartbeat())
+        heartbeat_at = max(self._next_heartbeat(), self._not_before)
+        if "heartbeat" not in self._pending and (heartbeat_at > now or can_send):
+            times.append(heartbeat_at)
         return max(min(times), self._not_before)
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:

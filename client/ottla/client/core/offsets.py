@@ -205,7 +205,8 @@ class OffsetManager:
         )
 
     def next_time(self, now: float) -> float:
-        return min((min(max(c.retry_at, now + 0.001), c.deadline) for c in self._queue), default=math.inf)
+        # What is due and was not sent waits for the coordinator, whose response wakes the network loop.
+        return min((c.retry_at if c.retry_at > now else c.deadline for c in self._queue), default=math.inf)
 
     def on_response(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)

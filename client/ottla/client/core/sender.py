@@ -34,10 +34,17 @@ from ottla.protocol.messages import ProduceRequest, ProduceResponse
 log = logging.getLogger(__name__)
 
 _NONE: Final = int(ErrorCode.NONE)
-_AFTER_APPEND: Final = frozenset(
-    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
+_NOT_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
 )
-"""Errors after which the leader may have written the batch."""
+"""Errors by which the leader says that it has not written the batch. After others it may have: with acks=all
+it answers NOT_LEADER_OR_FOLLOWER also when it loses the leadership while the batch waits for replicas."""
 _MOVED: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -305,7 +312,7 @@ class Sender:
                     new_leader = Leader(leader.leader_id, leader.leader_epoch)
                     self._cluster.take_leader(batch.tp, new_leader, nodes)
                 code = ErrorCode.of(row.error_code)
-                if code in _AFTER_APPEND:
+                if code not in _NOT_WRITTEN:
                     batch.maybe_written = True
                 self._retry_or_fail(batch, code, row.error_message, now, row)
         for batch in left.values():

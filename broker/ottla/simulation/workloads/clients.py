@@ -1,0 +1,82 @@
+"""What workloads have in common: clients that are started, killed and waited for, and reading whole
+partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from ottla.client import Consumer
+from ottla.client.core.types import TopicPartition
+from ottla.simulation.cluster import Cluster, Violation
+from ottla.simulation.loop import Process
+
+END_S: Final = 180.0
+"""Within this time a client must end once the cluster is whole and it was told to."""
+
+
+class Clients:
+    """The running clients of a workload, each in a process of its own."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._tasks: dict[asyncio.Task[None], Process] = {}
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> Process:
+        process = self._cluster.client(name)
+        self._tasks[process.create_task(work, name=name)] = process
+        return process
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL: the process ends, and the kernel closes its sockets."""
+        process.kill()
+        self._cluster.network.process_died(process)
+
+    async def wait(self, timeout_s: float = END_S) -> None:
+        """Wait until every client that was not killed has ended. Raises what they raise, or Violation."""
+        tasks = [task for task, process in self._tasks.items() if process.alive]
+        if not tasks:
+            return
+        done, pending = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in tasks:
+            if task in done:
+                task.result()
+        names = [task.get_name() for task in tasks if task in pending]
+        if names:
+            raise Violation(f"liveness: clients of {self._name} have not ended: {', '.join(names)}")
+
+    def check(self) -> None:
+        """Raise what a client has raised so far."""
+        for task, process in self._tasks.items():
+            if process.alive and task.done():
+                task.result()
+
+
+async def read_all(
+    cluster: Cluster,
+    name: str,
+    partitions: Sequence[tuple[str, int]],
+    isolation_level: str = "read_uncommitted",
+) -> dict[TopicPartition, list[tuple[int, str]]]:
+    """The offsets and values of all records from the first one to the present end, in a process of its
+    own."""
+
+    async def read() -> dict[TopicPartition, list[tuple[int, str]]]:
+        found: dict[TopicPartition, list[tuple[int, str]]] = {TopicPartition(*tp): [] for tp in partitions}
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap,
+            client_id=name,
+            auto_offset_reset="earliest",
+            isolation_level=isolation_level,
+        ) as consumer:
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            while [tp for tp, end in ends.items() if await consumer.position(tp) < end]:
+                for tp, records in (await consumer.poll(1.0)).items():
+                    found[tp] += [(record.offset, record.value.decode()) for record in records]
+        return found
+
+    return await cluster.in_process(name, read())

@@ -1,0 +1,935 @@
+"""The planted bugs. Each is an exact change of the source: a text that occurs once in its file, and another
+one instead of it.
+
+A bug's `source` names where a broker really had it: an issue or a KIP of Apache Kafka, or this project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one place in one file."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A planted bug, and how to search for it."""
+
+    name: str
+    source: str
+    mistake: str
+    invariant: str
+    """The invariant that is expected to find it."""
+    edits: tuple[Edit, ...]
+    workloads: tuple[str, ...] = ("append",)
+    """The workloads of the runs; empty: those that the seed chooses."""
+    seconds: float = 30.0
+    """Virtual seconds with faults."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_PARTITION: Final = "broker/ottla/replication/partition.py"
+_ISR: Final = "broker/ottla/replication/isr.py"
+_FOLLOWER: Final = "broker/ottla/replication/follower.py"
+_READS: Final = "broker/ottla/replication/reads.py"
+_MANAGER: Final = "broker/ottla/replication/manager.py"
+_LOG: Final = "broker/ottla/storage/log.py"
+_EPOCHS: Final = "broker/ottla/storage/leader_epochs.py"
+_LOADER: Final = "broker/ottla/storage/log_loader.py"
+_PRODUCERS: Final = "broker/ottla/storage/producer_state.py"
+_SNAPSHOTS: Final = "broker/ottla/storage/producer_state_manager.py"
+_LEADERSHIP: Final = "broker/ottla/controller/leadership.py"
+_MEMBERSHIP: Final = "broker/ottla/coordinators/membership.py"
+_GROUP: Final = "broker/ottla/coordinators/group.py"
+_TRANSITIONS: Final = "broker/ottla/coordinators/transactions/transitions.py"
+_BATCH_FILTER: Final = "broker/ottla/storage/cleaner/batch_filter.py"
+_TRANSACTIONAL_COMMITS: Final = "broker/ottla/coordinators/transactional_commits.py"
+_CONTROLLER_ISR: Final = "broker/ottla/controller/isr.py"
+_ACTIVE_CONTROLLER: Final = "broker/ottla/controller/active_controller.py"
+_INTER_BROKER: Final = "broker/ottla/server/handlers/cluster/inter_broker_requests.py"
+
+_ALL: Final = (
+    Bug(
+        "truncation-to-high-watermark",
+        "KAFKA-1211, KIP-101",
+        "a follower truncates to its high watermark, and not by leader epochs",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _PARTITION,
+                "        self.in_sync.clear()\n        self._clamp_high_watermark()\n        return new_epoch\n",
+                "        self.in_sync.clear()\n        self._clamp_high_watermark()\n"
+                "        self.log.truncate_to(self.high_watermark)\n        return new_epoch\n",
+            ),
+            Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),
+        ),
+    ),
+    Bug(
+        "no-divergence-check",
+        "KAFKA-6361, KIP-279",
+        "a follower takes the end of the leader's epoch without a look at its own epochs",
+        "same records",
+        (
+            Edit(
+                _FOLLOWER,
+                "        own_epoch, own_end = log.end_offset_for_epoch(epoch)\n        if own_epoch < 0:\n",
+                "        own_epoch, own_end = log.end_offset_for_epoch(epoch)\n        if True:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "no-truncation",
+        "Kafka before replication was made safe (KIP-101)",
+        "a follower of a new leader appends without any truncation",
+        "same records",
+        (Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),),
+    ),
+    Bug(
+        "epoch-unknown-to-leader-is-accepted",
+        "KAFKA-6361, KIP-279",
+        "the leader accepts a fetch with an epoch that it does not have",
+        "same records",
+        (
+            Edit(
+                _READS,
+                "if epoch < last_fetched_epoch or epoch_end < fetch_offset:",
+                "if epoch == last_fetched_epoch and epoch_end < fetch_offset:",
+            ),
+        ),
+    ),
+    Bug(
+        "isr-change-without-epochs",
+        "KAFKA-8836, KIP-497",
+        "the controller makes an ISR change of a leader with an old leader epoch or partition epoch",
+        "leader completeness",
+        (
+            Edit(
+                _CONTROLLER_ISR,
+                "    if requested.leader_epoch < current.leader_epoch:\n",
+                "    if False:\n",
+            ),
+            Edit(
+                _CONTROLLER_ISR,
+                "    if requested.partition_epoch != current.partition_epoch:\n",
+                "    if False:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "expansion-counts-when-confirmed",
+        "KAFKA-8836, KIP-497",
+        "a follower that is proposed for the ISR does not hold back the high watermark yet",
+        "leader completeness",
+        (
+            Edit(
+                _ISR,
+                "        self.maximal = self.change.maximal\n",
+                "        self.maximal = self.committed\n",
+            ),
+        ),
+    ),
+    Bug(
+        "shrink-counts-at-once",
+        "KAFKA-8836, KIP-497",
+        "a follower that is proposed to leave the ISR does not hold back the high watermark any more",
+        "leader completeness",
+        (Edit(_ISR, "        return self.committed | self.proposed\n", "        return self.proposed\n"),),
+    ),
+    Bug(
+        "isr-shrinks-without-proposal",
+        "KAFKA-8836, KIP-497",
+        "a leader removes slow followers from its ISR without the controller",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _PARTITION,
+                "            self._propose(self.isr - behind)\n",
+                "            self.in_sync.set_isr(self.isr - behind)\n"
+                "            self._advance_and_notify(now_ms, isr_changed=True)\n",
+            ),
+        ),
+    ),
+    Bug(
+        "failed-shrink-is-dropped",
+        "KIP-497 (pending ISR state)",
+        "after an error of AlterPartition the leader forgets the change, though the controller may have made it",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _PARTITION,
+                'waiting for LeaderAndIsr", self, change, error.name)\n                return False\n',
+                'waiting for LeaderAndIsr", self, change, error.name)\n                self.in_sync.drop_change()\n'
+                "                return False\n",
+            ),
+            Edit(
+                _PARTITION,
+                'retrying", self, change, error.name)\n                return True\n',
+                'retrying", self, change, error.name)\n                self.in_sync.set_isr(change.proposed)\n'
+                "                return False\n",
+            ),
+        ),
+    ),
+    Bug(
+        "high-watermark-before-fetch",
+        "KIP-101 (a follower confirms with its next fetch)",
+        "records count as replicated as soon as the leader has sent them",
+        "leader completeness",
+        (
+            Edit(
+                _PARTITION,
+                "moved = follower.fetched(offset, log_start_offset, leader_end, now_ms)",
+                "moved = follower.fetched(leader_end, log_start_offset, leader_end, now_ms)",
+            ),
+        ),
+    ),
+    Bug(
+        "diverging-fetch-counts",
+        "KAFKA-13141",
+        "the leader counts the fetch offset of a follower whose log diverges",
+        "leader completeness",
+        (
+            Edit(
+                _READS,
+                "    data: LogRead | None = None\n    if diverging is None:\n",
+                "    data: LogRead | None = None\n    if diverging is not None and follower is not None:\n"
+                "        replica.follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)\n"
+                "    if diverging is None:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "joins-isr-at-high-watermark",
+        "KAFKA-7128",
+        "a follower joins the ISR at the high watermark, below the start of the leader epoch",
+        "leader completeness",
+        (
+            Edit(
+                _PARTITION,
+                "        if end < self.high_watermark or end < self.leader_epoch_start:\n",
+                "        if end < self.high_watermark:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "follower-state-survives-epochs",
+        "KAFKA-9654 (follower state at a new leader epoch)",
+        "a new leader keeps the ends of its followers from the time when it led before",
+        "leader completeness",
+        (
+            Edit(
+                _ISR,
+                "        if new_leader:\n            self.log_end",
+                "        if False:\n            self.log_end",
+            ),
+            Edit(
+                _ISR,
+                "        self.followers = _NO_FOLLOWERS\n        self.set_isr(_EMPTY)\n",
+                "        self.set_isr(_EMPTY)\n",
+            ),
+        ),
+    ),
+    Bug(
+        "unclean-election-although-disabled",
+        "KAFKA-1028",
+        "the controller elects a leader from outside the ISR",
+        "nothing acknowledged is lost",
+        (Edit(_LEADERSHIP, "unclean=tp.topic in context.unclean_topics)", "unclean=True)"),),
+    ),
+    Bug(
+        "preferred-election-outside-isr",
+        "KAFKA-8206 (elections outside the ISR)",
+        "the preferred replica is elected though it is not in sync",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _LEADERSHIP,
+                "    if preferred not in current.isr or not context.is_online(preferred, tp):\n",
+                "    if not context.is_online(preferred, tp):\n",
+            ),
+            Edit(
+                _LEADERSHIP,
+                "        change(context, effects, tp, preferred, current.isr)\n",
+                "        change(context, effects, tp, preferred, tuple(dict.fromkeys((preferred, *current.isr))))\n",
+            ),
+            Edit(_LEADERSHIP, "        and preferred in context.leaders[tp].isr\n", ""),
+        ),
+    ),
+    Bug(
+        "stale-leader-and-isr",
+        "KAFKA-7235, KIP-380",
+        "a broker accepts LeaderAndIsr of an old controller with an old leader epoch",
+        "one leader per epoch",
+        (
+            Edit(
+                _MANAGER, "        if state.leader_epoch < partition.leader_epoch:\n", "        if False:\n"
+            ),
+            Edit(
+                _MANAGER,
+                "        if self.is_replaced(epoch):\n            return False\n",
+                "",
+            ),
+            Edit(
+                _INTER_BROKER,
+                "        if self._replicas.is_replaced(message.controller_epoch):\n",
+                "        if False:\n",
+            ),
+            Edit(
+                _PARTITION,
+                "        assert state.leader == self.broker_id\n"
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
+                "",
+            ),
+            Edit(
+                _PARTITION,
+                "        assert state.leader != self.broker_id\n"
+                '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "broker-epoch-ignored",
+        "KAFKA-7235, KIP-380",
+        "a broker accepts requests that were meant for its previous registration",
+        "leader completeness",
+        (
+            Edit(
+                _INTER_BROKER,
+                "        if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "restarted-follower-joins-isr",
+        "KAFKA-14139, KIP-903",
+        "the controller accepts into the ISR a broker that has restarted since its fetch",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _CONTROLLER_ISR,
+                "        stale = known is not None and epochs.get(replica, -1) not in (-1, known.epoch)\n",
+                "        stale = known is None\n",
+            ),
+        ),
+    ),
+    Bug(
+        "fetch-epoch-ignored",
+        "KAFKA-6880, KIP-320",
+        "a broker serves fetches with another leader epoch than its own",
+        "leader completeness",
+        (
+            Edit(
+                _READS,
+                "    if current_leader_epoch >= 0 and current_leader_epoch != replica.leader_epoch:\n",
+                "    if False:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "follower-forgets-epochs",
+        "KAFKA-6361, KIP-279",
+        "a follower does not record the leader epochs of the batches that it appends",
+        "same records",
+        (
+            Edit(
+                _LOG,
+                "                if header.partition_leader_epoch != self.latest_epoch:\n",
+                "                if self.latest_epoch is None:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "epoch-recorded-with-first-batch",
+        "KIP-101 (the epoch starts before the first append)",
+        "a new leader records its epoch with its first batch only",
+        "same records",
+        (
+            Edit(
+                _PARTITION,
+                "            self.log.assign_epoch_start(state.leader_epoch, start)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Bug(
+        "end-of-unknown-epoch-is-log-end",
+        "KAFKA-6361, KIP-279",
+        "the end of an epoch without an entry is the log end",
+        "same records",
+        (
+            Edit(
+                _EPOCHS,
+                "        return (self._epochs[above - 1] if above else epoch), self._starts[above]\n",
+                "        return (self._epochs[above - 1] if above else epoch), log_end_offset\n",
+            ),
+        ),
+    ),
+    Bug(
+        "epochs-not-truncated",
+        "KIP-101",
+        "a truncation leaves the leader epochs after its end",
+        "same records",
+        (
+            Edit(
+                _LOG,
+                "            self._leader_epochs.truncate_from_end(offset)\n            self._on_epochs_changed()\n"
+                "            if is_rolled_back:\n",
+                "            if is_rolled_back:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "snapshot-not-loaded",
+        "KAFKA-5793 (idempotence across restarts)",
+        "the producers of a snapshot are not restored after a restart",
+        "no duplicates",
+        (
+            Edit(
+                _SNAPSHOTS,
+                "            if producers:\n                self.producers.load(producers)\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "follower-keeps-no-producer-state",
+        "KIP-98 (producer state on followers)",
+        "a follower does not keep the state of the producers",
+        "no duplicates",
+        (
+            Edit(
+                _LOG,
+                "                if header.producer_id >= 0:\n                    self._producer_state.update(header, view[",
+                "                if header.is_control:\n                    self._producer_state.update(header, view[",
+            ),
+        ),
+    ),
+    Bug(
+        "duplicates-of-last-batch-only",
+        "KAFKA-5494",
+        "only a retry of a producer's last batch is recognised",
+        "no duplicates",
+        (
+            Edit(
+                _PRODUCERS,
+                "        for batch in entry.batches:\n",
+                "        for batch in list(entry.batches)[-1:]:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "sequence-not-checked",
+        "KAFKA-5494, KIP-98",
+        "a leader accepts a gap in the sequence of a producer",
+        "order",
+        (Edit(_PRODUCERS, "            if not in_order:\n", "            if False:\n"),),
+    ),
+    Bug(
+        "producer-state-not-truncated",
+        "KAFKA-5793 (idempotence across truncation)",
+        "a truncation leaves the producer state of the removed batches",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _LOG,
+                "is_rolled_back = self._producer_state.roll_back(segments[len(kept) - 1 :], offset)",
+                "is_rolled_back = True",
+            ),
+        ),
+    ),
+    Bug(
+        "acknowledged-by-former-leader",
+        "KAFKA-3112 (acks=all at a leader change)",
+        "a broker that is no longer the leader acknowledges the requests that wait",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _PARTITION,
+                "            return True, self._not_leader_error\n        if self.high",
+                "            return True, _NONE\n        if self.high",
+            ),
+        ),
+    ),
+    Bug(
+        "min-isr-not-checked",
+        "KAFKA-15583 (min.insync.replicas)",
+        "a leader alone in its ISR acknowledges acks=all below min.insync.replicas",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _PARTITION,
+                "        if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:\n",
+                "        if False:\n",
+            ),
+            Edit(
+                _PARTITION,
+                "        if len(self.maximal_isr) < self.min_in_sync:\n            return True, ErrorCode.NOT",
+                "        if False:\n            return True, ErrorCode.NOT",
+            ),
+            Edit(
+                _PARTITION,
+                "        if len(self.in_sync.committed) < self.min_in_sync:\n            return False\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "recovery-keeps-torn-batches",
+        "KAFKA-10778 (recovery after a failed write)",
+        "the recovery of a log does not verify the checksums of its batches",
+        "same records",
+        (
+            Edit(
+                _LOADER,
+                "        if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:\n",
+                "        if len(batch) < size:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "recovery-point-before-fsync",
+        "KAFKA-15391 (recovery point without its data)",
+        "the recovery point advances without an fsync of the segments",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                "broker/ottla/storage/local_log.py",
+                "            for segment in pending.segments:\n                segment.sync()\n",
+                "",
+            ),
+        ),
+    ),
+    Bug(
+        "lost-log-not-detected",
+        "Ottla: a broker with an empty disk led with it; Kafka: KIP-858",
+        "a broker that lost its log starts in the ISR with an empty one",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                _INTER_BROKER,
+                "            lost = await self._lost_logs.find(missing)\n",
+                "            lost = set()\n",
+            ),
+        ),
+    ),
+    Bug(
+        "restart-without-failover",
+        "Ottla 7cb57d8; Kafka: KIP-966",
+        "a broker that lost its power registers before it has left the ISRs",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                "broker/ottla/metadata/unclean_restart.py",
+                "        if not alive or (controlled and not can_fail_over(states, broker_id, alive)):\n",
+                "        if True:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "controller-write-without-fence",
+        "KAFKA-6082",
+        "the writes of a controller do not check that it is still the controller",
+        "epochs advance",
+        (
+            Edit(
+                _ACTIVE_CONTROLLER,
+                "        results = await self.store.multi([self.epoch_check, *operations])\n        return results[1:]\n",
+                "        return await self.store.multi(list(operations))\n",
+            ),
+        ),
+    ),
+    Bug(
+        "isr-never-expands",
+        "KAFKA-2729",
+        "a leader whose ISR change failed does not expand the ISR again",
+        "liveness",
+        (
+            Edit(
+                _PARTITION,
+                "        if self.in_sync.is_eligible(follower.broker_id):\n",
+                "        if self.partition_epoch < 3 and self.in_sync.is_eligible(follower.broker_id):\n",
+            ),
+        ),
+    ),
+    Bug(
+        "alter-partition-not-retried",
+        "KAFKA-2729",
+        "an ISR change whose request failed is neither dropped nor sent again",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/replication/alter_partition.py",
+                'retrying: %s", error)\n            return proposals\n',
+                'retrying: %s", error)\n            return {}\n',
+            ),
+        ),
+    ),
+    Bug(
+        "checkpoint-without-directory-sync",
+        "KAFKA-13070 (checkpoints after a power loss)",
+        "a checkpoint file is renamed into place before its content and the directory are synced",
+        "nothing acknowledged is lost",
+        (
+            Edit(
+                "broker/ottla/ports/files.py",
+                "    write_file(files, temporary, text.encode(), sync=sync)\n    files.rename(temporary, path)\n"
+                "    if sync:\n",
+                "    write_file(files, temporary, text.encode(), sync=False)\n    files.rename(temporary, path)\n"
+                "    if False:\n",
+            ),
+        ),
+    ),
+    Bug(
+        "segment-without-directory-sync",
+        "KAFKA-5829 (files of a log after a power loss)",
+        "a flush does not sync the directory, so that a power loss removes new segments",
+        "nothing acknowledged is lost",
+        (Edit("broker/ottla/storage/local_log.py", "            sync_path(files, self.directory)\n", ""),),
+    ),
+    Bug(
+        "marker-lost-at-failover",
+        "KAFKA-6119 (transactions at a failover of the coordinator)",
+        "a new coordinator does not complete the transactions that are prepared in its log",
+        "liveness",
+        (Edit(_TRANSITIONS, "    Loaded: dict.fromkeys(_PREPARED, _send_markers),\n", "    Loaded: {},\n"),),
+        ("transactions",),
+    ),
+    Bug(
+        "commit-before-all-partitions-are-known",
+        "KAFKA-5477, KIP-98 (partitions of a transaction)",
+        "the coordinator forgets the partitions that were added before the last AddPartitionsToTxn",
+        "atomic transactions",
+        (
+            Edit(
+                _TRANSITIONS,
+                "    partitions = entry.partitions | event.partitions\n",
+                "    partitions = event.partitions\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "markers-of-one-partition-only",
+        "KAFKA-5477 (markers of all partitions)",
+        "a transaction is complete when the first partitions have their markers",
+        "liveness",
+        (Edit(_TRANSITIONS, "[] if rest else [Write(complete)]\n", "[Write(complete)]\n"),),
+        ("transactions",),
+    ),
+    Bug(
+        "prepared-outcome-changes",
+        "KAFKA-5251 (a commit after an abort)",
+        "a new producer aborts a transaction whose commit is prepared",
+        "atomic transactions",
+        (
+            Edit(
+                _TRANSITIONS,
+                "    commit = entry.state is State.PREPARE_COMMIT\n",
+                "    commit = entry.state is State.PREPARE_COMMIT and not transaction.fencing and event is not _RELOADED\n",
+            ),
+            Edit(
+                _TRANSITIONS,
+                "    Loaded: dict.fromkeys(_PREPARED, _send_markers),\n",
+                "    Loaded: dict.fromkeys(_PREPARED, lambda t, e, now: _send_markers(t, _RELOADED, now)),\n",
+            ),
+            Edit(_TRANSITIONS, "_Rule: TypeAlias = ", "_RELOADED = Loaded()\n_Rule: TypeAlias = "),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "last-stable-offset-without-open-transactions",
+        "KIP-98 (the last stable offset)",
+        "open transactions do not hold back the last stable offset",
+        "no uncommitted data",
+        (
+            Edit(
+                _PRODUCERS,
+                "            return next(iter(self._ongoing.values()), None) if self._ongoing else None\n",
+                "            return None\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "aborted-transactions-not-listed",
+        "KIP-98 (aborted transactions in Fetch)",
+        "a fetch of a read_committed consumer does not list the aborted transactions",
+        "no aborted data",
+        (
+            Edit(
+                _LOG,
+                "        return [(each.producer_id, each.first_offset) for each in aborted]\n",
+                "        return []\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "abort-not-in-index-of-follower",
+        "KAFKA-6119 (aborted transactions after a failover)",
+        "a follower does not write aborted transactions to its transaction index",
+        "no aborted data",
+        (
+            Edit(
+                _LOG,
+                "view[pos : pos + header.size], segment)\n",
+                "view[pos : pos + header.size], None)\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "producer-epoch-not-checked",
+        "KAFKA-9144, KIP-360 (zombie producers)",
+        "a partition accepts batches of a fenced transactional producer",
+        "atomic transactions",
+        (
+            Edit(_PRODUCERS, "        if epoch < entry.epoch:\n", "        if False:\n"),
+            Edit(
+                _TRANSITIONS,
+                "    if producer_epoch != transaction.entry.producer_epoch:\n",
+                "    if False:\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "verification-skipped",
+        "KAFKA-14402, KIP-890",
+        "a late batch begins a transaction after its end, which nothing completes",
+        "liveness",
+        (
+            Edit(
+                _PRODUCERS,
+                "        if guard is None or self._verifying.get(producer_id) is not guard:\n",
+                "        if False:\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "offsets-of-aborted-transactions",
+        "KAFKA-5211 (offsets of transactions)",
+        "the offsets of an aborted transaction are committed",
+        "atomic transactions",
+        (
+            Edit(
+                _TRANSACTIONAL_COMMITS,
+                "                group.offsets.end_transaction(producer_id, committed)\n",
+                "                group.offsets.end_transaction(producer_id, True)\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "transactional-offsets-lost-at-failover",
+        "KAFKA-5211, KAFKA-10284",
+        "a new coordinator does not restore the offsets of open transactions",
+        "atomic transactions",
+        (
+            Edit(
+                "broker/ottla/coordinators/replay.py",
+                "                self._restore(producer_id, key, stored)\n",
+                "                pass\n",
+            ),
+        ),
+        ("transactions",),
+    ),
+    Bug(
+        "commit-of-old-generation",
+        "KAFKA-7165 (fencing of group members by generation)",
+        "a group accepts the offsets of a member of an earlier generation",
+        "committed offsets never go back",
+        (
+            Edit(
+                "broker/ottla/coordinators/offset_requests.py",
+                "        return error\n\n    async def _store(",
+                "        return ErrorCode.NONE\n\n    async def _store(",
+            ),
+            Edit(
+                "broker/ottla/coordinators/offset_requests.py",
+                "        if group.state is not GroupState.EMPTY:\n            self._apply_effects(self._membership.restart",
+                "        if request.member_id in group.members:\n            self._apply_effects(self._membership.restart",
+            ),
+            Edit(
+                "broker/ottla/coordinators/offset_requests.py",
+                "            if generation >= 0:\n                return None, ErrorCode.ILLEGAL_GENERATION\n",
+                "",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "generation-not-persisted",
+        "KAFKA-4845 (generation after a failover)",
+        "a group that is loaded after a failover starts with generation 0",
+        "generations",
+        (
+            Edit(
+                "broker/ottla/coordinators/replay.py",
+                "                    self.groups[group_id] = records.parse_group_value(group_id, value)\n",
+                "                    self.groups[group_id] = Group(group_id)\n",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "static-member-not-fenced",
+        "KAFKA-8678, KIP-345",
+        "a former process of a static member stays in the group beside the new one",
+        "members own disjoint partitions",
+        (
+            Edit(
+                _GROUP,
+                "            return ErrorCode.NONE if current == member_id else ErrorCode.FENCED_INSTANCE_ID\n",
+                "            return ErrorCode.NONE\n",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "heartbeat-hides-rebalance",
+        "KAFKA-4845 (heartbeats in a rebalance)",
+        "a heartbeat does not tell a member that the group rebalances",
+        "liveness",
+        (
+            Edit(
+                _MEMBERSHIP,
+                "        return (ErrorCode.REBALANCE_IN_PROGRESS if rebalancing else ErrorCode.NONE), step.effects\n",
+                "        return ErrorCode.NONE, step.effects\n",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "offsets-served-before-loaded",
+        "KAFKA-5600, KAFKA-1413 (offsets while loading)",
+        "a coordinator answers OffsetFetch while it loads the offsets",
+        "committed offsets never go back",
+        (
+            Edit(
+                "broker/ottla/coordinators/ownership.py",
+                "        return ErrorCode.NONE if ownership.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n",
+                "        return ErrorCode.NONE\n",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "commit-acknowledged-before-replication",
+        "KAFKA-2118 (offsets.commit.required.acks)",
+        "offset commits are acknowledged before they are replicated",
+        "committed offsets never go back",
+        (
+            Edit(
+                "broker/ottla/coordinators/log_appender.py",
+                "acks=acks, timeout_ms=timeout_ms, guard=guard)\n",
+                "acks=1, timeout_ms=timeout_ms, guard=guard)\n",
+            ),
+        ),
+        ("groups",),
+    ),
+    Bug(
+        "compaction-beyond-last-stable-offset",
+        "KAFKA-5413, KIP-98",
+        "the cleaner compacts records beyond the last stable offset",
+        "compaction",
+        (
+            Edit(
+                "broker/ottla/storage/cleaner/planning.py",
+                "    first_uncleanable = min(last_stable_offset, active)\n",
+                "    first_uncleanable = active\n",
+            ),
+        ),
+        ("compaction",),
+    ),
+    Bug(
+        "tombstone-removed-too-early",
+        "KAFKA-8522, KIP-534",
+        "the cleaner removes a tombstone at once",
+        "compaction",
+        (
+            Edit(
+                _BATCH_FILTER,
+                "        has_expired = horizon is not None and horizon <= self._now_ms\n",
+                "        has_expired = True\n",
+            ),
+        ),
+        ("compaction",),
+    ),
+    Bug(
+        "compaction-keeps-first-value",
+        "KAFKA-1641 (the cleaner's offset map)",
+        "the cleaner keeps an older value of a key",
+        "compaction",
+        (
+            Edit(
+                _BATCH_FILTER,
+                "base_offset + offset >= find(key)\n",
+                "base_offset + offset <= find(key)\n",
+            ),
+        ),
+        ("compaction",),
+    ),
+    Bug(
+        "aborted-records-compacted-as-committed",
+        "KAFKA-5490 (cleaner and transactions)",
+        "the cleaner takes the records of aborted transactions for committed ones",
+        "compaction",
+        (
+            Edit(
+                _BATCH_FILTER,
+                "        if header.producer_id in self._ongoing_aborted:\n",
+                "        if False:\n",
+            ),
+        ),
+        ("compaction",),
+    ),
+    Bug(
+        "marker-removed-before-its-records",
+        "KAFKA-5490 (cleaner and transactions)",
+        "the cleaner removes the marker of a transaction that still has records",
+        "compaction",
+        (
+            Edit(
+                _BATCH_FILTER,
+                "                if producer_id not in self._ongoing_committed:\n                    return True\n",
+                "                if True:\n                    return True\n",
+            ),
+            Edit(
+                _BATCH_FILTER,
+                "                if aborted is None or producer_id not in self._seen:\n                    return True\n",
+                "                if True:\n                    return True\n",
+            ),
+        ),
+        ("compaction",),
+    ),
+    Bug(
+        "requests-of-former-topic",
+        "KAFKA-10545, KIP-516 (a topic that is created anew)",
+        "a broker takes the state of a deleted topic for that of the new one with its name",
+        "changes",
+        (
+            Edit(
+                _MANAGER,
+                "        return log is None or _ids_differ(log.topic_id, state.topic_id)\n",
+                "        return log is None\n",
+            ),
+        ),
+        ("changes", "append"),
+    ),
+)
+
+BUGS: Final = {bug.name: bug for bug in _ALL}
+"""By name, in the order of the table."""
