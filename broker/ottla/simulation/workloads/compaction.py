@@ -35,6 +35,8 @@ TOMBSTONE_RATE: Final = 0.2
 ABORT_RATE: Final = 0.3
 LOOK_S: Final = 0.25
 """Virtual time between two looks at the brokers' logs."""
+DECIDED_S: Final = 60.0
+"""Virtual time within which the coordinator aborts the transactions of a writer that has ended."""
 
 CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -372,12 +374,12 @@ class Compaction:
         if self._looking.done() and not self._looking.cancelled():
             self._looking.result()
         await self._clients.wait()
+        await self._until_decided()
         name = f"{self.topic}-verifier"
         found, ends, expected = await self._cluster.in_process(name, self._read_map(name))
         self._check_map(found, ends, expected, name)
         for problem in self._differences(found):
             raise Violation(f"compaction keeps the last value: at the end, {name} found {problem}")
-        await self._until_replicated(ends)
         cleaned = 0
         for machine in self._cluster.machines.values():
             if machine.is_serving:
@@ -392,18 +394,29 @@ class Compaction:
             f"{list(ends.values())}, {cleaned} records of all replicas were compacted",
         )
 
-    async def _until_replicated(self, ends: dict[TopicPartition, int]) -> None:
-        """Wait until the followers have everything, or some seconds: a follower may be behind and in sync."""
-        for _ in range(20):
-            partitions = [
-                (machine.broker.replication.replicas.find(*tp), end)
-                for machine in self._cluster.machines.values()
-                if machine.broker is not None
-                for tp, end in ends.items()
-            ]
-            if all(each is None or each.log.log_end_offset >= end for each, end in partitions):
-                return
+    async def _until_decided(self) -> None:
+        """Wait until all transactions have ended and all replicas have everything."""
+        deadline_s = self._cluster.loop.now + DECIDED_S
+        while unfinished := list(self._unfinished()):
+            if self._cluster.loop.now > deadline_s:
+                raise Violation(f"liveness: {DECIDED_S:.0f} s after the last record: {'; '.join(unfinished)}")
             await asyncio.sleep(0.5)
+
+    def _unfinished(self) -> Iterator[str]:
+        for tp in self._partitions:
+            replicas = [
+                (machine.id, partition)
+                for machine in self._cluster.machines.values()
+                if machine.is_serving and machine.broker is not None
+                for partition in (machine.broker.replication.replicas.find(*tp),)
+                if partition is not None
+            ]
+            end = max((partition.log.log_end_offset for _, partition in replicas), default=0)
+            if not any(each.is_leader and each.last_stable_offset == end for _, each in replicas):
+                yield f"{tp} has no leader with the last stable offset {end}"
+            for broker_id, partition in replicas:
+                if partition.log.log_end_offset < end:
+                    yield f"broker {broker_id} has {tp} up to {partition.log.log_end_offset} of {end}"
 
     def _differences(self, found: dict[str, Entry]) -> Iterator[str]:
         for key in self._keys.values():
