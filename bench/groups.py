@@ -28,19 +28,7 @@ from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
 from ottla.client.admin import AdminClient
 from ottla.coordinators.records import partition_for
-from ottla.protocol.messages import (
-    ApiVersionsRequest,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    SyncGroupRequest,
-)
+from ottla.protocol import messages as m
 from ottla.wire.connection import BrokerConnection
 
 TOPICS = 10
@@ -80,8 +68,8 @@ def subscription(topic: str) -> bytes:
 async def make_group(connection: BrokerConnection, number: int, partitions: int, commits: int) -> None:
     """Make a stable group of one member, with its commits."""
     group, topic = group_id(number), topic_of(number)
-    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
-    join = JoinGroupRequest(
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
+    join = m.JoinGroupRequest(
         group_id=group,
         session_timeout_ms=SESSION_MS,
         rebalance_timeout_ms=SESSION_MS,
@@ -89,15 +77,15 @@ async def make_group(connection: BrokerConnection, number: int, partitions: int,
         protocols=[protocol],
     )
     while True:
-        joined: JoinGroupResponse = await connection.request(join, version=3, timeout_s=60)
+        joined: m.JoinGroupResponse = await connection.request(join, version=3, timeout_s=60)
         if joined.error_code not in _RETRIABLE:
             break
         await asyncio.sleep(0.2)
     assert joined.error_code == 0, joined
-    assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+    assignment = m.SyncGroupRequest.SyncGroupRequestAssignment(
         member_id=joined.member_id, assignment=b"\0" * 60
     )
-    sync = SyncGroupRequest(
+    sync = m.SyncGroupRequest(
         group_id=group,
         generation_id=joined.generation_id,
         member_id=joined.member_id,
@@ -107,18 +95,18 @@ async def make_group(connection: BrokerConnection, number: int, partitions: int,
     assert synced.error_code == 0, synced
     for at in range(commits):
         rows = [
-            OffsetCommitRequest.OffsetCommitRequestPartition(
+            m.OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=p, committed_offset=1000 * number + at, committed_metadata=""
             )
             for p in range(partitions)
         ]
-        commit = OffsetCommitRequest(
+        commit = m.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=joined.generation_id,
             member_id=joined.member_id,
-            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=rows)],
+            topics=[m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=rows)],
         )
-        done: OffsetCommitResponse = await connection.request(commit, version=7, timeout_s=60)
+        done: m.OffsetCommitResponse = await connection.request(commit, version=7, timeout_s=60)
         assert not any(row.error_code for row in done.topics[0].partitions), done
 
 
@@ -142,7 +130,7 @@ async def wait_until_loaded(port: int, groups: int, offsets_partitions: int) -> 
         other = await BrokerConnection.open("127.0.0.1", port, client_id="other")
         while True:
             began = time.perf_counter()
-            await other.request(ApiVersionsRequest(), version=0, timeout_s=60)
+            await other.request(m.ApiVersionsRequest(), version=0, timeout_s=60)
             waits.append((time.perf_counter() - began) * 1000)
 
     group_of_partition = {
@@ -163,17 +151,17 @@ async def wait_until_loaded(port: int, groups: int, offsets_partitions: int) -> 
 
 
 async def is_loaded(connection: BrokerConnection, group_ids: list[str]) -> bool:
-    found = await connection.request(FindCoordinatorRequest(key=group_id(0), key_type=0), version=2)
+    found = await connection.request(m.FindCoordinatorRequest(key=group_id(0), key_type=0), version=2)
     if found.error_code:
         return False
     # No group is in this state, so that the response is short; its error code reports loading partitions.
-    listed: ListGroupsResponse = await connection.request(
-        ListGroupsRequest(states_filter=["Dead"]), version=4
+    listed: m.ListGroupsResponse = await connection.request(
+        m.ListGroupsRequest(states_filter=["Dead"]), version=4
     )
     if listed.error_code:
         return False
-    described: DescribeGroupsResponse = await connection.request(
-        DescribeGroupsRequest(groups=group_ids), version=5
+    described: m.DescribeGroupsResponse = await connection.request(
+        m.DescribeGroupsRequest(groups=group_ids), version=5
     )
     return all(group.group_state == "Stable" for group in described.groups)
 

@@ -54,7 +54,7 @@ def page() -> str:
 
 
 def found() -> list[type[Message]]:
-    return [getattr(messages, name) for name in messages.__all__]
+    return list(messages.ALL)
 
 
 def contents() -> Iterator[str]:

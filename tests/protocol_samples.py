@@ -26,7 +26,7 @@ RANGES = {
 }
 ELEMENTS_MAX = 3
 
-MESSAGES: list[type[Message]] = [getattr(messages, name) for name in messages.__all__]
+MESSAGES: list[type[Message]] = list(messages.ALL)
 CASES: list[tuple[type[Message], int]] = [
     (cls, version) for cls in MESSAGES for version in range(cls.min_version, cls.max_version + 1)
 ]

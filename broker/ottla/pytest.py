@@ -5,8 +5,10 @@
         (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
         assert record.value == b"one"
 
-pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing and
-adds no hook for tests until a fixture is used. docs/testing.md describes it.
+It also runs the tests of `ottla.testing.simulation` once for each seed.
+
+pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing
+until a fixture is used. docs/testing.md describes it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,12 @@ _MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("ottla").addoption(
+        "--ottla-seed",
+        metavar="SEED|FIRST-LAST",
+        type=_seeds,
+        help="seeds of the simulated tests, instead of those that each test names",
+    )
     parser.addini(
         "ottla_settings",
         "NAME=VALUE, a line each: settings of the shared broker, as in server.properties",
@@ -39,6 +47,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test of `ottla.testing.simulation.simulated` once for each seed."""
+    seeds = getattr(metafunc.function, "ottla_seeds", None)
+    if seeds is not None:
+        metafunc.parametrize("ottla_seed", metafunc.config.getoption("--ottla-seed") or seeds)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 @pytest.fixture(scope="session")

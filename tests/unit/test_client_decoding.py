@@ -118,6 +118,19 @@ def test_markers_that_are_left_of_a_compacted_transaction_end_it() -> None:
     assert [r.offset for r in all_of(opened(data, aborted=aborted))] == [6, 7]
 
 
+def test_a_fetch_that_begins_at_an_abort_marker_returns_what_the_producer_writes_next() -> None:
+    data = b"".join(
+        [
+            marker(1, 5, ControlType.ABORT),
+            transaction(1, 6),
+            marker(1, 8, ControlType.COMMIT),
+            transaction(1, 9),
+        ]
+    )
+    aborted = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=3)]
+    assert [r.offset for r in all_of(opened(data, 5, aborted))] == [6, 7, 9, 10]
+
+
 def test_a_corrupt_batch_is_an_error_with_its_offset_and_is_not_skipped() -> None:
     good = build_batch([Record(0, 1, None, b"x" * 50)] * 3, base_offset=0)
     bad = bytearray(build_batch([Record(0, 1, None, b"y" * 50)], base_offset=3))

@@ -191,3 +191,12 @@ def test_a_preferred_read_replica_is_packed(version: int) -> None:
     )
     response = FetchResponse(responses=[topic])
     assert joined(parts) == frames.encode_response(response, version, 1)  # type: ignore[arg-type]
+
+
+def test_a_range_that_the_disk_cannot_read_stays_a_range(tmp_path: Path) -> None:
+    file = SegmentFile(OS_FILES, tmp_path / "segment")
+    file.fd, descriptor = -1, file.fd  # reading fails with EBADF
+    piece = FileSlice(file, 0, 10)
+    parts = build(12, 1, by_topic([FetchedPartition(wanted(0), ErrorCode.NONE, 7, 6, 3, [piece], 10)]))
+    file.fd = descriptor
+    assert piece in parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -122,6 +122,9 @@ deletion_policy_names = Rule(
 """The syntax of the names; each broker checks whether it has the policies."""
 
 
+no_tiered_storage = Rule("false", lambda v: v is False, lambda v: "Ottla does not serve tiered storage")
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One setting. `default` is in Kafka's text form; None where Kafka's default is null."""
@@ -158,6 +161,46 @@ class ConfigKey:
     @property
     def default_value(self) -> Value:
         return None if self.default is None else self.parse(self.default)
+
+
+_NAMED_RULES: Final = {
+    "gzip_level": gzip_level,
+    "throttled_replicas": throttled_replicas,
+    "deletion_policy_names": deletion_policy_names,
+    "no_tiered_storage": no_tiered_storage,
+}
+_NAMED_DEFAULTS: Final = {"-": None, '""': "", "INT_MAX": str(2**31 - 1), "LONG_MAX": str(2**63 - 1)}
+
+
+def config_table(rows: str, doc: str = "") -> Iterator[ConfigKey]:
+    """The keys of a table. A row has a name (after a * if the setting is dynamic), a type, a default (- for
+    none, "" for an empty text), often a rule, and after `|` the doc, if it is not that of all rows. A line
+    that begins with `|` continues the doc; one that begins with # is a heading.
+
+    A rule is >=low, low..high, a list of words, or the name of a rule of this module.
+    """
+    for row in re.split(r"\n(?!\s*\|)", rows.strip()):
+        columns, *texts = (part.strip() for part in row.split("|"))
+        if columns.startswith("#"):
+            continue
+        name, kind, default, *rule = columns.split()
+        yield ConfigKey(
+            name.removeprefix("*"),
+            ConfigType[kind],
+            _NAMED_DEFAULTS.get(default, default),
+            " ".join(texts) or doc,
+            _rule(*rule) if rule else None,
+            dynamic=name.startswith("*"),
+        )
+
+
+def _rule(text: str) -> Rule:
+    if text in _NAMED_RULES:
+        return _NAMED_RULES[text]
+    low, is_range, high = text.partition("..")
+    if is_range:
+        return between(int(low), int(high))
+    return at_least(int(text[2:])) if text.startswith(">=") else one_of(*text.split(","))
 
 
 def _parse(kind: ConfigType, text: str) -> Value:

@@ -25,13 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.protocol.messages import (
-    FetchRequest,
-    LeaderAndIsrRequest,
-    ListOffsetsRequest,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
+from ottla.protocol import messages as m
 
 VERSIONS: Final = (
     *("2.8-IV0", "2.8-IV1", "3.0-IV0", "3.0-IV1", "3.1-IV0", "3.2-IV0"),
@@ -41,14 +35,14 @@ VERSIONS: Final = (
 )
 
 _HIGHEST: Final[dict[int, tuple[tuple[str, int], ...]]] = {
-    FetchRequest.api_key: (
+    m.FetchRequest.api_key: (
         *(("2.8-IV0", 12), ("3.1-IV0", 13), ("3.5-IV0", 14), ("3.5-IV1", 15), ("3.7-IV4", 16)),
         ("3.9-IV0", 17),
     ),
-    ListOffsetsRequest.api_key: (*(("2.8-IV0", 6), ("3.0-IV1", 7), ("3.5-IV0", 8), ("3.9-IV0", 9)),),
-    LeaderAndIsrRequest.api_key: (("2.8-IV0", 4), ("2.8-IV1", 5), ("3.2-IV0", 6), ("3.4-IV0", 7)),
-    UpdateMetadataRequest.api_key: (("2.8-IV0", 6), ("2.8-IV1", 7), ("3.4-IV0", 8)),
-    StopReplicaRequest.api_key: (("2.8-IV0", 3), ("3.4-IV0", 4)),
+    m.ListOffsetsRequest.api_key: (*(("2.8-IV0", 6), ("3.0-IV1", 7), ("3.5-IV0", 8), ("3.9-IV0", 9)),),
+    m.LeaderAndIsrRequest.api_key: (("2.8-IV0", 4), ("2.8-IV1", 5), ("3.2-IV0", 6), ("3.4-IV0", 7)),
+    m.UpdateMetadataRequest.api_key: (("2.8-IV0", 6), ("2.8-IV1", 7), ("3.4-IV0", 8)),
+    m.StopReplicaRequest.api_key: (("2.8-IV0", 3), ("3.4-IV0", 4)),
 }
 
 

@@ -6,18 +6,16 @@ Part of `broker_config_table`. Names, types, defaults, ranges and dynamic update
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from ottla.metadata.config_def import config_table
 
-from ottla.metadata.config_def import ConfigKey, ConfigType, Rule, at_least, one_of
-
-# Name, type, default (- for none), least value or choices. A * marks dynamic settings.
+# The columns are those of `config_table`.
 _IMPLEMENTED = """
-    connection.failed.authentication.delay.ms INT 100 0
+    connection.failed.authentication.delay.ms INT 100 >=0
     connections.max.reauth.ms LONG 0
-    delegation.token.expiry.check.interval.ms LONG 3600000 1
-    delegation.token.expiry.time.ms LONG 86400000 1
+    delegation.token.expiry.check.interval.ms LONG 3600000 >=1
+    delegation.token.expiry.time.ms LONG 86400000 >=1
     delegation.token.master.key PASSWORD -
-    delegation.token.max.lifetime.ms LONG 604800000 1
+    delegation.token.max.lifetime.ms LONG 604800000 >=1
     delegation.token.secret.key PASSWORD -
     *principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
     *sasl.enabled.mechanisms LIST GSSAPI
@@ -82,8 +80,8 @@ _WITHOUT_EFFECT = """
 
 _ZOOKEEPER = """
     password.encoder.cipher.algorithm STRING AES/CBC/PKCS5Padding
-    password.encoder.iterations INT 4096 1024
-    password.encoder.key.length INT 128 8
+    password.encoder.iterations INT 4096 >=1024
+    password.encoder.key.length INT 128 >=8
     password.encoder.keyfactory.algorithm STRING -
     password.encoder.old.secret PASSWORD -
     password.encoder.secret PASSWORD -
@@ -120,26 +118,8 @@ BY_MECHANISM = (
 """Settings that can have a mechanism's prefix (DynamicBrokerConfig.ListenerMechanismConfigs)."""
 
 
-def _keys(rows: str, doc: str) -> Iterator[ConfigKey]:
-    for row in rows.strip().splitlines():
-        name, kind, default, *rule = row.split()
-        text = {"-": None, '""': ""}.get(default, default)
-        yield ConfigKey(
-            name.removeprefix("*"),
-            ConfigType[kind],
-            text,
-            doc,
-            _rule(*rule) if rule else None,
-            dynamic=name.startswith("*"),
-        )
-
-
-def _rule(text: str) -> Rule:
-    return at_least(int(text)) if text.isdigit() else one_of(*text.split(","))
-
-
-SECURITY_CONFIGS = tuple(_keys(_IMPLEMENTED, "Security; see Kafka's documentation."))
-INERT_SECURITY_CONFIGS = tuple(_keys(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
-ZOOKEEPER_CONFIGS = tuple(_keys(_ZOOKEEPER, "Of ZooKeeper; see Kafka's documentation."))
+SECURITY_CONFIGS = tuple(config_table(_IMPLEMENTED, "Security; see Kafka's documentation."))
+INERT_SECURITY_CONFIGS = tuple(config_table(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
+ZOOKEEPER_CONFIGS = tuple(config_table(_ZOOKEEPER, "Of ZooKeeper; see Kafka's documentation."))
 NAMES = frozenset(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
 """All settings that can have a listener's prefix."""

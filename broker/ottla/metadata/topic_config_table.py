@@ -6,158 +6,56 @@ own definitions (a test compares them); settings with the prefix `ottla.` are Ot
 
 from __future__ import annotations
 
-from ottla.metadata.config_def import (
-    ConfigDef,
-    ConfigKey,
-    ConfigType,
-    Rule,
-    at_least,
-    between,
-    deletion_policy_names,
-    gzip_level,
-    one_of,
-    throttled_replicas,
-)
-
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = (
-    ConfigType.BOOLEAN,
-    ConfigType.STRING,
-    ConfigType.INT,
-    ConfigType.LONG,
-    ConfigType.DOUBLE,
-    ConfigType.LIST,
-)
-K = ConfigKey
-LONG_MAX = str(2**63 - 1)
-
-compression_types = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-cleanup_policies = one_of("compact", "delete")
-timestamp_types = one_of("CreateTime", "LogAppendTime")
+from ottla.metadata.config_def import ConfigDef, config_table
 
 TOPIC_CONFIGS = ConfigDef(
-    [
-        K(
-            "cleanup.policy",
-            LIST,
-            "delete",
-            "Delete old segments, compact by key, or both.",
-            cleanup_policies,
-        ),
-        K(
-            "compression.type",
-            STRING,
-            "producer",
-            "Codec of stored batches; `producer` keeps theirs.",
-            compression_types,
-        ),
-        K("compression.gzip.level", INT, "-1", "Level of gzip when the broker compresses.", gzip_level),
-        K("compression.lz4.level", INT, "9", "Level of lz4 when the broker compresses.", between(1, 17)),
-        K(
-            "compression.zstd.level",
-            INT,
-            "3",
-            "Level of zstd when the broker compresses.",
-            between(-131072, 22),
-        ),
-        K(
-            "delete.retention.ms",
-            LONG,
-            "86400000",
-            "How long tombstones stay on compacted topics.",
-            at_least(0),
-        ),
-        K(
-            "file.delete.delay.ms",
-            LONG,
-            "60000",
-            "Time between a segment's removal and its file's.",
-            at_least(0),
-        ),
-        K("flush.messages", LONG, LONG_MAX, "Messages between forced fsyncs.", at_least(1)),
-        K("flush.ms", LONG, LONG_MAX, "Milliseconds between forced fsyncs.", at_least(0)),
-        K(
-            "follower.replication.throttled.replicas",
-            LIST,
-            "",
-            "partition:broker pairs throttled on followers, or *.",
-            throttled_replicas,
-        ),
-        K("index.interval.bytes", INT, "4096", "Bytes of log per entry of the offset index.", at_least(0)),
-        K(
-            "leader.replication.throttled.replicas",
-            LIST,
-            "",
-            "partition:broker pairs throttled on leaders, or *.",
-            throttled_replicas,
-        ),
-        K("local.retention.bytes", LONG, "-2", "Local part of a tiered log, in bytes.", at_least(-2)),
-        K("local.retention.ms", LONG, "-2", "Local part of a tiered log, in milliseconds.", at_least(-2)),
-        K("max.compaction.lag.ms", LONG, LONG_MAX, "Longest time a message stays uncompacted.", at_least(1)),
-        K("max.message.bytes", INT, "1048588", "Largest record batch, in bytes.", at_least(0)),
-        K("message.downconversion.enable", BOOLEAN, "true", "Serve old fetchers by conversion."),
-        K("message.format.version", STRING, "3.0-IV1", "Deprecated; has no effect since 3.0."),
-        K(
-            "message.timestamp.after.max.ms",
-            LONG,
-            LONG_MAX,
-            "How far a timestamp may be ahead of the broker's clock.",
-            at_least(0),
-        ),
-        K(
-            "message.timestamp.before.max.ms",
-            LONG,
-            LONG_MAX,
-            "How far a timestamp may be behind the broker's clock.",
-            at_least(0),
-        ),
-        K(
-            "message.timestamp.difference.max.ms",
-            LONG,
-            LONG_MAX,
-            "Deprecated form of the two above.",
-            at_least(0),
-        ),
-        K("message.timestamp.type", STRING, "CreateTime", "CreateTime or LogAppendTime.", timestamp_types),
-        K(
-            "min.cleanable.dirty.ratio",
-            DOUBLE,
-            "0.5",
-            "Dirty share of a log that starts compaction.",
-            between(0, 1),
-        ),
-        K("min.compaction.lag.ms", LONG, "0", "Shortest time a message stays uncompacted.", at_least(0)),
-        K("min.insync.replicas", INT, "1", "In-sync replicas that acks=all needs.", at_least(1)),
-        K(
-            "ottla.deletion.policies",
-            LIST,
-            "size,time",
-            "Policies that select segments to delete: size, time, and those of the brokers' "
-            "ottla.log.deletion.policy.classes.",
-            deletion_policy_names,
-        ),
-        K("preallocate", BOOLEAN, "false", "Allocate a segment's file when it is created."),
-        K("remote.log.copy.disable", BOOLEAN, "false", "Tiered storage: stop copying."),
-        K("remote.log.delete.on.disable", BOOLEAN, "false", "Tiered storage: delete when disabled."),
-        K(
-            "remote.storage.enable",
-            BOOLEAN,
-            "false",
-            "Tiered storage; not served by Ottla.",
-            Rule("false", lambda v: v is False, lambda v: "Ottla does not serve tiered storage"),
-        ),
-        K("retention.bytes", LONG, "-1", "Bytes kept per partition; -1 for no limit."),
-        K("retention.ms", LONG, "604800000", "Milliseconds kept; -1 for no limit.", at_least(-1)),
-        K("segment.bytes", INT, "1073741824", "Size at which a segment rolls.", at_least(14)),
-        K("segment.index.bytes", INT, "10485760", "Size of an offset index's file.", at_least(4)),
-        K("segment.jitter.ms", LONG, "0", "Random part of segment.ms.", at_least(0)),
-        K("segment.ms", LONG, "604800000", "Age at which a segment rolls.", at_least(1)),
-        K(
-            "unclean.leader.election.enable",
-            BOOLEAN,
-            "false",
-            "Whether a replica outside the ISR can be elected leader, with loss of data.",
-        ),
-    ]
+    config_table("""
+        cleanup.policy LIST delete compact,delete | Delete old segments, compact by key, or both.
+        compression.type STRING producer uncompressed,zstd,lz4,snappy,gzip,producer
+            | Codec of stored batches; `producer` keeps theirs.
+        compression.gzip.level INT -1 gzip_level | Level of gzip when the broker compresses.
+        compression.lz4.level INT 9 1..17 | Level of lz4 when the broker compresses.
+        compression.zstd.level INT 3 -131072..22 | Level of zstd when the broker compresses.
+        delete.retention.ms LONG 86400000 >=0 | How long tombstones stay on compacted topics.
+        file.delete.delay.ms LONG 60000 >=0 | Time between a segment's removal and its file's.
+        flush.messages LONG LONG_MAX >=1 | Messages between forced fsyncs.
+        flush.ms LONG LONG_MAX >=0 | Milliseconds between forced fsyncs.
+        follower.replication.throttled.replicas LIST "" throttled_replicas
+            | partition:broker pairs throttled on followers, or *.
+        index.interval.bytes INT 4096 >=0 | Bytes of log per entry of the offset index.
+        leader.replication.throttled.replicas LIST "" throttled_replicas
+            | partition:broker pairs throttled on leaders, or *.
+        local.retention.bytes LONG -2 >=-2 | Local part of a tiered log, in bytes.
+        local.retention.ms LONG -2 >=-2 | Local part of a tiered log, in milliseconds.
+        max.compaction.lag.ms LONG LONG_MAX >=1 | Longest time a message stays uncompacted.
+        max.message.bytes INT 1048588 >=0 | Largest record batch, in bytes.
+        message.downconversion.enable BOOLEAN true | Serve old fetchers by conversion.
+        message.format.version STRING 3.0-IV1 | Deprecated; has no effect since 3.0.
+        message.timestamp.after.max.ms LONG LONG_MAX >=0
+            | How far a timestamp may be ahead of the broker's clock.
+        message.timestamp.before.max.ms LONG LONG_MAX >=0
+            | How far a timestamp may be behind the broker's clock.
+        message.timestamp.difference.max.ms LONG LONG_MAX >=0 | Deprecated form of the two above.
+        message.timestamp.type STRING CreateTime CreateTime,LogAppendTime | CreateTime or LogAppendTime.
+        min.cleanable.dirty.ratio DOUBLE 0.5 0..1 | Dirty share of a log that starts compaction.
+        min.compaction.lag.ms LONG 0 >=0 | Shortest time a message stays uncompacted.
+        min.insync.replicas INT 1 >=1 | In-sync replicas that acks=all needs.
+        ottla.deletion.policies LIST size,time deletion_policy_names
+            | Policies that select segments to delete: size, time, and those of the brokers'
+            | ottla.log.deletion.policy.classes.
+        preallocate BOOLEAN false | Allocate a segment's file when it is created.
+        remote.log.copy.disable BOOLEAN false | Tiered storage: stop copying.
+        remote.log.delete.on.disable BOOLEAN false | Tiered storage: delete when disabled.
+        remote.storage.enable BOOLEAN false no_tiered_storage | Tiered storage; not served by Ottla.
+        retention.bytes LONG -1 | Bytes kept per partition; -1 for no limit.
+        retention.ms LONG 604800000 >=-1 | Milliseconds kept; -1 for no limit.
+        segment.bytes INT 1073741824 >=14 | Size at which a segment rolls.
+        segment.index.bytes INT 10485760 >=4 | Size of an offset index's file.
+        segment.jitter.ms LONG 0 >=0 | Random part of segment.ms.
+        segment.ms LONG 604800000 >=1 | Age at which a segment rolls.
+        unclean.leader.election.enable BOOLEAN false
+            | Whether a replica outside the ISR can be elected leader, with loss of data.
+    """)
 )
 
 # Topic setting -> the broker settings it falls back to, first one set wins; with a factor to milliseconds.

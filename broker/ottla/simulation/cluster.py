@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
+_FRAME: Final = struct.Struct("<QIH")
+"""Of the trace: when, CRC, to which host."""
+TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
 
@@ -127,6 +130,8 @@ class Machine:
         self.starts = starts
         self.started_s = 0.0
         """When the broker was started last."""
+        self.is_stopping = False
+        """A controlled shutdown has begun."""
         self.wanted = True
         """A supervisor starts the broker again when it ends."""
 
@@ -151,8 +156,8 @@ class Cluster:
         self.timeline: list[Event] = []
         self.problems: list[str] = []
         """What must not happen in any process: exceptions that nothing handled."""
-        self.violations: list[Violation] = []
-        """What tasks of workloads have found; the monitor raises the first one."""
+        self.failures: list[BaseException] = []
+        """What tasks of workloads have raised; the monitor raises the first one."""
         self.network = SimulatedNetwork(self.loop, self.random("network"))
         self.clock = SimulatedClock(self.loop)
         self.ensemble = Ensemble(self.loop, self.network, self.random("ensemble"), self.clock.wall_ms)
@@ -163,6 +168,9 @@ class Cluster:
         self.loop.on_problem = self._on_problem
         self._starts_of_removed: dict[int, int] = {}
         self._trace = hashlib.blake2b(digest_size=16)
+        self._trace_tail = bytearray()
+        """What the digest lacks yet."""
+        self._host_numbers: dict[str, int] = {}
         self.network.trace = self._record
         self.frames = 0
         self.clients: dict[str, Process] = {}
@@ -176,13 +184,20 @@ class Cluster:
     @property
     def trace(self) -> str:
         """A digest of everything that travelled, with its time."""
+        self._trace.update(self._trace_tail)
+        self._trace_tail.clear()
         return self._trace.hexdigest()
 
     def _record(self, now: float, host: str, crc: int) -> None:
         self.frames += 1
         if self.trace_lines is not None:
             self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
-        self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
+        self._trace_tail += _FRAME.pack(
+            int(now * 1e9), crc, self._host_numbers.setdefault(host, len(self._host_numbers))
+        )
+        if len(self._trace_tail) >= TRACE_TAIL_BYTES:
+            self._trace.update(self._trace_tail)
+            self._trace_tail.clear()
 
     def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
         """Add an event to the timeline."""
@@ -196,15 +211,16 @@ class Cluster:
         text = f"{context.get('message')}: {problem!r}"
         self.note(name, text)
         if isinstance(problem, Violation):
-            self.violations.append(problem)
+            self.failures.append(problem)
             return
-        self.problems.append(f"{self.loop.now:.4f} {name}: {text}")
+        trace = "".join(traceback.format_exception(problem))
+        self.problems.append(f"{self.loop.now:.4f} {name}: {text}\n{trace}")
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """A done callback for tasks of workloads: end the run at once if the task has found a violation."""
+        """A done callback for tasks of workloads: end the run at once if the task has failed."""
         problem = None if task.cancelled() else task.exception()
-        if isinstance(problem, Violation):
-            self.violations.append(problem)
+        if problem is not None:
+            self.failures.append(problem)
 
     # --- life ---
 
@@ -279,6 +295,7 @@ class Cluster:
         assert not machine.is_running
         machine.starts += 1
         machine.started_s = self.loop.now
+        machine.is_stopping = False
         self.network.power_on(machine.host)
         source = self.random(f"broker {broker_id} start {machine.starts}")
         process = machine.process = self._new_process(machine.host, machine.clock.wall_ms, source)
@@ -405,6 +422,7 @@ class Cluster:
         if process is None or not process.alive or broker is None:
             return
         self.note(machine.host, "is told to stop", is_fault=True)
+        machine.is_stopping = True
         done = process.create_task(broker.stop(), name=f"{machine.host} stop")
         while process.alive and not done.done():
             await asyncio.sleep(0.02)

@@ -82,6 +82,11 @@ def plan(
     return faults
 
 
+def varied(source: random.Random, rates: Mapping[str, float]) -> dict[str, float]:
+    """The rates of one run. Not all kinds are in each run: some faults show only without others."""
+    return {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in rates.items()}
+
+
 @dataclass
 class FaultInjector:
     """Executes a plan. Belongs to the simulation."""
@@ -393,8 +398,8 @@ class FaultInjector:
 
     # --- the end ---
 
-    async def end(self) -> None:
-        """End all faults, and start every broker that is down, until cancelled."""
+    def end(self) -> None:
+        """End all faults."""
         self._ended = True
         while self._undo:
             self._undo.pop()()
@@ -406,8 +411,11 @@ class FaultInjector:
             if machine.process is not None:
                 machine.process.resume()
         self.cluster.note("simulation", "all faults have ended")
+
+    async def supervise(self) -> None:
+        """Start every broker that is down, until cancelled; also those whose stop has begun and takes
+        time."""
         while True:
-            # Also those whose stop has begun and takes time.
             for machine in self.cluster.machines.values():
                 if machine.wanted and not machine.is_running:
                     self.cluster.start_broker(machine.id)

@@ -60,8 +60,8 @@ class Monitor:
         """Raises Violation."""
         self.checks += 1
         cluster = self._cluster
-        if cluster.violations:
-            raise cluster.violations[0]
+        if cluster.failures:
+            raise cluster.failures[0]
         if cluster.problems:
             raise Violation(f"unexpected error: {cluster.problems[0]}")
         self._check_store()

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import random
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +17,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
-from ottla.simulation.faults import RATES, Fault, FaultInjector, plan
+from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
 from ottla.simulation.invariants import Monitor
-from ottla.simulation.loop import Deadlock, Livelock
+from ottla.simulation.loop import Deadlock, Livelock, unheard
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
+from ottla.simulation.workloads.list_append import ListAppend
+from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.transactions import Transactions
 
+BROKERS: Final = 3
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
@@ -45,7 +46,8 @@ class Plan:
     faults: tuple[Fault, ...] | None = None
     """Instead of those that follow from the seed and the rates."""
     workloads: tuple[str, ...] = ()
-    """Names in `WORKLOADS`, instead of those that the seed chooses."""
+    """Names of workloads, instead of those that the seed chooses."""
+    available: Mapping[str, Callable[[], Workload]] = field(default_factory=lambda: WORKLOADS)
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,20 @@ class Result:
 
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
+    # The collections of the run skip the objects that were there before, and so cost less.
+    gc.freeze()
     try:
         return _simulate(run)
     finally:
-        # Coroutines of killed processes run their `finally` blocks when they are collected: without effect.
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        logging.disable(logging.CRITICAL)
+        collect_killed()
+        gc.unfreeze()
+
+
+def collect_killed() -> None:
+    """After a run: the coroutines of killed processes run their `finally` blocks when they are collected.
+    Here this has no effect."""
+    with unheard():
         gc.collect()
-        logging.disable(logging.NOTSET)
-        sys.unraisablehook = hook
 
 
 def _simulate(run: Plan) -> Result:
@@ -85,15 +92,10 @@ def _simulate(run: Plan) -> Result:
     choices = random.Random(f"{run.seed} run")
     is_durable = choices.random() < 0.25
     settings = {"log.flush.interval.messages": "1"} if is_durable else {}
-    cluster = Cluster(run.seed, settings=settings)
-    faults = run.faults
-    if faults is None:
-        source = cluster.random("faults")
-        # Not all kinds in each run: some only show without others.
-        rates = {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in run.rates.items()}
-        faults = tuple(plan(source, len(cluster.machines), BEGIN_S, run.seconds, rates))
-    names = run.workloads or _choose_workloads(choices)
-    workloads = [WORKLOADS[name]() for name in names]
+    cluster = Cluster(run.seed, brokers=BROKERS, settings=settings)
+    faults = planned_faults(run) if run.faults is None else run.faults
+    names = run.workloads or _choose_workloads(choices, list(run.available))
+    workloads = [run.available[name]() for name in names]
     cluster.note(
         "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
     )
@@ -116,19 +118,26 @@ def _simulate(run: Plan) -> Result:
     )
 
 
+def planned_faults(run: Plan) -> tuple[Fault, ...]:
+    """The faults that follow from the seed and the rates."""
+    source = random.Random(f"{run.seed} faults")
+    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, varied(source, run.rates)))
+
+
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
     "changes": Changes,
     "compaction": Compaction,
     "groups": Groups,
+    "list-append": ListAppend,
+    "raw-client": RawClient,
     "transactions": Transactions,
 }
 
 
-def _choose_workloads(source: random.Random) -> tuple[str, ...]:
+def _choose_workloads(source: random.Random, names: list[str]) -> tuple[str, ...]:
     """One to three workloads at a time."""
-    names = list(WORKLOADS)
     return tuple(source.sample(names, min(len(names), source.randint(1, 3))))
 
 
@@ -151,8 +160,9 @@ async def _scenario(
             await workload.run()
         await injector.run(list(faults))
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
-        supervisor = asyncio.ensure_future(injector.end())
-        await _until_whole(cluster)
+        injector.end()
+        supervisor = asyncio.ensure_future(injector.supervise())
+        await until_whole(cluster)
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
@@ -166,7 +176,7 @@ async def _scenario(
         task.result()
 
 
-async def _until_whole(cluster: Cluster) -> None:
+async def until_whole(cluster: Cluster) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
     deadline = cluster.loop.now + WHOLE_AGAIN_S
     while True:
@@ -180,7 +190,11 @@ async def _until_whole(cluster: Cluster) -> None:
 
 
 def _lacking(cluster: Cluster) -> list[str]:
-    lacking = [f"{m.host} does not serve" for m in cluster.machines.values() if m.wanted and not m.is_serving]
+    lacking = [
+        f"{machine.host} does not serve"
+        for machine in cluster.machines.values()
+        if machine.wanted and (machine.is_stopping or not machine.is_serving)
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():
@@ -204,18 +218,34 @@ def outcome_of(run: Plan) -> tuple[int, str, str, float]:
 def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
-    deadline = time.perf_counter() + budget_s
     best = result
-    size = max(1, len(best.faults) // 2)
+
+    def fails(faults: tuple[Fault, ...]) -> bool:
+        nonlocal best
+        attempt = simulate(replace(run, faults=faults))
+        if attempt.passed or attempt.violation.split(":")[0:2] != kind:
+            return False
+        best = attempt
+        return True
+
+    remove_faults(result.faults, fails, budget_s)
+    return best
+
+
+def remove_faults(
+    faults: tuple[Fault, ...], fails: Callable[[tuple[Fault, ...]], bool], budget_s: float
+) -> tuple[Fault, ...]:
+    """Remove faults, by halves and then singly, as long as the rest `fails` and the real time lasts."""
+    deadline = time.perf_counter() + budget_s
+    size = max(1, len(faults) // 2)
     while size >= 1 and time.perf_counter() < deadline:
         at, removed = 0, False
-        while at < len(best.faults) and time.perf_counter() < deadline:
-            fewer = best.faults[:at] + best.faults[at + size :]
-            attempt = simulate(replace(run, faults=fewer))
-            if not attempt.passed and attempt.violation.split(":")[0:2] == kind:
-                best, removed = attempt, True
+        while at < len(faults) and time.perf_counter() < deadline:
+            fewer = faults[:at] + faults[at + size :]
+            if fails(fewer):
+                faults, removed = fewer, True
             else:
                 at += size
         if not removed or size > 1:
             size = size // 2 if size > 1 else 0 if not removed else 1
-    return best
+    return faults

@@ -31,6 +31,12 @@ class BrokerError(ClientError, KafkaError):
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
+    def __init_subclass__(cls, code: ErrorCode | None = None, **arguments: object) -> None:
+        """`code`: that of the class; without it, the class has the code of its base."""
+        super().__init_subclass__(**arguments)
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str | None = None) -> None:
         """`message`: the message of the broker or the client; by default that of the code."""
         KafkaError.__init__(self, type(self).code, message)

@@ -17,901 +17,544 @@ from ottla.client.error_kinds import (
 from ottla.protocol.errors import ErrorCode
 
 
-class UnknownServerError(BrokerError):
+class UnknownServerError(BrokerError, code=ErrorCode.UNKNOWN_SERVER_ERROR):
     """The broker had an unexpected error; its log has the details."""
 
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
 
-
-class OffsetOutOfRangeError(BrokerError):
+class OffsetOutOfRangeError(BrokerError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """The offset is outside the log: below its start, or beyond its end."""
 
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
-
-class CorruptMessageError(RetriableError, BrokerError):
+class CorruptMessageError(RetriableError, BrokerError, code=ErrorCode.CORRUPT_MESSAGE):
     """A record batch has a wrong checksum or inconsistent sizes."""
 
-    code = ErrorCode.CORRUPT_MESSAGE
 
-
-class UnknownTopicOrPartitionError(InvalidMetadataError, BrokerError):
+class UnknownTopicOrPartitionError(
+    InvalidMetadataError, BrokerError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+):
     """This broker does not have the topic or partition."""
 
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-
-class InvalidFetchSizeError(BrokerError):
+class InvalidFetchSizeError(BrokerError, code=ErrorCode.INVALID_FETCH_SIZE):
     """The requested fetch size is invalid."""
 
-    code = ErrorCode.INVALID_FETCH_SIZE
 
-
-class LeaderNotAvailableError(InvalidMetadataError, BrokerError):
+class LeaderNotAvailableError(InvalidMetadataError, BrokerError, code=ErrorCode.LEADER_NOT_AVAILABLE):
     """The partition has no leader at present."""
 
-    code = ErrorCode.LEADER_NOT_AVAILABLE
 
-
-class NotLeaderOrFollowerError(InvalidMetadataError, BrokerError):
+class NotLeaderOrFollowerError(InvalidMetadataError, BrokerError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
     """The broker is not the leader of the partition, or has no replica that can serve the request."""
 
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-
-class RequestTimedOutError(RetriableError, BrokerError, TimeoutError):
+class RequestTimedOutError(RetriableError, BrokerError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
     """The request was not completed within its time-out."""
 
-    code = ErrorCode.REQUEST_TIMED_OUT
 
-
-class BrokerNotAvailableError(BrokerError):
+class BrokerNotAvailableError(BrokerError, code=ErrorCode.BROKER_NOT_AVAILABLE):
     """The broker cannot serve this now."""
 
-    code = ErrorCode.BROKER_NOT_AVAILABLE
 
-
-class ReplicaNotAvailableError(InvalidMetadataError, BrokerError):
+class ReplicaNotAvailableError(InvalidMetadataError, BrokerError, code=ErrorCode.REPLICA_NOT_AVAILABLE):
     """The replica is not available for the request."""
 
-    code = ErrorCode.REPLICA_NOT_AVAILABLE
 
-
-class MessageTooLargeError(BrokerError):
+class MessageTooLargeError(BrokerError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """A record batch is larger than the topic allows (max.message.bytes)."""
 
-    code = ErrorCode.MESSAGE_TOO_LARGE
 
-
-class StaleControllerEpochError(BrokerError):
+class StaleControllerEpochError(BrokerError, code=ErrorCode.STALE_CONTROLLER_EPOCH):
     """The controller that sent this has been replaced."""
 
-    code = ErrorCode.STALE_CONTROLLER_EPOCH
 
-
-class OffsetMetadataTooLargeError(BrokerError):
+class OffsetMetadataTooLargeError(BrokerError, code=ErrorCode.OFFSET_METADATA_TOO_LARGE):
     """The metadata of a committed offset are longer than the broker allows."""
 
-    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
-
-class NetworkError(InvalidMetadataError, BrokerError):
+class NetworkError(InvalidMetadataError, BrokerError, code=ErrorCode.NETWORK_EXCEPTION):
     """The connection failed before the response."""
 
-    code = ErrorCode.NETWORK_EXCEPTION
 
-
-class CoordinatorLoadInProgressError(RetriableError, BrokerError):
+class CoordinatorLoadInProgressError(
+    RetriableError, BrokerError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+):
     """The coordinator is still reading its partition of the internal topic."""
 
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-
-class CoordinatorNotAvailableError(RetriableError, BrokerError):
+class CoordinatorNotAvailableError(RetriableError, BrokerError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE):
     """No coordinator is available at present."""
 
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-
-class NotCoordinatorError(RetriableError, BrokerError):
+class NotCoordinatorError(RetriableError, BrokerError, code=ErrorCode.NOT_COORDINATOR):
     """This broker does not coordinate that group or transactional id."""
 
-    code = ErrorCode.NOT_COORDINATOR
 
-
-class InvalidTopicError(BrokerError):
+class InvalidTopicError(BrokerError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
     """The topic's name is invalid, or the topic does not allow the operation."""
 
-    code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
-
-class RecordListTooLargeError(BrokerError):
+class RecordListTooLargeError(BrokerError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
     """The batches of the request exceed the size of a log segment."""
 
-    code = ErrorCode.RECORD_LIST_TOO_LARGE
 
-
-class NotEnoughReplicasError(RetriableError, BrokerError):
+class NotEnoughReplicasError(RetriableError, BrokerError, code=ErrorCode.NOT_ENOUGH_REPLICAS):
     """Fewer replicas are in sync than min.insync.replicas requires; nothing was appended."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS
 
-
-class NotEnoughReplicasAfterAppendError(RetriableError, BrokerError):
+class NotEnoughReplicasAfterAppendError(
+    RetriableError, BrokerError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+):
     """The records were appended, but the in-sync replicas fell below min.insync.replicas."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-
-class InvalidRequiredAcksError(BrokerError):
+class InvalidRequiredAcksError(BrokerError, code=ErrorCode.INVALID_REQUIRED_ACKS):
     """Acks must be -1 (all), 0 or 1."""
 
-    code = ErrorCode.INVALID_REQUIRED_ACKS
 
-
-class IllegalGenerationError(BrokerError):
+class IllegalGenerationError(BrokerError, code=ErrorCode.ILLEGAL_GENERATION):
     """The member's generation is not the group's current one."""
 
-    code = ErrorCode.ILLEGAL_GENERATION
 
-
-class InconsistentGroupProtocolError(BrokerError):
+class InconsistentGroupProtocolError(BrokerError, code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
     """The member has no protocol in common with the group."""
 
-    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-
-class InvalidGroupIdError(BrokerError):
+class InvalidGroupIdError(BrokerError, code=ErrorCode.INVALID_GROUP_ID):
     """The group id is invalid."""
 
-    code = ErrorCode.INVALID_GROUP_ID
 
-
-class UnknownMemberIdError(BrokerError):
+class UnknownMemberIdError(BrokerError, code=ErrorCode.UNKNOWN_MEMBER_ID):
     """The group has no member with this id."""
 
-    code = ErrorCode.UNKNOWN_MEMBER_ID
 
-
-class InvalidSessionTimeoutError(BrokerError):
+class InvalidSessionTimeoutError(BrokerError, code=ErrorCode.INVALID_SESSION_TIMEOUT):
     """The session timeout is outside what the broker allows."""
 
-    code = ErrorCode.INVALID_SESSION_TIMEOUT
 
-
-class RebalanceInProgressError(BrokerError):
+class RebalanceInProgressError(BrokerError, code=ErrorCode.REBALANCE_IN_PROGRESS):
     """The group is rebalancing; the member has to rejoin."""
 
-    code = ErrorCode.REBALANCE_IN_PROGRESS
 
-
-class InvalidCommitOffsetSizeError(BrokerError):
+class InvalidCommitOffsetSizeError(BrokerError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):
     """The offsets to commit do not fit into one record batch."""
 
-    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
-
-class TopicAuthorizationFailedError(AuthorizationError, BrokerError):
+class TopicAuthorizationFailedError(
+    AuthorizationError, BrokerError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+):
     """The principal is not allowed to do this with the topic."""
 
-    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-
-class GroupAuthorizationFailedError(AuthorizationError, BrokerError):
+class GroupAuthorizationFailedError(
+    AuthorizationError, BrokerError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+):
     """The principal is not allowed to do this with the group."""
 
-    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
-
-class ClusterAuthorizationFailedError(AuthorizationError, BrokerError):
+class ClusterAuthorizationFailedError(
+    AuthorizationError, BrokerError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+):
     """The principal is not allowed to do this with the cluster."""
 
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-
-class InvalidTimestampError(BrokerError):
+class InvalidTimestampError(BrokerError, code=ErrorCode.INVALID_TIMESTAMP):
     """A record's timestamp is further from the broker's clock than the topic allows."""
 
-    code = ErrorCode.INVALID_TIMESTAMP
 
-
-class UnsupportedSaslMechanismError(AuthenticationError, BrokerError):
+class UnsupportedSaslMechanismError(
+    AuthenticationError, BrokerError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM
+):
     """The broker does not offer that SASL mechanism."""
 
-    code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
 
-
-class IllegalSaslStateError(AuthenticationError, BrokerError):
+class IllegalSaslStateError(AuthenticationError, BrokerError, code=ErrorCode.ILLEGAL_SASL_STATE):
     """The request is not valid in this state of the SASL exchange."""
 
-    code = ErrorCode.ILLEGAL_SASL_STATE
 
-
-class UnsupportedVersionError(BrokerError):
+class UnsupportedVersionError(BrokerError, code=ErrorCode.UNSUPPORTED_VERSION):
     """The broker does not serve this version of the request."""
 
-    code = ErrorCode.UNSUPPORTED_VERSION
 
-
-class TopicAlreadyExistsError(BrokerError):
+class TopicAlreadyExistsError(BrokerError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
     """A topic with this name exists already."""
 
-    code = ErrorCode.TOPIC_ALREADY_EXISTS
 
-
-class InvalidPartitionsError(BrokerError):
+class InvalidPartitionsError(BrokerError, code=ErrorCode.INVALID_PARTITIONS):
     """The number of partitions is invalid."""
 
-    code = ErrorCode.INVALID_PARTITIONS
 
-
-class InvalidReplicationFactorError(BrokerError):
+class InvalidReplicationFactorError(BrokerError, code=ErrorCode.INVALID_REPLICATION_FACTOR):
     """The replication factor is below 1 or above the number of brokers."""
 
-    code = ErrorCode.INVALID_REPLICATION_FACTOR
 
-
-class InvalidReplicaAssignmentError(BrokerError):
+class InvalidReplicaAssignmentError(BrokerError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):
     """The replica assignment is invalid."""
 
-    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
-
-class InvalidConfigError(BrokerError):
+class InvalidConfigError(BrokerError, code=ErrorCode.INVALID_CONFIG):
     """A setting or its value is invalid."""
 
-    code = ErrorCode.INVALID_CONFIG
 
-
-class NotControllerError(RetriableError, BrokerError):
+class NotControllerError(RetriableError, BrokerError, code=ErrorCode.NOT_CONTROLLER):
     """This broker is not the controller."""
 
-    code = ErrorCode.NOT_CONTROLLER
 
-
-class InvalidRequestError(BrokerError):
+class InvalidRequestError(BrokerError, code=ErrorCode.INVALID_REQUEST):
     """The request is inconsistent or incomplete."""
 
-    code = ErrorCode.INVALID_REQUEST
 
-
-class UnsupportedForMessageFormatError(BrokerError):
+class UnsupportedForMessageFormatError(BrokerError, code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
     """The topic's message format does not support the request."""
 
-    code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
-
-class PolicyViolationError(BrokerError):
+class PolicyViolationError(BrokerError, code=ErrorCode.POLICY_VIOLATION):
     """A policy of the cluster forbids this."""
 
-    code = ErrorCode.POLICY_VIOLATION
 
-
-class OutOfOrderSequenceNumberError(BrokerError):
+class OutOfOrderSequenceNumberError(BrokerError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """The sequence number does not follow the producer's last batch."""
 
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-
-class DuplicateSequenceNumberError(BrokerError):
+class DuplicateSequenceNumberError(BrokerError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
     """The producer has sent a batch with this sequence number before."""
 
-    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
-
-class InvalidProducerEpochError(BrokerError):
+class InvalidProducerEpochError(BrokerError, code=ErrorCode.INVALID_PRODUCER_EPOCH):
     """A newer instance of this producer has taken over."""
 
-    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
-
-class InvalidTxnStateError(BrokerError):
+class InvalidTxnStateError(BrokerError, code=ErrorCode.INVALID_TXN_STATE):
     """The transaction's state does not allow the operation."""
 
-    code = ErrorCode.INVALID_TXN_STATE
 
-
-class InvalidProducerIdMappingError(BrokerError):
+class InvalidProducerIdMappingError(BrokerError, code=ErrorCode.INVALID_PRODUCER_ID_MAPPING):
     """The producer id is not the transactional id's current one."""
 
-    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
-
-class InvalidTransactionTimeoutError(BrokerError):
+class InvalidTransactionTimeoutError(BrokerError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT):
     """The transaction timeout is above transaction.max.timeout.ms."""
 
-    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
-
-class ConcurrentTransactionsError(RetriableError, BrokerError):
+class ConcurrentTransactionsError(RetriableError, BrokerError, code=ErrorCode.CONCURRENT_TRANSACTIONS):
     """The producer's previous transaction is not completed yet."""
 
-    code = ErrorCode.CONCURRENT_TRANSACTIONS
 
-
-class TransactionCoordinatorFencedError(BrokerError):
+class TransactionCoordinatorFencedError(BrokerError, code=ErrorCode.TRANSACTION_COORDINATOR_FENCED):
     """The coordinator that wrote this marker has been replaced."""
 
-    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
-
-class TransactionalIdAuthorizationFailedError(AuthorizationError, BrokerError):
+class TransactionalIdAuthorizationFailedError(
+    AuthorizationError, BrokerError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+):
     """The principal is not allowed to use the transactional id."""
 
-    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-
-class SecurityDisabledError(BrokerError):
+class SecurityDisabledError(BrokerError, code=ErrorCode.SECURITY_DISABLED):
     """The broker runs without an authorizer."""
 
-    code = ErrorCode.SECURITY_DISABLED
 
-
-class OperationNotAttemptedError(BrokerError):
+class OperationNotAttemptedError(BrokerError, code=ErrorCode.OPERATION_NOT_ATTEMPTED):
     """Not attempted, because another part of the request failed."""
 
-    code = ErrorCode.OPERATION_NOT_ATTEMPTED
 
-
-class KafkaStorageError(InvalidMetadataError, BrokerError):
+class KafkaStorageError(InvalidMetadataError, BrokerError, code=ErrorCode.KAFKA_STORAGE_ERROR):
     """The broker could not read or write the partition's log."""
 
-    code = ErrorCode.KAFKA_STORAGE_ERROR
 
-
-class LogDirNotFoundError(BrokerError):
+class LogDirNotFoundError(BrokerError, code=ErrorCode.LOG_DIR_NOT_FOUND):
     """The broker has no such log directory."""
 
-    code = ErrorCode.LOG_DIR_NOT_FOUND
 
-
-class SaslAuthenticationFailedError(AuthenticationError, BrokerError):
+class SaslAuthenticationFailedError(
+    AuthenticationError, BrokerError, code=ErrorCode.SASL_AUTHENTICATION_FAILED
+):
     """Authentication failed."""
 
-    code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
-
-class UnknownProducerIdError(BrokerError):
+class UnknownProducerIdError(BrokerError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
     """The broker has no state of this producer id."""
 
-    code = ErrorCode.UNKNOWN_PRODUCER_ID
 
-
-class ReassignmentInProgressError(BrokerError):
+class ReassignmentInProgressError(BrokerError, code=ErrorCode.REASSIGNMENT_IN_PROGRESS):
     """A reassignment of the partition is in progress."""
 
-    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
-
-class DelegationTokenAuthDisabledError(BrokerError):
+class DelegationTokenAuthDisabledError(BrokerError, code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED):
     """Delegation tokens are disabled."""
 
-    code = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
-
-class DelegationTokenNotFoundError(BrokerError):
+class DelegationTokenNotFoundError(BrokerError, code=ErrorCode.DELEGATION_TOKEN_NOT_FOUND):
     """There is no such delegation token."""
 
-    code = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
 
-
-class DelegationTokenOwnerMismatchError(BrokerError):
+class DelegationTokenOwnerMismatchError(BrokerError, code=ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH):
     """The delegation token belongs to another principal."""
 
-    code = ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
 
-
-class DelegationTokenRequestNotAllowedError(BrokerError):
+class DelegationTokenRequestNotAllowedError(BrokerError, code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED):
     """Delegation tokens cannot be managed over a connection of this kind."""
 
-    code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
-
-class DelegationTokenAuthorizationFailedError(AuthorizationError, BrokerError):
+class DelegationTokenAuthorizationFailedError(
+    AuthorizationError, BrokerError, code=ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+):
     """The principal is not allowed to do this with the delegation token."""
 
-    code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 
-
-class DelegationTokenExpiredError(BrokerError):
+class DelegationTokenExpiredError(BrokerError, code=ErrorCode.DELEGATION_TOKEN_EXPIRED):
     """The delegation token has expired."""
 
-    code = ErrorCode.DELEGATION_TOKEN_EXPIRED
 
-
-class InvalidPrincipalTypeError(BrokerError):
+class InvalidPrincipalTypeError(BrokerError, code=ErrorCode.INVALID_PRINCIPAL_TYPE):
     """Principals of this type cannot be used here."""
 
-    code = ErrorCode.INVALID_PRINCIPAL_TYPE
 
-
-class NonEmptyGroupError(BrokerError):
+class NonEmptyGroupError(BrokerError, code=ErrorCode.NON_EMPTY_GROUP):
     """The group still has members."""
 
-    code = ErrorCode.NON_EMPTY_GROUP
 
-
-class GroupIdNotFoundError(BrokerError):
+class GroupIdNotFoundError(BrokerError, code=ErrorCode.GROUP_ID_NOT_FOUND):
     """There is no such group."""
 
-    code = ErrorCode.GROUP_ID_NOT_FOUND
 
-
-class FetchSessionIdNotFoundError(RetriableError, BrokerError):
+class FetchSessionIdNotFoundError(RetriableError, BrokerError, code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
     """The fetch session does not exist; start a new one."""
 
-    code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
-
-class InvalidFetchSessionEpochError(RetriableError, BrokerError):
+class InvalidFetchSessionEpochError(RetriableError, BrokerError, code=ErrorCode.INVALID_FETCH_SESSION_EPOCH):
     """The fetch session has another epoch; start a new one."""
 
-    code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
-
-class ListenerNotFoundError(InvalidMetadataError, BrokerError):
+class ListenerNotFoundError(InvalidMetadataError, BrokerError, code=ErrorCode.LISTENER_NOT_FOUND):
     """The leader has no listener with the name of this request's listener."""
 
-    code = ErrorCode.LISTENER_NOT_FOUND
 
-
-class TopicDeletionDisabledError(BrokerError):
+class TopicDeletionDisabledError(BrokerError, code=ErrorCode.TOPIC_DELETION_DISABLED):
     """Delete.topic.enable is off."""
 
-    code = ErrorCode.TOPIC_DELETION_DISABLED
 
-
-class FencedLeaderEpochError(InvalidMetadataError, BrokerError):
+class FencedLeaderEpochError(InvalidMetadataError, BrokerError, code=ErrorCode.FENCED_LEADER_EPOCH):
     """The leader epoch of the request is older than the broker's."""
 
-    code = ErrorCode.FENCED_LEADER_EPOCH
 
-
-class UnknownLeaderEpochError(RetriableError, BrokerError):
+class UnknownLeaderEpochError(RetriableError, BrokerError, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
     """The leader epoch of the request is newer than the broker's."""
 
-    code = ErrorCode.UNKNOWN_LEADER_EPOCH
 
-
-class UnsupportedCompressionTypeError(BrokerError):
+class UnsupportedCompressionTypeError(BrokerError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
     """The request's version does not support the compression codec."""
 
-    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
-
-class StaleBrokerEpochError(BrokerError):
+class StaleBrokerEpochError(BrokerError, code=ErrorCode.STALE_BROKER_EPOCH):
     """The broker has registered again since this was sent."""
 
-    code = ErrorCode.STALE_BROKER_EPOCH
 
-
-class OffsetNotAvailableError(RetriableError, BrokerError):
+class OffsetNotAvailableError(RetriableError, BrokerError, code=ErrorCode.OFFSET_NOT_AVAILABLE):
     """The new leader's high watermark has not caught up yet."""
 
-    code = ErrorCode.OFFSET_NOT_AVAILABLE
 
-
-class MemberIdRequiredError(BrokerError):
+class MemberIdRequiredError(BrokerError, code=ErrorCode.MEMBER_ID_REQUIRED):
     """Join again with the member id of this response."""
 
-    code = ErrorCode.MEMBER_ID_REQUIRED
 
-
-class PreferredLeaderNotAvailableError(InvalidMetadataError, BrokerError):
+class PreferredLeaderNotAvailableError(
+    InvalidMetadataError, BrokerError, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+):
     """The preferred leader is not alive and in sync."""
 
-    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
-
-class GroupMaxSizeReachedError(BrokerError):
+class GroupMaxSizeReachedError(BrokerError, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
     """The group is full (group.max.size)."""
 
-    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
-
-class FencedInstanceIdError(BrokerError):
+class FencedInstanceIdError(BrokerError, code=ErrorCode.FENCED_INSTANCE_ID):
     """Another member has taken over this group.instance.id."""
 
-    code = ErrorCode.FENCED_INSTANCE_ID
 
-
-class EligibleLeadersNotAvailableError(InvalidMetadataError, BrokerError):
+class EligibleLeadersNotAvailableError(
+    InvalidMetadataError, BrokerError, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+):
     """No eligible leader is alive."""
 
-    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
-
-class ElectionNotNeededError(InvalidMetadataError, BrokerError):
+class ElectionNotNeededError(InvalidMetadataError, BrokerError, code=ErrorCode.ELECTION_NOT_NEEDED):
     """The leader would not change by an election."""
 
-    code = ErrorCode.ELECTION_NOT_NEEDED
 
-
-class NoReassignmentInProgressError(BrokerError):
+class NoReassignmentInProgressError(BrokerError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
     """No reassignment of the partition is in progress."""
 
-    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
-
-class GroupSubscribedToTopicError(BrokerError):
+class GroupSubscribedToTopicError(BrokerError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
     """A member of the group subscribes to the topic."""
 
-    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
-
-class InvalidRecordError(BrokerError):
+class InvalidRecordError(BrokerError, code=ErrorCode.INVALID_RECORD):
     """A record violates a rule of its topic."""
 
-    code = ErrorCode.INVALID_RECORD
 
-
-class UnstableOffsetCommitError(RetriableError, BrokerError):
+class UnstableOffsetCommitError(RetriableError, BrokerError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT):
     """Offsets of an open transaction are pending; retry."""
 
-    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
-
-class ThrottlingQuotaExceededError(RetriableError, BrokerError):
+class ThrottlingQuotaExceededError(RetriableError, BrokerError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
     """The quota is exceeded; retry later."""
 
-    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
-
-class ProducerFencedError(BrokerError):
+class ProducerFencedError(BrokerError, code=ErrorCode.PRODUCER_FENCED):
     """A newer producer uses this transactional id."""
 
-    code = ErrorCode.PRODUCER_FENCED
 
-
-class ResourceNotFoundError(BrokerError):
+class ResourceNotFoundError(BrokerError, code=ErrorCode.RESOURCE_NOT_FOUND):
     """The resource does not exist."""
 
-    code = ErrorCode.RESOURCE_NOT_FOUND
 
-
-class DuplicateResourceError(BrokerError):
+class DuplicateResourceError(BrokerError, code=ErrorCode.DUPLICATE_RESOURCE):
     """The resource is given twice or exists already."""
 
-    code = ErrorCode.DUPLICATE_RESOURCE
 
-
-class UnacceptableCredentialError(BrokerError):
+class UnacceptableCredentialError(BrokerError, code=ErrorCode.UNACCEPTABLE_CREDENTIAL):
     """The credential does not meet the requirements."""
 
-    code = ErrorCode.UNACCEPTABLE_CREDENTIAL
 
-
-class InconsistentVoterSetError(BrokerError):
+class InconsistentVoterSetError(BrokerError, code=ErrorCode.INCONSISTENT_VOTER_SET):
     """Sender and receiver have different voter sets (KRaft)."""
 
-    code = ErrorCode.INCONSISTENT_VOTER_SET
 
-
-class InvalidUpdateVersionError(BrokerError):
+class InvalidUpdateVersionError(BrokerError, code=ErrorCode.INVALID_UPDATE_VERSION):
     """The update was made against a version that is no longer the current one."""
 
-    code = ErrorCode.INVALID_UPDATE_VERSION
 
-
-class FeatureUpdateFailedError(BrokerError):
+class FeatureUpdateFailedError(BrokerError, code=ErrorCode.FEATURE_UPDATE_FAILED):
     """A feature's level could not be changed."""
 
-    code = ErrorCode.FEATURE_UPDATE_FAILED
 
-
-class PrincipalDeserializationFailureError(BrokerError):
+class PrincipalDeserializationFailureError(BrokerError, code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE):
     """The forwarded principal cannot be read."""
 
-    code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
-
-class SnapshotNotFoundError(BrokerError):
+class SnapshotNotFoundError(BrokerError, code=ErrorCode.SNAPSHOT_NOT_FOUND):
     """There is no such snapshot (KRaft)."""
 
-    code = ErrorCode.SNAPSHOT_NOT_FOUND
 
-
-class PositionOutOfRangeError(BrokerError):
+class PositionOutOfRangeError(BrokerError, code=ErrorCode.POSITION_OUT_OF_RANGE):
     """The position is outside the snapshot (KRaft)."""
 
-    code = ErrorCode.POSITION_OUT_OF_RANGE
 
-
-class UnknownTopicIdError(InvalidMetadataError, BrokerError):
+class UnknownTopicIdError(InvalidMetadataError, BrokerError, code=ErrorCode.UNKNOWN_TOPIC_ID):
     """This broker does not have a topic with this id."""
 
-    code = ErrorCode.UNKNOWN_TOPIC_ID
 
-
-class DuplicateBrokerRegistrationError(BrokerError):
+class DuplicateBrokerRegistrationError(BrokerError, code=ErrorCode.DUPLICATE_BROKER_REGISTRATION):
     """Another live broker is registered with this id."""
 
-    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
-
-class BrokerIdNotRegisteredError(BrokerError):
+class BrokerIdNotRegisteredError(BrokerError, code=ErrorCode.BROKER_ID_NOT_REGISTERED):
     """No broker with this id is registered."""
 
-    code = ErrorCode.BROKER_ID_NOT_REGISTERED
 
-
-class InconsistentTopicIdError(InvalidMetadataError, BrokerError):
+class InconsistentTopicIdError(InvalidMetadataError, BrokerError, code=ErrorCode.INCONSISTENT_TOPIC_ID):
     """The topic id is not the one in the log: the topic was deleted and created again."""
 
-    code = ErrorCode.INCONSISTENT_TOPIC_ID
 
-
-class InconsistentClusterIdError(BrokerError):
+class InconsistentClusterIdError(BrokerError, code=ErrorCode.INCONSISTENT_CLUSTER_ID):
     """The request has another cluster id."""
 
-    code = ErrorCode.INCONSISTENT_CLUSTER_ID
 
-
-class TransactionalIdNotFoundError(BrokerError):
+class TransactionalIdNotFoundError(BrokerError, code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
     """There is no such transactional id."""
 
-    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
-
-class FetchSessionTopicIdError(RetriableError, BrokerError):
+class FetchSessionTopicIdError(RetriableError, BrokerError, code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
     """The session mixes requests with and without topic ids; start a new one."""
 
-    code = ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
-
-class IneligibleReplicaError(BrokerError):
+class IneligibleReplicaError(BrokerError, code=ErrorCode.INELIGIBLE_REPLICA):
     """The replica may not join the in-sync set: it is fenced or shutting down."""
 
-    code = ErrorCode.INELIGIBLE_REPLICA
 
-
-class NewLeaderElectedError(BrokerError):
+class NewLeaderElectedError(BrokerError, code=ErrorCode.NEW_LEADER_ELECTED):
     """The change was made and a new leader was elected."""
 
-    code = ErrorCode.NEW_LEADER_ELECTED
 
-
-class OffsetMovedToTieredStorageError(BrokerError):
+class OffsetMovedToTieredStorageError(BrokerError, code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE):
     """The offset is no longer in the local log."""
 
-    code = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
-
-class FencedMemberEpochError(BrokerError):
+class FencedMemberEpochError(BrokerError, code=ErrorCode.FENCED_MEMBER_EPOCH):
     """The coordinator has moved the member to a later epoch."""
 
-    code = ErrorCode.FENCED_MEMBER_EPOCH
 
-
-class UnreleasedInstanceIdError(BrokerError):
+class UnreleasedInstanceIdError(BrokerError, code=ErrorCode.UNRELEASED_INSTANCE_ID):
     """The group.instance.id still belongs to another member."""
 
-    code = ErrorCode.UNRELEASED_INSTANCE_ID
 
-
-class UnsupportedAssignorError(BrokerError):
+class UnsupportedAssignorError(BrokerError, code=ErrorCode.UNSUPPORTED_ASSIGNOR):
     """The group cannot use that assignor."""
 
-    code = ErrorCode.UNSUPPORTED_ASSIGNOR
 
-
-class StaleMemberEpochError(BrokerError):
+class StaleMemberEpochError(BrokerError, code=ErrorCode.STALE_MEMBER_EPOCH):
     """The member's epoch is stale; it has to get its assignment first."""
 
-    code = ErrorCode.STALE_MEMBER_EPOCH
 
-
-class MismatchedEndpointTypeError(BrokerError):
+class MismatchedEndpointTypeError(BrokerError, code=ErrorCode.MISMATCHED_ENDPOINT_TYPE):
     """The request is for a controller but the receiver is a broker, or the reverse."""
 
-    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
-
-class UnsupportedEndpointTypeError(BrokerError):
+class UnsupportedEndpointTypeError(BrokerError, code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE):
     """This kind of endpoint is not supported here."""
 
-    code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
-
-class UnknownControllerIdError(BrokerError):
+class UnknownControllerIdError(BrokerError, code=ErrorCode.UNKNOWN_CONTROLLER_ID):
     """There is no controller with this id."""
 
-    code = ErrorCode.UNKNOWN_CONTROLLER_ID
 
-
-class UnknownSubscriptionIdError(BrokerError):
+class UnknownSubscriptionIdError(BrokerError, code=ErrorCode.UNKNOWN_SUBSCRIPTION_ID):
     """The client's telemetry subscription is out of date."""
 
-    code = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
 
-
-class TelemetryTooLargeError(BrokerError):
+class TelemetryTooLargeError(BrokerError, code=ErrorCode.TELEMETRY_TOO_LARGE):
     """The telemetry is larger than the broker accepts."""
 
-    code = ErrorCode.TELEMETRY_TOO_LARGE
 
-
-class InvalidRegistrationError(BrokerError):
+class InvalidRegistrationError(BrokerError, code=ErrorCode.INVALID_REGISTRATION):
     """The registration contradicts the cluster's."""
 
-    code = ErrorCode.INVALID_REGISTRATION
 
-
-class TransactionAbortableError(BrokerError):
+class TransactionAbortableError(BrokerError, code=ErrorCode.TRANSACTION_ABORTABLE):
     """The producer must abort the transaction, and can continue then."""
 
-    code = ErrorCode.TRANSACTION_ABORTABLE
 
-
-class InvalidRecordStateError(BrokerError):
+class InvalidRecordStateError(BrokerError, code=ErrorCode.INVALID_RECORD_STATE):
     """The record's state does not allow the operation (share groups)."""
 
-    code = ErrorCode.INVALID_RECORD_STATE
 
-
-class ShareSessionNotFoundError(RetriableError, BrokerError):
+class ShareSessionNotFoundError(RetriableError, BrokerError, code=ErrorCode.SHARE_SESSION_NOT_FOUND):
     """The share session does not exist."""
 
-    code = ErrorCode.SHARE_SESSION_NOT_FOUND
 
-
-class InvalidShareSessionEpochError(RetriableError, BrokerError):
+class InvalidShareSessionEpochError(RetriableError, BrokerError, code=ErrorCode.INVALID_SHARE_SESSION_EPOCH):
     """The share session has another epoch."""
 
-    code = ErrorCode.INVALID_SHARE_SESSION_EPOCH
 
-
-class FencedStateEpochError(BrokerError):
+class FencedStateEpochError(BrokerError, code=ErrorCode.FENCED_STATE_EPOCH):
     """The state's epoch is older than the coordinator's (share groups)."""
 
-    code = ErrorCode.FENCED_STATE_EPOCH
 
-
-class InvalidVoterKeyError(BrokerError):
+class InvalidVoterKeyError(BrokerError, code=ErrorCode.INVALID_VOTER_KEY):
     """The voter's key is not the receiver's (KRaft)."""
 
-    code = ErrorCode.INVALID_VOTER_KEY
 
-
-class DuplicateVoterError(BrokerError):
+class DuplicateVoterError(BrokerError, code=ErrorCode.DUPLICATE_VOTER):
     """The voter set has the voter already (KRaft)."""
 
-    code = ErrorCode.DUPLICATE_VOTER
 
-
-class VoterNotFoundError(BrokerError):
+class VoterNotFoundError(BrokerError, code=ErrorCode.VOTER_NOT_FOUND):
     """The voter set does not have the voter (KRaft)."""
-
-    code = ErrorCode.VOTER_NOT_FOUND
 
 
 BY_CODE: Final[dict[int, type[BrokerError]]] = {
-    -1: UnknownServerError,
-    1: OffsetOutOfRangeError,
-    2: CorruptMessageError,
-    3: UnknownTopicOrPartitionError,
-    4: InvalidFetchSizeError,
-    5: LeaderNotAvailableError,
-    6: NotLeaderOrFollowerError,
-    7: RequestTimedOutError,
-    8: BrokerNotAvailableError,
-    9: ReplicaNotAvailableError,
-    10: MessageTooLargeError,
-    11: StaleControllerEpochError,
-    12: OffsetMetadataTooLargeError,
-    13: NetworkError,
-    14: CoordinatorLoadInProgressError,
-    15: CoordinatorNotAvailableError,
-    16: NotCoordinatorError,
-    17: InvalidTopicError,
-    18: RecordListTooLargeError,
-    19: NotEnoughReplicasError,
-    20: NotEnoughReplicasAfterAppendError,
-    21: InvalidRequiredAcksError,
-    22: IllegalGenerationError,
-    23: InconsistentGroupProtocolError,
-    24: InvalidGroupIdError,
-    25: UnknownMemberIdError,
-    26: InvalidSessionTimeoutError,
-    27: RebalanceInProgressError,
-    28: InvalidCommitOffsetSizeError,
-    29: TopicAuthorizationFailedError,
-    30: GroupAuthorizationFailedError,
-    31: ClusterAuthorizationFailedError,
-    32: InvalidTimestampError,
-    33: UnsupportedSaslMechanismError,
-    34: IllegalSaslStateError,
-    35: UnsupportedVersionError,
-    36: TopicAlreadyExistsError,
-    37: InvalidPartitionsError,
-    38: InvalidReplicationFactorError,
-    39: InvalidReplicaAssignmentError,
-    40: InvalidConfigError,
-    41: NotControllerError,
-    42: InvalidRequestError,
-    43: UnsupportedForMessageFormatError,
-    44: PolicyViolationError,
-    45: OutOfOrderSequenceNumberError,
-    46: DuplicateSequenceNumberError,
-    47: InvalidProducerEpochError,
-    48: InvalidTxnStateError,
-    49: InvalidProducerIdMappingError,
-    50: InvalidTransactionTimeoutError,
-    51: ConcurrentTransactionsError,
-    52: TransactionCoordinatorFencedError,
-    53: TransactionalIdAuthorizationFailedError,
-    54: SecurityDisabledError,
-    55: OperationNotAttemptedError,
-    56: KafkaStorageError,
-    57: LogDirNotFoundError,
-    58: SaslAuthenticationFailedError,
-    59: UnknownProducerIdError,
-    60: ReassignmentInProgressError,
-    61: DelegationTokenAuthDisabledError,
-    62: DelegationTokenNotFoundError,
-    63: DelegationTokenOwnerMismatchError,
-    64: DelegationTokenRequestNotAllowedError,
-    65: DelegationTokenAuthorizationFailedError,
-    66: DelegationTokenExpiredError,
-    67: InvalidPrincipalTypeError,
-    68: NonEmptyGroupError,
-    69: GroupIdNotFoundError,
-    70: FetchSessionIdNotFoundError,
-    71: InvalidFetchSessionEpochError,
-    72: ListenerNotFoundError,
-    73: TopicDeletionDisabledError,
-    74: FencedLeaderEpochError,
-    75: UnknownLeaderEpochError,
-    76: UnsupportedCompressionTypeError,
-    77: StaleBrokerEpochError,
-    78: OffsetNotAvailableError,
-    79: MemberIdRequiredError,
-    80: PreferredLeaderNotAvailableError,
-    81: GroupMaxSizeReachedError,
-    82: FencedInstanceIdError,
-    83: EligibleLeadersNotAvailableError,
-    84: ElectionNotNeededError,
-    85: NoReassignmentInProgressError,
-    86: GroupSubscribedToTopicError,
-    87: InvalidRecordError,
-    88: UnstableOffsetCommitError,
-    89: ThrottlingQuotaExceededError,
-    90: ProducerFencedError,
-    91: ResourceNotFoundError,
-    92: DuplicateResourceError,
-    93: UnacceptableCredentialError,
-    94: InconsistentVoterSetError,
-    95: InvalidUpdateVersionError,
-    96: FeatureUpdateFailedError,
-    97: PrincipalDeserializationFailureError,
-    98: SnapshotNotFoundError,
-    99: PositionOutOfRangeError,
-    100: UnknownTopicIdError,
-    101: DuplicateBrokerRegistrationError,
-    102: BrokerIdNotRegisteredError,
-    103: InconsistentTopicIdError,
-    104: InconsistentClusterIdError,
-    105: TransactionalIdNotFoundError,
-    106: FetchSessionTopicIdError,
-    107: IneligibleReplicaError,
-    108: NewLeaderElectedError,
-    109: OffsetMovedToTieredStorageError,
-    110: FencedMemberEpochError,
-    111: UnreleasedInstanceIdError,
-    112: UnsupportedAssignorError,
-    113: StaleMemberEpochError,
-    114: MismatchedEndpointTypeError,
-    115: UnsupportedEndpointTypeError,
-    116: UnknownControllerIdError,
-    117: UnknownSubscriptionIdError,
-    118: TelemetryTooLargeError,
-    119: InvalidRegistrationError,
-    120: TransactionAbortableError,
-    121: InvalidRecordStateError,
-    122: ShareSessionNotFoundError,
-    123: InvalidShareSessionEpochError,
-    124: FencedStateEpochError,
-    125: InvalidVoterKeyError,
-    126: DuplicateVoterError,
-    127: VoterNotFoundError,
+    int(found.code): found
+    for found in tuple(globals().values())
+    if isinstance(found, type) and issubclass(found, BrokerError) and found is not BrokerError
 }

@@ -43,6 +43,7 @@ _KINDS: Final = {
 """By the base class of Kafka's exception, if clients handle it as a kind."""
 
 _BUILTINS: Final = {ErrorCode.REQUEST_TIMED_OUT: "TimeoutError"}
+_LINE_MAX: Final = 110
 _SUFFIXES: Final = ("_EXCEPTION", "_ERROR")
 
 _HEAD: Final = '''"""A class for each error code of Kafka 3.9.
@@ -64,6 +65,15 @@ from ottla.client.error_kinds import (
 from ottla.protocol.errors import ErrorCode
 '''
 
+_TABLE: Final = """
+
+BY_CODE: Final[dict[int, type[BrokerError]]] = {
+    int(found.code): found
+    for found in tuple(globals().values())
+    if isinstance(found, type) and issubclass(found, BrokerError) and found is not BrokerError
+}
+"""
+
 
 def class_name(code: ErrorCode) -> str:
     """NOT_LEADER_OR_FOLLOWER becomes NotLeaderOrFollowerError, KAFKA_STORAGE_ERROR KafkaStorageError."""
@@ -80,16 +90,18 @@ def bases(code: ErrorCode) -> list[str]:
     return [*kinds, "BrokerError", *([_BUILTINS[code]] if code in _BUILTINS else [])]
 
 
+def _class_line(code: ErrorCode) -> str:
+    arguments = f"{', '.join(bases(code))}, code=ErrorCode.{code.name}"
+    line = f"class {class_name(code)}({arguments}):"
+    return line if len(line) <= _LINE_MAX else f"class {class_name(code)}(\n    {arguments}\n):"
+
+
 def source() -> str:
     codes = [code for code in ErrorCode if code is not ErrorCode.NONE]
     classes = [
-        f"\n\nclass {class_name(code)}({', '.join(bases(code))}):\n"
-        f'    """{code.message[0].upper()}{code.message[1:]}"""\n\n'
-        f"    code = ErrorCode.{code.name}\n"
-        for code in codes
+        f'\n\n{_class_line(code)}\n    """{code.message[0].upper()}{code.message[1:]}"""\n' for code in codes
     ]
-    table = "".join(f"    {int(code)}: {class_name(code)},\n" for code in codes)
-    return f"{_HEAD}{''.join(classes)}\n\nBY_CODE: Final[dict[int, type[BrokerError]]] = {{\n{table}}}\n"
+    return f"{_HEAD}{''.join(classes)}{_TABLE}"
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ _FLEXIBLE_FROM: dict[int, int] = {int(key): row.flexible_from for key, row in AP
 
 def _classes(suffix: str) -> dict[int, type[Message]]:
     found: dict[int, type[Message]] = {}
-    for name in messages.__all__:
-        cls: type[Message] = getattr(messages, name)
-        if name.endswith(suffix):
+    for cls in messages.ALL:
+        if cls.__name__.endswith(suffix):
             found[cls.api_key] = cls
     return found
 

@@ -10,13 +10,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 from ottla.protocol.types import Message
 from ottla.security.clients import Exchange
 from ottla.security.mechanisms import SaslFailed
@@ -55,8 +50,8 @@ class Login(NamedTuple):
 
 def negotiate(where: str) -> Steps[Versions]:
     """Ask a broker for its versions. Raises KafkaError."""
-    request = ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
-    response: ApiVersionsResponse = yield SendRequest(request, _API_VERSIONS_MAX)
+    request = m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
+    response: m.ApiVersionsResponse = yield SendRequest(request, _API_VERSIONS_MAX)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
         response = yield SendRequest(request, 0)
     if response.error_code:
@@ -66,7 +61,7 @@ def negotiate(where: str) -> Steps[Versions]:
 
 def log_in(login: Login, authenticate_version: int) -> Steps[int]:
     """Log in; returns the lifetime of the session in ms (KIP-368), 0 without a limit. Raises KafkaError."""
-    handshake = yield SendRequest(SaslHandshakeRequest(mechanism=login.mechanism), _SASL_HANDSHAKE)
+    handshake = yield SendRequest(m.SaslHandshakeRequest(mechanism=login.mechanism), _SASL_HANDSHAKE)
     if handshake.error_code:
         enabled = ", ".join(handshake.mechanisms)
         detail = f"sasl.mechanism={login.mechanism}; the broker has enabled: {enabled}"
@@ -75,7 +70,7 @@ def log_in(login: Login, authenticate_version: int) -> Steps[int]:
     token: bytes | None = next(exchange)
     lifetime_ms = 0
     while token is not None:
-        answer = yield SendRequest(SaslAuthenticateRequest(auth_bytes=token), authenticate_version)
+        answer = yield SendRequest(m.SaslAuthenticateRequest(auth_bytes=token), authenticate_version)
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
         lifetime_ms = answer.session_lifetime_ms

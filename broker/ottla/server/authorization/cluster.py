@@ -9,22 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    WriteTxnMarkersRequest,
-)
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.principals import Principal
 from ottla.server.authorization.auth_helper import DENIED_ERRORS, DENIED_MESSAGES, AuthHelper
@@ -72,32 +58,32 @@ def configs(operation: Operation, response_field: str, *, with_text: bool) -> Au
     return check
 
 
-def describe_cluster(auth: AuthHelper, message: DescribeClusterRequest) -> ResponseChange | None:
+def describe_cluster(auth: AuthHelper, message: m.DescribeClusterRequest) -> ResponseChange | None:
     """No authorization needed; the authorized operations need DESCRIBE on the cluster."""
     if not message.include_cluster_authorized_operations:
         return None
 
-    def amend(response: DescribeClusterResponse) -> None:
+    def amend(response: m.DescribeClusterResponse) -> None:
         if not response.error_code:
             response.cluster_authorized_operations = cluster_operations(auth)
 
     return amend
 
 
-def describe_log_dirs(auth: AuthHelper, message: DescribeLogDirsRequest) -> CheckResult:
+def describe_log_dirs(auth: AuthHelper, message: m.DescribeLogDirsRequest) -> CheckResult:
     """DESCRIBE on the cluster."""
     if auth.authorize_cluster(Operation.DESCRIBE):
         return None
-    return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return m.DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def describe_scram(auth: AuthHelper, message: DescribeUserScramCredentialsRequest) -> CheckResult:
+def describe_scram(auth: AuthHelper, message: m.DescribeUserScramCredentialsRequest) -> CheckResult:
     """DESCRIBE on the cluster; the error response contains no user names."""
     if auth.authorize_cluster(Operation.DESCRIBE):
         return None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-    return DescribeUserScramCredentialsResponse(
+    row = m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    return m.DescribeUserScramCredentialsResponse(
         error_code=code,
         error_message=None,
         results=[row(error_code=code, error_message=None) for _ in message.users or ()],
@@ -107,33 +93,33 @@ def describe_scram(auth: AuthHelper, message: DescribeUserScramCredentialsReques
 def alter_scram(is_controller: Callable[[], bool]) -> AuthorizationCheck:
     """ALTER on the cluster. Brokers other than the controller respond NOT_CONTROLLER first."""
 
-    def check(auth: AuthHelper, message: AlterUserScramCredentialsRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.AlterUserScramCredentialsRequest) -> CheckResult:
         require_controller(is_controller)
         if auth.authorize_cluster(Operation.ALTER):
             return None
         names = dict.fromkeys(each.name for each in message.deletions)
         names |= dict.fromkeys(each.name for each in message.upsertions)
-        row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+        row = m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return AlterUserScramCredentialsResponse(
+        return m.AlterUserScramCredentialsResponse(
             results=[row(user=name, error_code=code, error_message=None) for name in names]
         )
 
     return check
 
 
-def write_txn_markers(auth: AuthHelper, message: WriteTxnMarkersRequest) -> None:
+def write_txn_markers(auth: AuthHelper, message: m.WriteTxnMarkersRequest) -> None:
     """CLUSTER_ACTION on the cluster (brokers), or ALTER (tools that abort a hanging transaction)."""
     if not auth.authorize_cluster(Operation.ALTER, log_denied=False):
         auth.require_cluster(Operation.CLUSTER_ACTION)
 
 
-def describe_tokens(auth: AuthHelper, message: DescribeDelegationTokenRequest) -> ResponseChange:
+def describe_tokens(auth: AuthHelper, message: m.DescribeDelegationTokenRequest) -> ResponseChange:
     """Owners and renewers see their tokens; others need DESCRIBE on the token, or DESCRIBE_TOKENS on its
     owner."""
     requester = auth.request.principal
 
-    def is_visible(token: DescribeDelegationTokenResponse.DescribedDelegationToken) -> bool:
+    def is_visible(token: m.DescribeDelegationTokenResponse.DescribedDelegationToken) -> bool:
         owner = Principal(token.principal_type, token.principal_name)
         renewers = [Principal(each.principal_type, each.principal_name) for each in token.renewers]
         return (
@@ -143,13 +129,13 @@ def describe_tokens(auth: AuthHelper, message: DescribeDelegationTokenRequest) -
             or auth.authorize(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(owner))
         )
 
-    def amend(response: DescribeDelegationTokenResponse) -> None:
+    def amend(response: m.DescribeDelegationTokenResponse) -> None:
         response.tokens = [token for token in response.tokens if is_visible(token)]
 
     return amend
 
 
-def create_token(auth: AuthHelper, message: CreateDelegationTokenRequest) -> ResponseChange | None:
+def create_token(auth: AuthHelper, message: m.CreateDelegationTokenRequest) -> ResponseChange | None:
     """CREATE_TOKENS on the owner, unless the owner is the requester.
 
     In Kafka the check whether the connection may request tokens comes first, and the handler makes it. So a
@@ -163,10 +149,10 @@ def create_token(auth: AuthHelper, message: CreateDelegationTokenRequest) -> Res
         Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
     ):
         return None
-    invalid = CreateDelegationTokenRequest.CreatableRenewers(principal_type="", principal_name="")
+    invalid = m.CreateDelegationTokenRequest.CreatableRenewers(principal_type="", principal_name="")
     message.renewers = [invalid]
 
-    def amend(response: CreateDelegationTokenResponse) -> None:
+    def amend(response: m.CreateDelegationTokenResponse) -> None:
         assert response.error_code, "the handler accepted an invalid renewer"
         if response.error_code == ErrorCode.INVALID_PRINCIPAL_TYPE:
             response.error_code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED

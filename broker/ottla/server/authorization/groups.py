@@ -8,23 +8,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.auth_helper import DENIED_ERRORS, DENIED_MESSAGES, AuthHelper
 from ottla.server.authorization.checks import (
@@ -48,10 +33,10 @@ NULL_PROTOCOL_FROM: Final = 7
 SHARE_FROM: Final = 6
 _NO_OFFSET: Final = -1
 
-_Group = OffsetFetchResponse.OffsetFetchResponseGroup
+_Group = m.OffsetFetchResponse.OffsetFetchResponseGroup
 
 
-def offset_commit(auth: AuthHelper, message: OffsetCommitRequest) -> CheckResult:
+def offset_commit(auth: AuthHelper, message: m.OffsetCommitRequest) -> CheckResult:
     """READ on the group and on the topics. A commit that removes members is done for all topics or none."""
     auth.require(READ, GROUP, message.group_id)
     allowed = auth.filter_authorized(READ, TOPIC, [topic.name for topic in message.topics])
@@ -61,10 +46,10 @@ def offset_commit(auth: AuthHelper, message: OffsetCommitRequest) -> CheckResult
     others = [topic for topic in message.topics if topic.name in allowed]
     rows = error_rows(auth, message, "topics", "topics", denied, TOPIC_DENIED)
     rows += error_rows(auth, message, "topics", "topics", others, ErrorCode.OPERATION_NOT_ATTEMPTED)
-    return OffsetCommitResponse(topics=rows)
+    return m.OffsetCommitResponse(topics=rows)
 
 
-def offset_delete(auth: AuthHelper, message: OffsetDeleteRequest) -> ResponseChange | None:
+def offset_delete(auth: AuthHelper, message: m.OffsetDeleteRequest) -> ResponseChange | None:
     """DELETE on the group, READ on the topics."""
     auth.require(Operation.DELETE, GROUP, message.group_id)
     allowed = auth.filter_authorized(READ, TOPIC, [topic.name for topic in message.topics])
@@ -73,14 +58,14 @@ def offset_delete(auth: AuthHelper, message: OffsetDeleteRequest) -> ResponseCha
         return None
     message.topics = [topic for topic in message.topics if topic.name in allowed]
 
-    def amend(response: OffsetDeleteResponse) -> None:
+    def amend(response: m.OffsetDeleteResponse) -> None:
         if response.error_code:
             return
         response.topics.extend(
-            OffsetDeleteResponse.OffsetDeleteResponseTopic(
+            m.OffsetDeleteResponse.OffsetDeleteResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                    m.OffsetDeleteResponse.OffsetDeleteResponsePartition(
                         partition_index=p.partition_index, error_code=TOPIC_DENIED
                     )
                     for p in topic.partitions
@@ -92,26 +77,26 @@ def offset_delete(auth: AuthHelper, message: OffsetDeleteRequest) -> ResponseCha
     return amend
 
 
-def join(auth: AuthHelper, message: JoinGroupRequest) -> JoinGroupResponse | None:
+def join(auth: AuthHelper, message: m.JoinGroupRequest) -> m.JoinGroupResponse | None:
     """READ on the group; the error response has no member id."""
     if auth.authorize(READ, GROUP, message.group_id):
         return None
     no_protocol = None if auth.request.version >= NULL_PROTOCOL_FROM else ""
-    return JoinGroupResponse(error_code=DENIED_ERRORS[GROUP], protocol_name=no_protocol)
+    return m.JoinGroupResponse(error_code=DENIED_ERRORS[GROUP], protocol_name=no_protocol)
 
 
-def offset_fetch(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
+def offset_fetch(auth: AuthHelper, message: m.OffsetFetchRequest) -> CheckResult:
     """DESCRIBE on the group and on the topics; a request for all topics gets the authorized ones."""
     if auth.request.version >= MANY_GROUPS_FROM:
         return _offset_fetch_of_many(auth, message)
     if auth.request.version == NO_GROUP_ERROR_VERSION:
         if not auth.authorize(DESCRIBE, GROUP, message.group_id):
-            return OffsetFetchResponse()
+            return m.OffsetFetchResponse()
     else:
         auth.require(DESCRIBE, GROUP, message.group_id)
     if message.topics is None:
 
-        def leave_out(response: OffsetFetchResponse) -> None:
+        def leave_out(response: m.OffsetFetchResponse) -> None:
             visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in response.topics])
             response.topics = [topic for topic in response.topics if topic.name in visible]
 
@@ -122,10 +107,10 @@ def offset_fetch(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
         return None
     message.topics = [topic for topic in message.topics if topic.name in allowed]
     refused = [
-        OffsetFetchResponse.OffsetFetchResponseTopic(
+        m.OffsetFetchResponse.OffsetFetchResponseTopic(
             name=topic.name,
             partitions=[
-                OffsetFetchResponse.OffsetFetchResponsePartition(
+                m.OffsetFetchResponse.OffsetFetchResponsePartition(
                     partition_index=index,
                     committed_offset=_NO_OFFSET,
                     metadata="",
@@ -137,28 +122,28 @@ def offset_fetch(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
         for topic in denied
     ]
 
-    def amend(response: OffsetFetchResponse) -> None:
+    def amend(response: m.OffsetFetchResponse) -> None:
         if not response.error_code:
             response.topics.extend(refused)
 
     return amend
 
 
-def _offset_fetch_of_many(auth: AuthHelper, message: OffsetFetchRequest) -> CheckResult:
+def _offset_fetch_of_many(auth: AuthHelper, message: m.OffsetFetchRequest) -> CheckResult:
     order = [group.group_id for group in message.groups]
     allowed = auth.filter_authorized(DESCRIBE, GROUP, order)
     message.groups = [group for group in message.groups if group.group_id in allowed]
-    refused: dict[str, list[OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
+    refused: dict[str, list[m.OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
     lists_all = {group.group_id for group in message.groups if group.topics is None}
     for group in message.groups:
         if group.topics is None:
             continue
         visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
         refused[group.group_id] = [
-            OffsetFetchResponse.OffsetFetchResponseTopics(
+            m.OffsetFetchResponse.OffsetFetchResponseTopics(
                 name=topic.name,
                 partitions=[
-                    OffsetFetchResponse.OffsetFetchResponsePartitions(
+                    m.OffsetFetchResponse.OffsetFetchResponsePartitions(
                         partition_index=index,
                         committed_offset=_NO_OFFSET,
                         metadata="",
@@ -172,7 +157,7 @@ def _offset_fetch_of_many(auth: AuthHelper, message: OffsetFetchRequest) -> Chec
         ]
         group.topics = [topic for topic in group.topics if topic.name in visible]
 
-    def amend(response: OffsetFetchResponse) -> None:
+    def amend(response: m.OffsetFetchResponse) -> None:
         for group in response.groups:
             if group.error_code:
                 continue
@@ -188,12 +173,12 @@ def _offset_fetch_of_many(auth: AuthHelper, message: OffsetFetchRequest) -> Chec
     return amend
 
 
-def describe_groups(auth: AuthHelper, message: DescribeGroupsRequest) -> ResponseChange:
+def describe_groups(auth: AuthHelper, message: m.DescribeGroupsRequest) -> ResponseChange:
     """DESCRIBE on each group."""
     wants_operations = message.include_authorized_operations
     add_errors = each(DESCRIBE, GROUP, "groups", "groups", name=identity)(auth, message)
 
-    def amend(response: DescribeGroupsResponse) -> None:
+    def amend(response: m.DescribeGroupsResponse) -> None:
         if wants_operations:
             for group in response.groups:
                 if not group.error_code:
@@ -206,12 +191,12 @@ def describe_groups(auth: AuthHelper, message: DescribeGroupsRequest) -> Respons
     return amend
 
 
-def list_groups(auth: AuthHelper, message: ListGroupsRequest) -> ResponseChange | None:
+def list_groups(auth: AuthHelper, message: m.ListGroupsRequest) -> ResponseChange | None:
     """All groups with DESCRIBE on the cluster; otherwise those with DESCRIBE on the group."""
     if auth.authorize_cluster(DESCRIBE, log_denied=False):
         return None
 
-    def amend(response: ListGroupsResponse) -> None:
+    def amend(response: m.ListGroupsResponse) -> None:
         names = [group.group_id for group in response.groups]
         visible = auth.filter_authorized(DESCRIBE, GROUP, names, log_denied=False)
         response.groups = [group for group in response.groups if group.group_id in visible]
@@ -222,7 +207,7 @@ def list_groups(auth: AuthHelper, message: ListGroupsRequest) -> ResponseChange 
 _RESOURCE_TYPES: Final = {0: GROUP, 1: ResourceType.TRANSACTIONAL_ID, 2: ResourceType.CLUSTER}
 
 
-def find_coordinator(auth: AuthHelper, message: FindCoordinatorRequest) -> CheckResult:
+def find_coordinator(auth: AuthHelper, message: m.FindCoordinatorRequest) -> CheckResult:
     """DESCRIBE on the group or the transactional id; for share groups CLUSTER_ACTION on the cluster."""
     version = auth.request.version
     kind = _RESOURCE_TYPES.get(message.key_type)
@@ -245,7 +230,7 @@ def find_coordinator(auth: AuthHelper, message: FindCoordinatorRequest) -> Check
     if add_errors is None:
         return None
 
-    def amend(response: FindCoordinatorResponse) -> None:
+    def amend(response: m.FindCoordinatorResponse) -> None:
         add_errors(response)
         for found in response.coordinators:
             if found.key not in allowed:

@@ -15,21 +15,8 @@ from struct import Struct
 from typing import Any, Final
 
 from ottla.metadata.cache import MetadataCache
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    InitProducerIdRequest,
-    MetadataRequest,
-    MetadataResponse,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from ottla.protocol.topics import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
@@ -54,10 +41,10 @@ METADATA_BY_ID_FROM: Final = 12
 """Versions 10 and 11 have the field, and Kafka refuses ids and null names in them."""
 _MAGIC_AND_ATTRIBUTES: Final = Struct(">16xb4xh")
 
-Topic = MetadataResponse.MetadataResponseTopic
+Topic = m.MetadataResponse.MetadataResponseTopic
 
 
-def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
+def named_by_id(topics: Sequence[m.MetadataRequest.MetadataRequestTopic], version: int) -> bool:
     """Whether a Metadata request names topics by their ids. Raises INVALID_REQUEST."""
     by_id = any(topic.topic_id != ZERO_UUID for topic in topics)
     if version < METADATA_BY_ID_FROM and (by_id or any(topic.name is None for topic in topics)):
@@ -71,7 +58,7 @@ def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version:
 def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
     """DESCRIBE on each topic; for automatic creation, CREATE on the cluster or on the topic."""
 
-    def check(auth: AuthHelper, message: MetadataRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.MetadataRequest) -> CheckResult:
         requested = message.topics
         lists_all = requested is None or (auth.request.version == 0 and not requested)
         refused: list[Topic] = []
@@ -84,7 +71,7 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
             of_cluster = cluster_operations(auth)
         nothing_left = not lists_all and not message.topics
 
-        def amend(response: MetadataResponse) -> None:
+        def amend(response: m.MetadataResponse) -> None:
             if lists_all:
                 names = [topic.name or "" for topic in response.topics]
                 visible = auth.filter_authorized(Operation.DESCRIBE, TOPIC, names, log_denied=False)
@@ -103,8 +90,8 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
 
     def _refused(
         auth: AuthHelper,
-        message: MetadataRequest,
-        requested: list[MetadataRequest.MetadataRequestTopic],
+        message: m.MetadataRequest,
+        requested: list[m.MetadataRequest.MetadataRequestTopic],
         *,
         may_create: bool,
     ) -> list[Topic]:
@@ -155,7 +142,7 @@ def cluster_operations(auth: AuthHelper) -> int:
 def create_topics(is_controller: Callable[[], bool]) -> AuthorizationCheck:
     """CREATE on the cluster or on the topic; the settings in the response need DESCRIBE_CONFIGS."""
 
-    def check(auth: AuthHelper, message: CreateTopicsRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.CreateTopicsRequest) -> CheckResult:
         require_controller(is_controller)
         order = [topic.name for topic in message.topics]
         once = {name for name, times in Counter(order).items() if times == 1}
@@ -169,7 +156,7 @@ def create_topics(is_controller: Callable[[], bool]) -> AuthorizationCheck:
             auth, message, "topics", "topics", denied, TOPIC_DENIED, "Authorization failed."
         )
 
-        def amend(response: CreateTopicsResponse) -> None:
+        def amend(response: m.CreateTopicsResponse) -> None:
             failed_before = {topic.name for topic in denied} | (names.keys() - once)
             if add_errors is not None:
                 add_errors(response)
@@ -194,15 +181,15 @@ def delete_topics(
 ) -> AuthorizationCheck:
     """DELETE on the topic; for a topic named by its id the response has the name only with DESCRIBE."""
 
-    def check(auth: AuthHelper, message: DeleteTopicsRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.DeleteTopicsRequest) -> CheckResult:
         require_controller(is_controller)
         if not enabled:
             return None  # the handler responds with the error
         if auth.request.version < DELETE_BY_ID_FROM:
             return each(Operation.DELETE, TOPIC, "topic_names", "responses", name=str)(auth, message)
-        state = DeleteTopicsRequest.DeleteTopicState
+        state = m.DeleteTopicsRequest.DeleteTopicState
 
-        def name_of(topic: DeleteTopicsRequest.DeleteTopicState) -> str | None:
+        def name_of(topic: m.DeleteTopicsRequest.DeleteTopicState) -> str | None:
             return topic.name if topic.topic_id == ZERO_UUID else cache.topic_name(topic.topic_id)
 
         names = [name for topic in message.topics if (name := name_of(topic)) is not None]
@@ -232,7 +219,7 @@ def delete_topics(
         errors = error_rows(auth, message, "topics", "responses", shown, TOPIC_DENIED)
         errors += error_rows(auth, message, "topics", "responses", unknown, ErrorCode.UNKNOWN_TOPIC_ID)
 
-        def amend(response: DeleteTopicsResponse) -> None:
+        def amend(response: m.DeleteTopicsResponse) -> None:
             response.responses.extend(errors)
 
         return amend
@@ -243,7 +230,7 @@ def delete_topics(
 def create_partitions(is_controller: Callable[[], bool]) -> AuthorizationCheck:
     """ALTER on the topic; the handler rejects duplicate topics."""
 
-    def check(auth: AuthHelper, message: CreatePartitionsRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.CreatePartitionsRequest) -> CheckResult:
         require_controller(is_controller)
         times = Counter(topic.name for topic in message.topics)
         single = [topic for topic in message.topics if times[topic.name] == 1]
@@ -255,7 +242,7 @@ def create_partitions(is_controller: Callable[[], bool]) -> AuthorizationCheck:
     return check
 
 
-def offset_for_leader_epoch(auth: AuthHelper, message: OffsetForLeaderEpochRequest) -> CheckResult:
+def offset_for_leader_epoch(auth: AuthHelper, message: m.OffsetForLeaderEpochRequest) -> CheckResult:
     """CLUSTER_ACTION on the cluster (followers), or DESCRIBE on the topic (consumers)."""
     if auth.authorize_cluster(Operation.CLUSTER_ACTION, log_denied=False):
         return None
@@ -263,7 +250,7 @@ def offset_for_leader_epoch(auth: AuthHelper, message: OffsetForLeaderEpochReque
     return by_topic(auth, message)
 
 
-def describe_producers(auth: AuthHelper, message: DescribeProducersRequest) -> ResponseChange | None:
+def describe_producers(auth: AuthHelper, message: m.DescribeProducersRequest) -> ResponseChange | None:
     """READ on the topic, in the request's order; the handler rejects illegal topic names."""
     order = [topic.name for topic in message.topics]
     allowed = auth.filter_authorized(Operation.READ, TOPIC, filter(is_legal_topic_name, order))
@@ -274,14 +261,14 @@ def describe_producers(auth: AuthHelper, message: DescribeProducersRequest) -> R
     if add_errors is None:
         return None
 
-    def amend(response: DescribeProducersResponse) -> None:
+    def amend(response: m.DescribeProducersResponse) -> None:
         add_errors(response)
         sort_as_requested(response.topics, order)
 
     return amend
 
 
-def init_producer_id(auth: AuthHelper, message: InitProducerIdRequest) -> None:
+def init_producer_id(auth: AuthHelper, message: m.InitProducerIdRequest) -> None:
     """WRITE on the transactional id; without one IDEMPOTENT_WRITE, or WRITE on any topic (KIP-679)."""
     if message.transactional_id is not None:
         auth.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
@@ -291,7 +278,7 @@ def init_producer_id(auth: AuthHelper, message: InitProducerIdRequest) -> None:
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
 
 
-def produce(auth: AuthHelper, message: ProduceRequest) -> None:
+def produce(auth: AuthHelper, message: m.ProduceRequest) -> None:
     """Transactional batches need WRITE on the transactional id. The handler checks the topics."""
     if not any(_is_transactional(p.records) for t in message.topic_data for p in t.partition_data):
         return

@@ -7,17 +7,8 @@ from operator import attrgetter
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TxnOffsetCommitRequest,
-)
 from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.auth_helper import DENIED_ERRORS, AuthHelper
@@ -38,7 +29,7 @@ BROKERS_FROM: Final = 4
 def add_partitions(cache: MetadataCache) -> AuthorizationCheck:
     """WRITE on the transactional id and on the topics; if one topic is denied, no partition is added."""
 
-    def check(auth: AuthHelper, message: AddPartitionsToTxnRequest) -> CheckResult:
+    def check(auth: AuthHelper, message: m.AddPartitionsToTxnRequest) -> CheckResult:
         if auth.request.version >= BROKERS_FROM:
             auth.require_cluster(Operation.CLUSTER_ACTION)
             return None
@@ -56,12 +47,12 @@ def add_partitions(cache: MetadataCache) -> AuthorizationCheck:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return ErrorCode.OPERATION_NOT_ATTEMPTED
 
-        return AddPartitionsToTxnResponse(
+        return m.AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=[
-                AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
                     name=topic.name,
                     results_by_partition=[
-                        AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                        m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
                             partition_index=index, partition_error_code=outcome(topic.name, index)
                         )
                         for index in topic.partitions
@@ -74,25 +65,25 @@ def add_partitions(cache: MetadataCache) -> AuthorizationCheck:
     return check
 
 
-def add_offsets(auth: AuthHelper, message: AddOffsetsToTxnRequest) -> None:
+def add_offsets(auth: AuthHelper, message: m.AddOffsetsToTxnRequest) -> None:
     auth.require(Operation.WRITE, TRANSACTION, message.transactional_id)
     auth.require(Operation.READ, GROUP, message.group_id)
 
 
-def offset_commit(auth: AuthHelper, message: TxnOffsetCommitRequest) -> CheckResult:
+def offset_commit(auth: AuthHelper, message: m.TxnOffsetCommitRequest) -> CheckResult:
     auth.require(Operation.WRITE, TRANSACTION, message.transactional_id)
     auth.require(Operation.READ, GROUP, message.group_id)
     return each(Operation.READ, TOPIC, "topics", "topics")(auth, message)
 
 
-def describe(auth: AuthHelper, message: DescribeTransactionsRequest) -> ResponseChange:
+def describe(auth: AuthHelper, message: m.DescribeTransactionsRequest) -> ResponseChange:
     """DESCRIBE on each transactional id; topics without DESCRIBE are left out."""
     order = list(message.transactional_ids)
     add_errors = each(
         Operation.DESCRIBE, TRANSACTION, "transactional_ids", "transaction_states", name=identity
     )(auth, message)
 
-    def amend(response: DescribeTransactionsResponse) -> None:
+    def amend(response: m.DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
             visible = auth.filter_authorized(
                 Operation.DESCRIBE, TOPIC, [topic.topic for topic in state.topics]
@@ -105,10 +96,10 @@ def describe(auth: AuthHelper, message: DescribeTransactionsRequest) -> Response
     return amend
 
 
-def list_all(auth: AuthHelper, message: ListTransactionsRequest) -> ResponseChange:
+def list_all(auth: AuthHelper, message: m.ListTransactionsRequest) -> ResponseChange:
     """Lists the transactional ids with DESCRIBE."""
 
-    def amend(response: ListTransactionsResponse) -> None:
+    def amend(response: m.ListTransactionsResponse) -> None:
         names = [state.transactional_id for state in response.transaction_states]
         visible = auth.filter_authorized(Operation.DESCRIBE, TRANSACTION, names)
         response.transaction_states = [

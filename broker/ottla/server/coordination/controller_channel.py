@@ -11,16 +11,7 @@ from typing import Any
 
 from ottla.controller.controller import Controller
 from ottla.metadata.cache import BrokerEndpoint, MetadataCache
-from ottla.protocol.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
+from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.replication.alter_partition import downgrade, highest_version
 from ottla.wire.inter_broker import InterBrokerClient
@@ -42,31 +33,33 @@ class ControllerChannel:
             raise ConnectionError("no controller is known")
         return node
 
-    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    async def alter_partition(self, request: m.AlterPartitionRequest) -> m.AlterPartitionResponse:
         version = highest_version(request)
         if self._controller.is_active:
             return await self._controller.alter_partition(request, version)
         connection = await self._connection.open()
-        version = min(connection.version_of(AlterPartitionRequest.api_key), version)
-        response: AlterPartitionResponse = await self._request(downgrade(request, version), version)
+        version = min(connection.version_of(m.AlterPartitionRequest.api_key), version)
+        response: m.AlterPartitionResponse = await self._request(downgrade(request, version), version)
         return response
 
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create_topics(self, request: m.CreateTopicsRequest) -> m.CreateTopicsResponse:
         if self._controller.is_active:
             return await self._controller.create_topics(request)
-        response: CreateTopicsResponse = await self._request(request)
+        response: m.CreateTopicsResponse = await self._request(request)
         return response
 
-    async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+    async def controlled_shutdown(self, request: m.ControlledShutdownRequest) -> m.ControlledShutdownResponse:
         if self._controller.is_active:
             return await self._controller.controlled_shutdown(request)
-        response: ControlledShutdownResponse = await self._request(request)
+        response: m.ControlledShutdownResponse = await self._request(request)
         return response
 
-    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+    async def allocate_producer_ids(
+        self, request: m.AllocateProducerIdsRequest
+    ) -> m.AllocateProducerIdsResponse:
         if self._controller.is_active:
             return await self._controller.allocate_producer_ids(request)
-        response: AllocateProducerIdsResponse = await self._request(request)
+        response: m.AllocateProducerIdsResponse = await self._request(request)
         return response
 
     async def _request(self, request: Message, version: int | None = None) -> Any:

@@ -28,15 +28,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from ottla.protocol import codec, frames
+from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedMessage
-from ottla.protocol.messages import (
-    ApiVersionsRequest,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from ottla.protocol.types import Message
 from ottla.security.mechanisms import SaslFailed, SaslServer
 from ottla.security.principals import Principal
@@ -153,7 +147,7 @@ class Authenticator:
     def _handle_request(self, connection: Connection, frame: memoryview) -> None:
         header = frames.parse_request_header(frame)
         if header.api_key == ApiKey.API_VERSIONS and self._state is State.VERSIONS:
-            if header.api_version <= ApiVersionsRequest.max_version:
+            if header.api_version <= m.ApiVersionsRequest.max_version:
                 self._state = State.HANDSHAKE
             self._pass_on(connection, frame)
         elif header.api_key == ApiKey.SASL_HANDSHAKE and header.api_version <= 1:
@@ -165,12 +159,12 @@ class Authenticator:
     def _handle_handshake(
         self, connection: Connection, header: frames.RequestHeader, frame: memoryview
     ) -> None:
-        message = codec.decode(SaslHandshakeRequest, header.api_version, frame, header.body_offset)
+        message = codec.decode(m.SaslHandshakeRequest, header.api_version, frame, header.body_offset)
         self._framed = self._framed or header.api_version >= 1
         wanted = message.mechanism
         known = self._rules.mechanisms
         mechanism = known.get(wanted)
-        answer = SaslHandshakeResponse(mechanisms=list(known))
+        answer = m.SaslHandshakeResponse(mechanisms=list(known))
         if mechanism is None:
             answer.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             raise _AuthenticationFailed(f"Unsupported SASL mechanism {wanted}", _encoded(answer, header))
@@ -202,10 +196,10 @@ class Authenticator:
             raise _AuthenticationFailed(
                 f"Unexpected Kafka request of type {_name(header.api_key)} during SASL authentication."
             )
-        if header.api_version > SaslAuthenticateRequest.max_version:
+        if header.api_version > m.SaslAuthenticateRequest.max_version:
             raise _AuthenticationFailed(f"SaslAuthenticate v{header.api_version} is not served")
-        message = codec.decode(SaslAuthenticateRequest, header.api_version, frame, header.body_offset)
-        response = SaslAuthenticateResponse()
+        message = codec.decode(m.SaslAuthenticateRequest, header.api_version, frame, header.body_offset)
+        response = m.SaslAuthenticateResponse()
         try:
             response.auth_bytes, response.session_lifetime_ms = self._evaluate(
                 connection, bytes(message.auth_bytes)

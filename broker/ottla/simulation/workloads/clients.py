@@ -5,10 +5,10 @@ partitions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from ottla.client import Consumer
+from ottla.client import AdminClient, Consumer
 from ottla.client.core.types import TopicPartition
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
@@ -53,6 +53,23 @@ class Clients:
         for task, process in self._tasks.items():
             if process.alive and task.done():
                 task.result()
+
+    async def until(
+        self, timeout_s: float, what: str, lacking: Callable[[AdminClient], Coroutine[Any, Any, str]]
+    ) -> None:
+        """Wait until nothing is lacking, according to administrative requests. Raises Violation."""
+        deadline = self._cluster.loop.now + timeout_s
+        while text := await self._cluster.admin(lacking):
+            self.check()
+            if self._cluster.loop.now > deadline:
+                raise Violation(f"liveness: {self._name}: after {timeout_s:.0f} s not: {what}: {text}")
+            await asyncio.sleep(0.5)
+
+
+def retrieve(delivery: asyncio.Future[Any]) -> None:
+    """For a delivery that nobody waits for: the transaction fails with the same error."""
+    if not delivery.cancelled():
+        delivery.exception()
 
 
 async def read_all(

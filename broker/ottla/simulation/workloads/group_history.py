@@ -8,8 +8,9 @@ The workload `groups` reports to it; each method raises `Violation`. Checked:
   no member has processed.
 - *committed offsets survive*: a member that gets a partition begins at or after the highest offset whose
   commit was acknowledged before, whatever happened to the coordinator.
-- *committed offsets advance*: an observer never sees them go back, nor behind an acknowledged commit, nor
-  before a record that was not processed.
+- *committed offsets advance*: an observer never sees them behind an acknowledged commit, nor before a record
+  that was not processed; as long as there is the same coordinator, it does not see them go back. (A new one
+  has commits in its log that are not replicated yet; as Kafka's, it returns them, and they may be lost.)
 - *fencing*: no commit is accepted from a generation that others have left, or from a static member whose
   place another one has taken (KIP-345).
 
@@ -80,6 +81,7 @@ class GroupHistory:
         self._owners: dict[tuple[int, int], tuple[str, str, int]] = {}
         """(generation, partition) -> identity and name of the member, and the number of the event."""
         self._observed: dict[int, int] = {}
+        self._observed_at: object = None
         self._values: dict[tuple[int, int], bytes] = {}
         self._events = 0
 
@@ -204,8 +206,14 @@ class GroupHistory:
         for partition, offset in offsets.items():
             self.acknowledged[partition] = max(offset, self.acknowledged.get(partition, 0))
 
-    def observe(self, acknowledged: Mapping[int, int], found: Mapping[int, int]) -> None:
-        """An observer has read committed offsets; `acknowledged`: as it was before the read."""
+    def observe(
+        self, acknowledged: Mapping[int, int], found: Mapping[int, int], coordinators: object
+    ) -> None:
+        """An observer has read committed offsets. `acknowledged`: as it was before the read; `coordinators`:
+        which there were, before and after the read."""
+        if coordinators != self._observed_at:
+            self._observed_at = coordinators
+            self._observed.clear()
         for partition, offset in found.items():
             where = f"the committed offset of {self.topic}-{partition} is {offset}"
             for before, how in ((self._observed, "seen"), (acknowledged, "acknowledged")):

@@ -144,9 +144,11 @@ class Groups:
         ) as producer:
             while not self._stopping:
                 try:
-                    await producer.send(
+                    delivery = await producer.send(
                         self.topic, str(number).encode(), partition=self._source.randrange(self._partitions)
                     )
+                    # A record that fails is in the topic or not: members process those that are.
+                    delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
                 except ClientError:
                     await asyncio.sleep(0.5)
                 number += 1
@@ -158,14 +160,34 @@ class Groups:
         ) as admin:
             while not self._stopping:
                 await asyncio.sleep(0.7)
-                history = group.history
-                before, rewinds, is_stale = dict(history.acknowledged), history.rewinds, self._is_stale()
-                try:
-                    found = await admin.group_offsets(group.name)
-                except ClientError:
-                    continue
-                if not is_stale and history.rewinds == rewinds:
-                    history.observe(before, {tp.partition: offset for tp, offset in found.items()})
+                await self._observe_once(group, admin)
+
+    async def _observe_once(self, group: Group, admin: AdminClient) -> dict[int, int] | None:
+        """The committed offsets by partition; None if they cannot be read."""
+        history = group.history
+        before, rewinds, coordinators = dict(history.acknowledged), history.rewinds, self._coordinators()
+        is_stale = self._is_stale()
+        try:
+            offsets = await admin.group_offsets(group.name)
+        except ClientError:
+            return None
+        found = {tp.partition: offset for tp, offset in offsets.items()}
+        if not is_stale and history.rewinds == rewinds:
+            history.observe(before, found, (coordinators, self._coordinators()))
+        return found
+
+    def _coordinators(self) -> list[tuple[int, int, int]]:
+        """The leader, its leader epoch and its start of each partition of committed offsets."""
+        machines = self._cluster.machines
+        return [
+            (
+                state.leader,
+                state.leader_epoch,
+                machines[state.leader].starts if state.leader in machines else 0,
+            )
+            for (topic, _), state in self._cluster.partition_states()
+            if topic == OFFSETS_TOPIC
+        ]
 
     def _is_stale(self) -> bool:
         """Whether a broker believes that it coordinates groups, and others have elected another one."""
@@ -257,8 +279,6 @@ class Groups:
         try:
             commit = group.history.begin_commit(consumer.group_metadata())
             await consumer.commit({(self.topic, each): offset for each, offset in positions.items()})
-        except FencedInstanceIdError:
-            raise
         except ClientError:
             group.history.refused += 1
             return
@@ -297,7 +317,7 @@ class Groups:
     async def _disturb(self, group: Group) -> None:
         source = self._cluster.random(f"{group.name} members")
         while True:
-            await asyncio.sleep(source.expovariate(0.25))
+            await asyncio.sleep(source.expovariate(0.4))
             place = source.randrange(self._members)
             member = group.places[place]
             what = source.choice(("kill", "kill", "pause", "slow", "leave", "replace"))
@@ -409,12 +429,9 @@ class Groups:
         return ""
 
     async def _lag(self, admin: AdminClient, group: Group, ends: Mapping[int, int]) -> str:
-        try:
-            found = await admin.group_offsets(group.name)
-        except ClientError as problem:
-            return f"the offsets of group {group.name} cannot be read: {problem!r}"
-        committed = {tp.partition: offset for tp, offset in found.items()}
-        group.history.observe(dict(group.history.acknowledged), committed)
+        committed = await self._observe_once(group, admin)
+        if committed is None:
+            return f"the offsets of group {group.name} cannot be read"
         for partition, end in ends.items():
             if committed.get(partition, 0) != end:
                 return (

@@ -22,7 +22,7 @@ Checked, with readers that use read_committed:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -33,7 +33,7 @@ from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
-from ottla.simulation.workloads.clients import Clients, read_all
+from ottla.simulation.workloads.clients import Clients, read_all, retrieve
 from ottla.simulation.workloads.ledger import Ledger, Transaction, ends_in_logs
 
 DRAINED_S: Final = 120.0
@@ -112,7 +112,7 @@ class Transactions:
                     delivery = await producer.send(
                         self._input, b"%d" % number, partition=source.randrange(self._partitions)
                     )
-                    delivery.add_done_callback(_retrieve)
+                    delivery.add_done_callback(retrieve)
                 except ClientError:
                     await asyncio.sleep(0.5)
                 number += 1
@@ -213,7 +213,7 @@ class Transactions:
                 transaction, target, f"{tp.partition} {record.offset} {record.value.decode()}"
             )
             delivery = await producer.send(target.topic, value.encode(), partition=target.partition)
-            delivery.add_done_callback(_retrieve)
+            delivery.add_done_callback(retrieve)
 
     async def _disturb(self) -> None:
         """Kill and replace instances, or replace them while they are paused."""
@@ -262,7 +262,7 @@ class Transactions:
                     tp = source.choice(self._partitions_of(*self._outputs))
                     value = self._ledger.write(transaction, tp, "open")
                     delivery = await producer.send(tp.topic, value.encode(), partition=tp.partition)
-                    delivery.add_done_callback(_retrieve)
+                    delivery.add_done_callback(retrieve)
                     await asyncio.sleep(0.1)
         except ClientError as problem:
             self._cluster.note(name, f"ends: {problem!r}")
@@ -333,7 +333,7 @@ class Transactions:
         self._disturbing.cancel()
         for process in self._cluster.clients.values():
             process.resume()
-        await self._until(DRAINED_S, "the input is processed", self._unprocessed)
+        await self._clients.until(DRAINED_S, "the input is processed", self._unprocessed)
         self._drained = True
         await self._clients.wait()
         partitions = self._partitions_of(*self._outputs)
@@ -342,7 +342,7 @@ class Transactions:
         async def unfinished(admin: AdminClient) -> str:
             return await self._ledger.unfinished(admin, [*partitions, *offsets])
 
-        await self._until(ENDED_S, "no transaction is left open", unfinished)
+        await self._clients.until(ENDED_S, "no transaction is left open", unfinished)
         ends_in_logs(self._cluster, self._ledger, partitions)
         found = await read_all(self._cluster, f"{self._name}-verifier", partitions, "read_committed")
         inputs = await read_all(
@@ -350,16 +350,6 @@ class Transactions:
         )
         self._ledger.verify_atomic(found.items())
         self._verify_processed(inputs, found)
-
-    async def _until(
-        self, timeout_s: float, what: str, lacking: Callable[[AdminClient], Coroutine[Any, Any, str]]
-    ) -> None:
-        deadline = self._cluster.loop.now + timeout_s
-        while text := await self._cluster.admin(lacking):
-            self._clients.check()
-            if self._cluster.loop.now > deadline:
-                raise Violation(f"liveness: {self._name}: after {timeout_s:.0f} s not: {what}: {text}")
-            await asyncio.sleep(0.5)
 
     async def _unprocessed(self, admin: AdminClient) -> str:
         """Which input the group has not committed yet."""
@@ -406,9 +396,3 @@ def _rewind(consumer: Consumer, records: Mapping[TopicPartition, Sequence[Any]])
     for tp, batch in records.items():
         if tp in consumer.assignment():
             consumer.seek(tp, batch[0].offset)
-
-
-def _retrieve(delivery: asyncio.Future[Any]) -> None:
-    """The transaction fails with what this record fails with."""
-    if not delivery.cancelled():
-        delivery.exception()

@@ -1,297 +1,32 @@
 """All messages of the protocol, by name. Each module of this package declares those of one API family."""
 
-from ottla.protocol.messages.acls import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
-from ottla.protocol.messages.authentication import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from ottla.protocol.messages.cluster import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    EnvelopeRequest,
-    EnvelopeResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
-from ottla.protocol.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from ottla.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from ottla.protocol.messages.delegation_tokens import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
-from ottla.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
-from ottla.protocol.messages.groups import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from ottla.protocol.messages.headers import (
-    RequestHeader,
-    ResponseHeader,
-)
-from ottla.protocol.messages.logs import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
-from ottla.protocol.messages.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from ottla.protocol.messages.offsets import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from ottla.protocol.messages.produce_fetch import (
-    FetchRequest,
-    FetchResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
-from ottla.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
-from ottla.protocol.messages.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from ottla.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
-from ottla.protocol.messages.transaction_states import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from ottla.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+# ruff: noqa: F403
 
-__all__ = [
-    "AddOffsetsToTxnRequest",
-    "AddOffsetsToTxnResponse",
-    "AddPartitionsToTxnRequest",
-    "AddPartitionsToTxnResponse",
-    "AllocateProducerIdsRequest",
-    "AllocateProducerIdsResponse",
-    "AlterClientQuotasRequest",
-    "AlterClientQuotasResponse",
-    "AlterConfigsRequest",
-    "AlterConfigsResponse",
-    "AlterPartitionReassignmentsRequest",
-    "AlterPartitionReassignmentsResponse",
-    "AlterPartitionRequest",
-    "AlterPartitionResponse",
-    "AlterReplicaLogDirsRequest",
-    "AlterReplicaLogDirsResponse",
-    "AlterUserScramCredentialsRequest",
-    "AlterUserScramCredentialsResponse",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "ConsumerGroupDescribeRequest",
-    "ConsumerGroupDescribeResponse",
-    "ConsumerGroupHeartbeatRequest",
-    "ConsumerGroupHeartbeatResponse",
-    "ConsumerProtocolAssignment",
-    "ConsumerProtocolSubscription",
-    "ControlledShutdownRequest",
-    "ControlledShutdownResponse",
-    "CreateAclsRequest",
-    "CreateAclsResponse",
-    "CreateDelegationTokenRequest",
-    "CreateDelegationTokenResponse",
-    "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeleteAclsRequest",
-    "DeleteAclsResponse",
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "DescribeAclsRequest",
-    "DescribeAclsResponse",
-    "DescribeClientQuotasRequest",
-    "DescribeClientQuotasResponse",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeConfigsRequest",
-    "DescribeConfigsResponse",
-    "DescribeDelegationTokenRequest",
-    "DescribeDelegationTokenResponse",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribeLogDirsRequest",
-    "DescribeLogDirsResponse",
-    "DescribeProducersRequest",
-    "DescribeProducersResponse",
-    "DescribeTransactionsRequest",
-    "DescribeTransactionsResponse",
-    "DescribeUserScramCredentialsRequest",
-    "DescribeUserScramCredentialsResponse",
-    "ElectLeadersRequest",
-    "ElectLeadersResponse",
-    "EndTxnRequest",
-    "EndTxnResponse",
-    "EnvelopeRequest",
-    "EnvelopeResponse",
-    "ExpireDelegationTokenRequest",
-    "ExpireDelegationTokenResponse",
-    "FetchRequest",
-    "FetchResponse",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsResponse",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "JoinGroupRequest",
-    "JoinGroupResponse",
-    "LeaderAndIsrRequest",
-    "LeaderAndIsrResponse",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
-    "ListTransactionsRequest",
-    "ListTransactionsResponse",
-    "MetadataRequest",
-    "MetadataResponse",
-    "OffsetCommitRequest",
-    "OffsetCommitResponse",
-    "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
-    "OffsetFetchRequest",
-    "OffsetFetchResponse",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "ProduceRequest",
-    "ProduceResponse",
-    "RenewDelegationTokenRequest",
-    "RenewDelegationTokenResponse",
-    "RequestHeader",
-    "ResponseHeader",
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-    "StopReplicaRequest",
-    "StopReplicaResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "TxnOffsetCommitRequest",
-    "TxnOffsetCommitResponse",
-    "UpdateFeaturesRequest",
-    "UpdateFeaturesResponse",
-    "UpdateMetadataRequest",
-    "UpdateMetadataResponse",
-    "WriteTxnMarkersRequest",
-    "WriteTxnMarkersResponse",
-]
+from typing import Final
+
+from ottla.protocol.messages.acls import *
+from ottla.protocol.messages.authentication import *
+from ottla.protocol.messages.cluster import *
+from ottla.protocol.messages.configs import *
+from ottla.protocol.messages.consumer_groups import *
+from ottla.protocol.messages.delegation_tokens import *
+from ottla.protocol.messages.group_offsets import *
+from ottla.protocol.messages.groups import *
+from ottla.protocol.messages.headers import *
+from ottla.protocol.messages.logs import *
+from ottla.protocol.messages.metadata import *
+from ottla.protocol.messages.offsets import *
+from ottla.protocol.messages.produce_fetch import *
+from ottla.protocol.messages.quotas import *
+from ottla.protocol.messages.reassignments import *
+from ottla.protocol.messages.topics import *
+from ottla.protocol.messages.transaction_states import *
+from ottla.protocol.messages.transactions import *
+from ottla.protocol.types import Message
+
+ALL: Final[tuple[type[Message], ...]] = tuple(
+    found
+    for _, found in sorted(globals().items())
+    if isinstance(found, type) and issubclass(found, Message) and found is not Message
+)
+"""The classes of all messages, by name."""

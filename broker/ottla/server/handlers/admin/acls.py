@@ -14,15 +14,8 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from ottla.metadata.acls import Deleted, StoredAcls
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from ottla.protocol.messages import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
 from ottla.security.acls import (
     CLUSTER_NAME,
     AclBinding,
@@ -41,8 +34,8 @@ from ottla.server.dispatch.dispatcher import Request, Route
 _UNKNOWN: Final = 0
 _DISABLED: Final = "No Authorizer is configured"
 
-Creation: TypeAlias = CreateAclsRequest.AclCreation
-Outcome: TypeAlias = CreateAclsResponse.AclCreationResult
+Creation: TypeAlias = m.CreateAclsRequest.AclCreation
+Outcome: TypeAlias = m.CreateAclsResponse.AclCreationResult
 
 
 class AclsHandler:
@@ -52,20 +45,20 @@ class AclsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(DescribeAclsRequest, self.describe, _describe_error),
-            Route(CreateAclsRequest, self.create, _create_error),
-            Route(DeleteAclsRequest, self.delete, _delete_error),
+            Route(m.DescribeAclsRequest, self.describe, _describe_error),
+            Route(m.CreateAclsRequest, self.create, _create_error),
+            Route(m.DeleteAclsRequest, self.delete, _delete_error),
         ]
 
     def describe(self, request: Request) -> None:
-        message = request.decode(DescribeAclsRequest)
+        message = request.decode(m.DescribeAclsRequest)
         wanted = _filter(message, message.resource_type_filter, message.pattern_type_filter)
         if self._acls is None:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED} on the broker")
-        resources: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
+        resources: dict[ResourcePattern, list[m.DescribeAclsResponse.AclDescription]] = {}
         for pattern, entry in self._acls.authorizer.bindings(wanted):
             resources.setdefault(pattern, []).append(
-                DescribeAclsResponse.AclDescription(
+                m.DescribeAclsResponse.AclDescription(
                     principal=entry.principal,
                     host=entry.host,
                     operation=entry.operation,
@@ -73,10 +66,10 @@ class AclsHandler:
                 )
             )
         request.respond(
-            DescribeAclsResponse(
+            m.DescribeAclsResponse(
                 error_message=None,
                 resources=[
-                    DescribeAclsResponse.DescribeAclsResource(
+                    m.DescribeAclsResponse.DescribeAclsResource(
                         resource_type=pattern.resource_type,
                         resource_name=pattern.name,
                         pattern_type=pattern.pattern_type,
@@ -87,8 +80,8 @@ class AclsHandler:
             )
         )
 
-    async def create(self, request: Request) -> CreateAclsResponse:
-        message = request.decode(CreateAclsRequest)
+    async def create(self, request: Request) -> m.CreateAclsResponse:
+        message = request.decode(m.CreateAclsRequest)
         for each in message.creations:
             if _UNKNOWN in (
                 each.resource_type,
@@ -103,20 +96,20 @@ class AclsHandler:
         problems = [_problem(each) for each in bindings]
         good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
         failures = iter(await self._acls.create(good))
-        return CreateAclsResponse(
+        return m.CreateAclsResponse(
             results=[
                 _refused(problem) if problem is not None else _outcome(next(failures)) for problem in problems
             ]
         )
 
-    async def delete(self, request: Request) -> DeleteAclsResponse:
-        message = request.decode(DeleteAclsRequest)
+    async def delete(self, request: Request) -> m.DeleteAclsResponse:
+        message = request.decode(m.DeleteAclsRequest)
         filters = [_filter(x, x.resource_type_filter, x.pattern_type_filter) for x in message.filters]
         if self._acls is None:
             raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED}.")
-        return DeleteAclsResponse(
+        return m.DeleteAclsResponse(
             filter_results=[
-                DeleteAclsResponse.DeleteAclsFilterResult(
+                m.DeleteAclsResponse.DeleteAclsFilterResult(
                     error_message=None, matching_acls=[_matching(each) for each in deleted]
                 )
                 for deleted in await self._acls.delete(filters)
@@ -125,7 +118,9 @@ class AclsHandler:
 
 
 def _filter(
-    message: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, resource_type: int, pattern_type: int
+    message: m.DescribeAclsRequest | m.DeleteAclsRequest.DeleteAclsFilter,
+    resource_type: int,
+    pattern_type: int,
 ) -> AclFilter:
     """Raises MalformedMessage."""
     if _UNKNOWN in (resource_type, pattern_type, message.operation, message.permission_type):
@@ -184,9 +179,9 @@ def _outcome(failure: Exception | None) -> Outcome:
     return Outcome(error_code=code, error_message=None)
 
 
-def _matching(deleted: Deleted) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
+def _matching(deleted: Deleted) -> m.DeleteAclsResponse.DeleteAclsMatchingAcl:
     pattern, entry = deleted.binding
-    return DeleteAclsResponse.DeleteAclsMatchingAcl(
+    return m.DeleteAclsResponse.DeleteAclsMatchingAcl(
         error_code=ErrorCode.NONE if deleted.error is None else ErrorCode.UNKNOWN_SERVER_ERROR,
         error_message=None,
         resource_type=pattern.resource_type,
@@ -200,25 +195,25 @@ def _matching(deleted: Deleted) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
 
 
 def _describe_error(
-    message: DescribeAclsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeAclsResponse:
-    return DescribeAclsResponse(error_code=code, error_message=detail)
+    message: m.DescribeAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeAclsResponse:
+    return m.DescribeAclsResponse(error_code=code, error_message=detail)
 
 
 def _create_error(
-    message: CreateAclsRequest, version: int, code: ErrorCode, detail: str | None
-) -> CreateAclsResponse:
-    return CreateAclsResponse(
+    message: m.CreateAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.CreateAclsResponse:
+    return m.CreateAclsResponse(
         results=[Outcome(error_code=code, error_message=detail) for _ in message.creations]
     )
 
 
 def _delete_error(
-    message: DeleteAclsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DeleteAclsResponse:
-    return DeleteAclsResponse(
+    message: m.DeleteAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DeleteAclsResponse:
+    return m.DeleteAclsResponse(
         filter_results=[
-            DeleteAclsResponse.DeleteAclsFilterResult(error_code=code, error_message=detail)
+            m.DeleteAclsResponse.DeleteAclsFilterResult(error_code=code, error_message=detail)
             for _ in message.filters
         ]
     )

@@ -31,13 +31,8 @@ from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.policies import AlterConfigMetadata, Policy, check
 from ottla.metadata.stored_passwords import NoSecret
 from ottla.metadata.znodes import DEFAULT_ENTITY
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from ottla.protocol.topics import is_legal_topic_name
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.handlers.admin import loggers
@@ -45,9 +40,9 @@ from ottla.server.handlers.admin.configs import BROKER, BROKER_LOGGER, TOPIC
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3  # operations of KIP-339
 
-Change = IncrementalAlterConfigsRequest.AlterableConfig
-Setting = AlterConfigsRequest.AlterableConfig
-Resource = IncrementalAlterConfigsRequest.AlterConfigsResource | AlterConfigsRequest.AlterConfigsResource
+Change = m.IncrementalAlterConfigsRequest.AlterableConfig
+Setting = m.AlterConfigsRequest.AlterableConfig
+Resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource | m.AlterConfigsRequest.AlterConfigsResource
 Row = TypeVar("Row")
 
 
@@ -69,22 +64,22 @@ class AlterConfigsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(AlterConfigsRequest, self.alter, _alter_error),
-            Route(IncrementalAlterConfigsRequest, self.incremental_alter, _incremental_alter_error),
+            Route(m.AlterConfigsRequest, self.alter, _alter_error),
+            Route(m.IncrementalAlterConfigsRequest, self.incremental_alter, _incremental_alter_error),
         ]
 
-    async def alter(self, request: Request) -> AlterConfigsResponse:
-        message = request.decode(AlterConfigsRequest)
-        row = AlterConfigsResponse.AlterConfigsResourceResponse
-        return AlterConfigsResponse(responses=await self._alter_all(message, row))
+    async def alter(self, request: Request) -> m.AlterConfigsResponse:
+        message = request.decode(m.AlterConfigsRequest)
+        row = m.AlterConfigsResponse.AlterConfigsResourceResponse
+        return m.AlterConfigsResponse(responses=await self._alter_all(message, row))
 
-    async def incremental_alter(self, request: Request) -> IncrementalAlterConfigsResponse:
-        message = request.decode(IncrementalAlterConfigsRequest)
-        row = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-        return IncrementalAlterConfigsResponse(responses=await self._alter_all(message, row))
+    async def incremental_alter(self, request: Request) -> m.IncrementalAlterConfigsResponse:
+        message = request.decode(m.IncrementalAlterConfigsRequest)
+        row = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        return m.IncrementalAlterConfigsResponse(responses=await self._alter_all(message, row))
 
     async def _alter_all(
-        self, message: AlterConfigsRequest | IncrementalAlterConfigsRequest, row: Callable[..., Row]
+        self, message: m.AlterConfigsRequest | m.IncrementalAlterConfigsRequest, row: Callable[..., Row]
     ) -> list[Row]:
         """Alter each resource; the rows of the response have the results."""
         repeated = _repeated(message.resources)
@@ -119,7 +114,7 @@ class AlterConfigsHandler:
         elif kind == BROKER:
             await self._alter_broker(name, resource, validate_only=validate_only)
         elif kind == BROKER_LOGGER and isinstance(
-            resource, IncrementalAlterConfigsRequest.AlterConfigsResource
+            resource, m.IncrementalAlterConfigsRequest.AlterConfigsResource
         ):
             check_node_id(name, self._settings.config.broker_id)
             loggers.alter(resource.configs, validate_only=validate_only)
@@ -206,7 +201,7 @@ def _check_form(changes: Sequence[Change] | Sequence[Setting]) -> None:
 
 def _changed(current: Mapping[str, str], resource: Resource, table: ConfigDef) -> dict[str, str]:
     """The settings after the change. Raises KafkaError."""
-    if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
+    if isinstance(resource, m.AlterConfigsRequest.AlterConfigsResource):
         return {setting.name: setting.value or "" for setting in resource.configs}
     new = dict(current)
     for change in resource.configs:
@@ -255,14 +250,16 @@ def _row(row: Callable[..., Row], resource: Resource, code: ErrorCode, message: 
 
 
 def _alter_error(
-    message: AlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterConfigsResponse:
-    row = AlterConfigsResponse.AlterConfigsResourceResponse
-    return AlterConfigsResponse(responses=[_row(row, r, code, detail) for r in message.resources])
+    message: m.AlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterConfigsResponse:
+    row = m.AlterConfigsResponse.AlterConfigsResourceResponse
+    return m.AlterConfigsResponse(responses=[_row(row, r, code, detail) for r in message.resources])
 
 
 def _incremental_alter_error(
-    message: IncrementalAlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
-) -> IncrementalAlterConfigsResponse:
-    row = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    return IncrementalAlterConfigsResponse(responses=[_row(row, r, code, detail) for r in message.resources])
+    message: m.IncrementalAlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.IncrementalAlterConfigsResponse:
+    row = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return m.IncrementalAlterConfigsResponse(
+        responses=[_row(row, r, code, detail) for r in message.resources]
+    )

@@ -10,13 +10,8 @@ from __future__ import annotations
 import logging
 
 from ottla.metadata.client_quotas import Component, Entity, StoredQuotas
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
 from ottla.server.dispatch.dispatcher import Request, Route
 
 log = logging.getLogger(__name__)
@@ -30,23 +25,23 @@ class ClientQuotasHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(DescribeClientQuotasRequest, self.describe, _describe_error),
-            Route(AlterClientQuotasRequest, self.alter, _alter_error),
+            Route(m.DescribeClientQuotasRequest, self.describe, _describe_error),
+            Route(m.AlterClientQuotasRequest, self.alter, _alter_error),
         ]
 
-    async def describe(self, request: Request) -> DescribeClientQuotasResponse:
-        message = request.decode(DescribeClientQuotasRequest)
+    async def describe(self, request: Request) -> m.DescribeClientQuotasResponse:
+        message = request.decode(m.DescribeClientQuotasRequest)
         components = [_component(data) for data in message.components]
         found = await self._quotas.describe(components, strict=message.strict)
-        return DescribeClientQuotasResponse(
+        return m.DescribeClientQuotasResponse(
             entries=[
-                DescribeClientQuotasResponse.EntryData(
+                m.DescribeClientQuotasResponse.EntryData(
                     entity=[
-                        DescribeClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
+                        m.DescribeClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
                         for entity_type, name in entity.items()
                     ],
                     values=[
-                        DescribeClientQuotasResponse.ValueData(key=key, value=value)
+                        m.DescribeClientQuotasResponse.ValueData(key=key, value=value)
                         for key, value in values.items()
                     ],
                 )
@@ -54,9 +49,9 @@ class ClientQuotasHandler:
             ],
         )
 
-    async def alter(self, request: Request) -> AlterClientQuotasResponse:
-        message = request.decode(AlterClientQuotasRequest)
-        results: dict[frozenset[tuple[str, str | None]], AlterClientQuotasResponse.EntryData] = {}
+    async def alter(self, request: Request) -> m.AlterClientQuotasResponse:
+        message = request.decode(m.AlterClientQuotasRequest)
+        results: dict[frozenset[tuple[str, str | None]], m.AlterClientQuotasResponse.EntryData] = {}
         for entry in message.entries:
             entity = {part.entity_type: part.entity_name for part in entry.entity}
             result = _result(entity)
@@ -73,10 +68,10 @@ class ClientQuotasHandler:
                 log.exception("Altering the quotas of %s failed", entity)
                 result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
             results[frozenset(entity.items())] = result
-        return AlterClientQuotasResponse(entries=list(results.values()))
+        return m.AlterClientQuotasResponse(entries=list(results.values()))
 
 
-def _component(data: DescribeClientQuotasRequest.ComponentData) -> Component:
+def _component(data: m.DescribeClientQuotasRequest.ComponentData) -> Component:
     if data.match_type == EXACT and data.match is not None:
         return Component(data.entity_type, data.match)
     if data.match_type == DEFAULT:
@@ -86,26 +81,26 @@ def _component(data: DescribeClientQuotasRequest.ComponentData) -> Component:
     raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")  # without a message, as in Kafka
 
 
-def _result(entity: Entity) -> AlterClientQuotasResponse.EntryData:
-    return AlterClientQuotasResponse.EntryData(
+def _result(entity: Entity) -> m.AlterClientQuotasResponse.EntryData:
+    return m.AlterClientQuotasResponse.EntryData(
         error_message=None,
         entity=[
-            AlterClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
+            m.AlterClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
             for entity_type, name in entity.items()
         ],
     )
 
 
 def _describe_error(
-    message: DescribeClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeClientQuotasResponse:
-    return DescribeClientQuotasResponse(error_code=code, error_message=detail, entries=None)
+    message: m.DescribeClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeClientQuotasResponse:
+    return m.DescribeClientQuotasResponse(error_code=code, error_message=detail, entries=None)
 
 
 def _alter_error(
-    message: AlterClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterClientQuotasResponse:
-    response = AlterClientQuotasResponse()
+    message: m.AlterClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterClientQuotasResponse:
+    response = m.AlterClientQuotasResponse()
     for entry in message.entries:
         result = _result({part.entity_type: part.entity_name for part in entry.entity})
         result.error_code, result.error_message = code, detail or code.message

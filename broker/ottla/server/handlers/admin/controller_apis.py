@@ -10,23 +10,8 @@ THROTTLING_QUOTA_EXCEEDED reject each topic with it; with older ones the connect
 from __future__ import annotations
 
 from ottla.controller.controller import Controller
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.throttling import ClientThrottle
 
@@ -44,85 +29,85 @@ class ControllerApisHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(CreateTopicsRequest, self.create_topics, _create_topics_error),
-            Route(DeleteTopicsRequest, self.delete_topics, _delete_topics_error),
-            Route(CreatePartitionsRequest, self.create_partitions, _create_partitions_error),
-            Route(ElectLeadersRequest, self.elect_leaders, _elect_leaders_error),
-            Route(AlterPartitionReassignmentsRequest, self.alter_reassignments, _alter_reassignments_error),
-            Route(ListPartitionReassignmentsRequest, self.list_reassignments, _list_reassignments_error),
-            Route(UpdateFeaturesRequest, self.update_features, _update_features_error),
+            Route(m.CreateTopicsRequest, self.create_topics, _create_topics_error),
+            Route(m.DeleteTopicsRequest, self.delete_topics, _delete_topics_error),
+            Route(m.CreatePartitionsRequest, self.create_partitions, _create_partitions_error),
+            Route(m.ElectLeadersRequest, self.elect_leaders, _elect_leaders_error),
+            Route(m.AlterPartitionReassignmentsRequest, self.alter_reassignments, _alter_reassignments_error),
+            Route(m.ListPartitionReassignmentsRequest, self.list_reassignments, _list_reassignments_error),
+            Route(m.UpdateFeaturesRequest, self.update_features, _update_features_error),
         ]
 
-    async def create_topics(self, request: Request) -> CreateTopicsResponse:
-        message = request.decode(CreateTopicsRequest)
+    async def create_topics(self, request: Request) -> m.CreateTopicsResponse:
+        message = request.decode(m.CreateTopicsRequest)
         quota = self._throttle.mutations(request, CREATE_TOPICS_STRICT_FROM)
         response = await self._controller.create_topics(message, request.version, quota.record)
         response.throttle_time_ms = quota.answered(request)
         return response
 
-    async def delete_topics(self, request: Request) -> DeleteTopicsResponse:
-        message = request.decode(DeleteTopicsRequest)
+    async def delete_topics(self, request: Request) -> m.DeleteTopicsResponse:
+        message = request.decode(m.DeleteTopicsRequest)
         quota = self._throttle.mutations(request, DELETE_TOPICS_STRICT_FROM)
         response = await self._controller.delete_topics(message, request.version, quota.record)
         response.throttle_time_ms = quota.answered(request)
         return response
 
-    async def create_partitions(self, request: Request) -> CreatePartitionsResponse:
-        message = request.decode(CreatePartitionsRequest)
+    async def create_partitions(self, request: Request) -> m.CreatePartitionsResponse:
+        message = request.decode(m.CreatePartitionsRequest)
         quota = self._throttle.mutations(request, CREATE_PARTITIONS_STRICT_FROM)
         response = await self._controller.create_partitions(message, request.version, quota.record)
         response.throttle_time_ms = quota.answered(request)
         return response
 
-    async def elect_leaders(self, request: Request) -> ElectLeadersResponse:
-        return await self._controller.elect_leaders(request.decode(ElectLeadersRequest), request.version)
+    async def elect_leaders(self, request: Request) -> m.ElectLeadersResponse:
+        return await self._controller.elect_leaders(request.decode(m.ElectLeadersRequest), request.version)
 
-    async def alter_reassignments(self, request: Request) -> AlterPartitionReassignmentsResponse:
-        message = request.decode(AlterPartitionReassignmentsRequest)
+    async def alter_reassignments(self, request: Request) -> m.AlterPartitionReassignmentsResponse:
+        message = request.decode(m.AlterPartitionReassignmentsRequest)
         return await self._controller.alter_partition_reassignments(message, request.version)
 
-    async def list_reassignments(self, request: Request) -> ListPartitionReassignmentsResponse:
-        message = request.decode(ListPartitionReassignmentsRequest)
+    async def list_reassignments(self, request: Request) -> m.ListPartitionReassignmentsResponse:
+        message = request.decode(m.ListPartitionReassignmentsRequest)
         return await self._controller.list_partition_reassignments(message, request.version)
 
-    async def update_features(self, request: Request) -> UpdateFeaturesResponse:
-        message = request.decode(UpdateFeaturesRequest)
+    async def update_features(self, request: Request) -> m.UpdateFeaturesResponse:
+        message = request.decode(m.UpdateFeaturesRequest)
         return await self._controller.update_features(message, request.version)
 
 
 def _create_topics_error(
-    message: CreateTopicsRequest, version: int, code: ErrorCode, detail: str | None
-) -> CreateTopicsResponse:
-    return CreateTopicsResponse(
+    message: m.CreateTopicsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.CreateTopicsResponse:
+    return m.CreateTopicsResponse(
         topics=[
-            CreateTopicsResponse.CreatableTopicResult(name=t.name, error_code=code, error_message=detail)
+            m.CreateTopicsResponse.CreatableTopicResult(name=t.name, error_code=code, error_message=detail)
             for t in message.topics
         ]
     )
 
 
 def _delete_topics_error(
-    message: DeleteTopicsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DeleteTopicsResponse:
-    result = DeleteTopicsResponse.DeletableTopicResult
+    message: m.DeleteTopicsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DeleteTopicsResponse:
+    result = m.DeleteTopicsResponse.DeletableTopicResult
     if version >= 6:
-        return DeleteTopicsResponse(
+        return m.DeleteTopicsResponse(
             responses=[
                 result(name=t.name, topic_id=t.topic_id, error_code=code, error_message=detail)
                 for t in message.topics
             ]
         )
-    return DeleteTopicsResponse(
+    return m.DeleteTopicsResponse(
         responses=[result(name=name, error_code=code, error_message=detail) for name in message.topic_names]
     )
 
 
 def _create_partitions_error(
-    message: CreatePartitionsRequest, version: int, code: ErrorCode, detail: str | None
-) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(
+    message: m.CreatePartitionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.CreatePartitionsResponse:
+    return m.CreatePartitionsResponse(
         results=[
-            CreatePartitionsResponse.CreatePartitionsTopicResult(
+            m.CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=t.name, error_code=code, error_message=detail
             )
             for t in message.topics
@@ -131,14 +116,14 @@ def _create_partitions_error(
 
 
 def _elect_leaders_error(
-    message: ElectLeadersRequest, version: int, code: ErrorCode, detail: str | None
-) -> ElectLeadersResponse:
-    response = ElectLeadersResponse(
+    message: m.ElectLeadersRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ElectLeadersResponse:
+    response = m.ElectLeadersResponse(
         replica_election_results=[
-            ElectLeadersResponse.ReplicaElectionResult(
+            m.ElectLeadersResponse.ReplicaElectionResult(
                 topic=t.topic,
                 partition_result=[
-                    ElectLeadersResponse.PartitionResult(
+                    m.ElectLeadersResponse.PartitionResult(
                         partition_id=p, error_code=code, error_message=detail
                     )
                     for p in t.partitions
@@ -153,14 +138,14 @@ def _elect_leaders_error(
 
 
 def _alter_reassignments_error(
-    message: AlterPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterPartitionReassignmentsResponse:
-    row = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
-    return AlterPartitionReassignmentsResponse(
+    message: m.AlterPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterPartitionReassignmentsResponse:
+    row = m.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+    return m.AlterPartitionReassignmentsResponse(
         error_code=code,
         error_message=detail,
         responses=[
-            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+            m.AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
                     row(partition_index=p.partition_index, error_code=code, error_message=detail)
@@ -173,14 +158,14 @@ def _alter_reassignments_error(
 
 
 def _list_reassignments_error(
-    message: ListPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
-) -> ListPartitionReassignmentsResponse:
-    row = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
-    return ListPartitionReassignmentsResponse(
+    message: m.ListPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ListPartitionReassignmentsResponse:
+    row = m.ListPartitionReassignmentsResponse.OngoingPartitionReassignment
+    return m.ListPartitionReassignmentsResponse(
         error_code=code,
         error_message=detail,
         topics=[
-            ListPartitionReassignmentsResponse.OngoingTopicReassignment(
+            m.ListPartitionReassignmentsResponse.OngoingTopicReassignment(
                 name=topic.name, partitions=[row(partition_index=index) for index in topic.partition_indexes]
             )
             for topic in message.topics or []
@@ -189,6 +174,6 @@ def _list_reassignments_error(
 
 
 def _update_features_error(
-    message: UpdateFeaturesRequest, version: int, code: ErrorCode, detail: str | None
-) -> UpdateFeaturesResponse:
-    return UpdateFeaturesResponse(error_code=code, error_message=detail)
+    message: m.UpdateFeaturesRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.UpdateFeaturesResponse:
+    return m.UpdateFeaturesResponse(error_code=code, error_message=detail)

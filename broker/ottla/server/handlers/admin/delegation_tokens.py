@@ -14,17 +14,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from ottla.metadata.delegation_tokens import DelegationTokens
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
 from ottla.security.delegation_tokens import Token, new_token
 from ottla.security.principals import ANONYMOUS, USER, Principal
 from ottla.server.dispatch.dispatcher import Request, Route
@@ -46,18 +37,18 @@ class DelegationTokensHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(CreateDelegationTokenRequest, self.create, _create_error),
-            Route(RenewDelegationTokenRequest, self.renew, _renew_error),
-            Route(ExpireDelegationTokenRequest, self.expire, _expire_error),
-            Route(DescribeDelegationTokenRequest, self.describe, _describe_error),
+            Route(m.CreateDelegationTokenRequest, self.create, _create_error),
+            Route(m.RenewDelegationTokenRequest, self.renew, _renew_error),
+            Route(m.ExpireDelegationTokenRequest, self.expire, _expire_error),
+            Route(m.DescribeDelegationTokenRequest, self.describe, _describe_error),
         ]
 
-    async def create(self, request: Request) -> CreateDelegationTokenResponse:
-        message = request.decode(CreateDelegationTokenRequest)
+    async def create(self, request: Request) -> m.CreateDelegationTokenResponse:
+        message = request.decode(m.CreateDelegationTokenRequest)
         requester = owner = request.principal
         if message.owner_principal_name:
             owner = Principal(message.owner_principal_type or "", message.owner_principal_name)
-        response = CreateDelegationTokenResponse(
+        response = m.CreateDelegationTokenResponse(
             principal_type=owner.type,
             principal_name=owner.name,
             issue_timestamp_ms=NO_TIME,
@@ -84,8 +75,8 @@ class DelegationTokensHandler:
             response.expiry_timestamp_ms = token.expires_ms
         return response
 
-    async def renew(self, request: Request) -> RenewDelegationTokenResponse:
-        message = request.decode(RenewDelegationTokenRequest)
+    async def renew(self, request: Request) -> m.RenewDelegationTokenResponse:
+        message = request.decode(m.RenewDelegationTokenRequest)
         async with self._alone:
             token, now_ms = self._of_request(request, bytes(message.hmac)), self._clock()
             if token.is_over(now_ms):
@@ -95,28 +86,28 @@ class DelegationTokensHandler:
                 self._tokens.lifetimes.usual_ms if period_ms < 0 else period_ms, now_ms
             )
             await self._tokens.put(renewed)
-        return RenewDelegationTokenResponse(expiry_timestamp_ms=renewed.expires_ms)
+        return m.RenewDelegationTokenResponse(expiry_timestamp_ms=renewed.expires_ms)
 
-    async def expire(self, request: Request) -> ExpireDelegationTokenResponse:
-        message = request.decode(ExpireDelegationTokenRequest)
+    async def expire(self, request: Request) -> m.ExpireDelegationTokenResponse:
+        message = request.decode(m.ExpireDelegationTokenRequest)
         async with self._alone:
             token, now_ms = self._of_request(request, bytes(message.hmac)), self._clock()
             if message.expiry_time_period_ms < 0:
                 await self._tokens.remove(token.id)
-                return ExpireDelegationTokenResponse(expiry_timestamp_ms=now_ms)
+                return m.ExpireDelegationTokenResponse(expiry_timestamp_ms=now_ms)
             if token.is_over(now_ms):
                 raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
             changed = token.expiring_in(message.expiry_time_period_ms, now_ms)
             await self._tokens.put(changed)
-        return ExpireDelegationTokenResponse(expiry_timestamp_ms=changed.expires_ms)
+        return m.ExpireDelegationTokenResponse(expiry_timestamp_ms=changed.expires_ms)
 
-    async def describe(self, request: Request) -> DescribeDelegationTokenResponse:
-        message = request.decode(DescribeDelegationTokenRequest)
+    async def describe(self, request: Request) -> m.DescribeDelegationTokenResponse:
+        message = request.decode(m.DescribeDelegationTokenRequest)
         self._require_tokens(request)
         owners = message.owners
         wanted = None if owners is None else [Principal(o.principal_type, o.principal_name) for o in owners]
         found = [t for t in self._tokens.all() if wanted is None or any(map(t.concerns, wanted))]
-        response = DescribeDelegationTokenResponse(tokens=[self._described(token) for token in found])
+        response = m.DescribeDelegationTokenResponse(tokens=[self._described(token) for token in found])
         if request.version >= NAMES_REQUESTER_FROM:
             for row, token in zip(response.tokens, found, strict=True):
                 row.token_requester_principal_type = token.requester.type
@@ -150,9 +141,9 @@ class DelegationTokensHandler:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         return token
 
-    def _described(self, token: Token) -> DescribeDelegationTokenResponse.DescribedDelegationToken:
-        renewer = DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer
-        return DescribeDelegationTokenResponse.DescribedDelegationToken(
+    def _described(self, token: Token) -> m.DescribeDelegationTokenResponse.DescribedDelegationToken:
+        renewer = m.DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer
+        return m.DescribeDelegationTokenResponse.DescribedDelegationToken(
             principal_type=token.owner.type,
             principal_name=token.owner.name,
             issue_timestamp=token.issued_ms,
@@ -165,9 +156,9 @@ class DelegationTokensHandler:
 
 
 def _create_error(
-    message: CreateDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
-) -> CreateDelegationTokenResponse:
-    return CreateDelegationTokenResponse(
+    message: m.CreateDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.CreateDelegationTokenResponse:
+    return m.CreateDelegationTokenResponse(
         error_code=code,
         issue_timestamp_ms=NO_TIME,
         expiry_timestamp_ms=NO_TIME,
@@ -176,18 +167,18 @@ def _create_error(
 
 
 def _renew_error(
-    message: RenewDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
-) -> RenewDelegationTokenResponse:
-    return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
+    message: m.RenewDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.RenewDelegationTokenResponse:
+    return m.RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
 
 
 def _expire_error(
-    message: ExpireDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
-) -> ExpireDelegationTokenResponse:
-    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
+    message: m.ExpireDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ExpireDelegationTokenResponse:
+    return m.ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
 
 
 def _describe_error(
-    message: DescribeDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeDelegationTokenResponse:
-    return DescribeDelegationTokenResponse(error_code=code)
+    message: m.DescribeDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeDelegationTokenResponse:
+    return m.DescribeDelegationTokenResponse(error_code=code)

@@ -16,13 +16,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.storage.log import Log
@@ -33,9 +28,9 @@ _UNKNOWN = -1
 _ERROR_OF_ALL_FROM = 3
 
 PartitionKey = tuple[str, int]
-Result = DescribeLogDirsResponse.DescribeLogDirsResult
-Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
-Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+Result = m.DescribeLogDirsResponse.DescribeLogDirsResult
+Topic = m.DescribeLogDirsResponse.DescribeLogDirsTopic
+Partition = m.DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 class LogDirsHandler:
@@ -45,12 +40,12 @@ class LogDirsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(DescribeLogDirsRequest, self.describe, _error),
-            Route(AlterReplicaLogDirsRequest, self.alter, _alter_error),
+            Route(m.DescribeLogDirsRequest, self.describe, _error),
+            Route(m.AlterReplicaLogDirsRequest, self.alter, _alter_error),
         ]
 
     def alter(self, request: Request) -> None:
-        message = request.decode(AlterReplicaLogDirsRequest)
+        message = request.decode(m.AlterReplicaLogDirsRequest)
         # Of a duplicate partition the last entry counts.
         wanted = {
             (topic.name, index): log_dir.path
@@ -62,7 +57,7 @@ class LogDirsHandler:
         request.respond(_altered(errors))
 
     def describe(self, request: Request) -> None:
-        message = request.decode(DescribeLogDirsRequest)
+        message = request.decode(m.DescribeLogDirsRequest)
         wanted: set[PartitionKey] | None = None
         if message.topics is not None:
             wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
@@ -75,7 +70,7 @@ class LogDirsHandler:
             self._describe(log_dir, by_dir[log_dir], futures)
             for log_dir in (*self._logs.online_dirs(), *self._logs.failed_dirs())
         ]
-        request.respond(DescribeLogDirsResponse(results=results))
+        request.respond(m.DescribeLogDirsResponse(results=results))
 
     def _describe(
         self, log_dir: LogDir, logs: dict[PartitionKey, Log], futures: dict[PartitionKey, Log]
@@ -113,29 +108,29 @@ class LogDirsHandler:
 
 
 def _error(
-    message: DescribeLogDirsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeLogDirsResponse:
+    message: m.DescribeLogDirsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeLogDirsResponse:
     # Below version 3 only the results have an error code.
     nameless = [] if version >= _ERROR_OF_ALL_FROM else [Result(error_code=code, log_dir="")]
-    return DescribeLogDirsResponse(error_code=code, results=nameless)
+    return m.DescribeLogDirsResponse(error_code=code, results=nameless)
 
 
-def _altered(errors: dict[PartitionKey, ErrorCode]) -> AlterReplicaLogDirsResponse:
-    row = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
-    by_topic: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
+def _altered(errors: dict[PartitionKey, ErrorCode]) -> m.AlterReplicaLogDirsResponse:
+    row = m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+    by_topic: dict[str, list[m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
     for (topic, index), error in errors.items():
         by_topic.setdefault(topic, []).append(row(partition_index=index, error_code=error))
-    return AlterReplicaLogDirsResponse(
+    return m.AlterReplicaLogDirsResponse(
         results=[
-            AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=rows)
+            m.AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=rows)
             for topic, rows in by_topic.items()
         ]
     )
 
 
 def _alter_error(
-    message: AlterReplicaLogDirsRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterReplicaLogDirsResponse:
+    message: m.AlterReplicaLogDirsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterReplicaLogDirsResponse:
     return _altered(
         {
             (topic.name, index): code

@@ -14,13 +14,8 @@ from collections.abc import Callable, Iterable
 
 from ottla.metadata.client_quotas import desanitize, sanitize
 from ottla.metadata.dynamic_configs import USERS, DynamicConfigs
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
 from ottla.security import scram
 from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, TYPES, ScramCredential
 from ottla.server.dispatch.dispatcher import Request, Route
@@ -30,10 +25,10 @@ log = logging.getLogger(__name__)
 _EMPTY_NAME = "Username must not be empty"
 _UNKNOWN_MECHANISM = "Unknown SCRAM mechanism"
 
-Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
-Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
-Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+Described = m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+Altered = m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+Deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+Upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 
 class ScramCredentialsHandler:
@@ -45,19 +40,19 @@ class ScramCredentialsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(DescribeUserScramCredentialsRequest, self.describe, _describe_error),
-            Route(AlterUserScramCredentialsRequest, self.alter, _alter_error),
+            Route(m.DescribeUserScramCredentialsRequest, self.describe, _describe_error),
+            Route(m.AlterUserScramCredentialsRequest, self.alter, _alter_error),
         ]
 
     # --- describe -----------------------------------------------------------------------------------
 
-    async def describe(self, request: Request) -> DescribeUserScramCredentialsResponse:
-        message = request.decode(DescribeUserScramCredentialsRequest)
+    async def describe(self, request: Request) -> m.DescribeUserScramCredentialsResponse:
+        message = request.decode(m.DescribeUserScramCredentialsRequest)
         if message.users:
             results = await self._describe_named([user.name for user in message.users])
         else:
             results = await self._describe_all()
-        return DescribeUserScramCredentialsResponse(results=results)
+        return m.DescribeUserScramCredentialsResponse(results=results)
 
     async def _describe_all(self) -> list[Described]:
         found = {}
@@ -86,10 +81,10 @@ class ScramCredentialsHandler:
 
     # --- alter --------------------------------------------------------------------------------------
 
-    async def alter(self, request: Request) -> AlterUserScramCredentialsResponse:
+    async def alter(self, request: Request) -> m.AlterUserScramCredentialsResponse:
         if not self._is_controller():
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
-        message = request.decode(AlterUserScramCredentialsRequest)
+        message = request.decode(m.AlterUserScramCredentialsRequest)
         changes: dict[str, list[Deletion | Upsertion]] = {}
         wanted: list[Deletion | Upsertion] = [*message.deletions, *message.upsertions]
         for change in wanted:
@@ -106,7 +101,7 @@ class ScramCredentialsHandler:
                     refused.append(result)
                 else:
                     done.append(result)
-        return AlterUserScramCredentialsResponse(results=refused + done)
+        return m.AlterUserScramCredentialsResponse(results=refused + done)
 
     async def _alter_user(self, user: str, changes: list[Deletion | Upsertion]) -> None:
         _check(user, changes)
@@ -161,7 +156,7 @@ def _described(user: str, settings: dict[str, str]) -> Described | None:
             log.error("Invalid %s credential of user %s: %s", mechanism, user, problem)
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             return _not_described(user, code, code.message)
-        info = DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=kind, iterations=iterations)
+        info = m.DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=kind, iterations=iterations)
         result.credential_infos.append(info)
     return result if result.credential_infos else None
 
@@ -171,20 +166,20 @@ def _not_described(user: str, code: ErrorCode, words: str) -> Described:
 
 
 def _describe_error(
-    message: DescribeUserScramCredentialsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeUserScramCredentialsResponse:
+    message: m.DescribeUserScramCredentialsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeUserScramCredentialsResponse:
     words = detail or code.message
-    response = DescribeUserScramCredentialsResponse(error_code=code, error_message=words)
+    response = m.DescribeUserScramCredentialsResponse(error_code=code, error_message=words)
     for user in message.users or ():
         response.results.append(_not_described(user.name, code, words))
     return response
 
 
 def _alter_error(
-    message: AlterUserScramCredentialsRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterUserScramCredentialsResponse:
+    message: m.AlterUserScramCredentialsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterUserScramCredentialsResponse:
     changes: list[Deletion | Upsertion] = [*message.deletions, *message.upsertions]
     users = dict.fromkeys(change.name for change in changes)
     words = detail or code.message
     results = [Altered(user=user, error_code=code, error_message=words) for user in users]
-    return AlterUserScramCredentialsResponse(results=results)
+    return m.AlterUserScramCredentialsResponse(results=results)

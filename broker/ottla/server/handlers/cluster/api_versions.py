@@ -5,21 +5,8 @@ from __future__ import annotations
 
 import re
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    EnvelopeRequest,
-    EnvelopeResponse,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
@@ -38,13 +25,13 @@ class ApiVersionsHandler:
         self._dispatcher = dispatcher
 
     def routes(self) -> list[Route]:
-        return [Route(ApiVersionsRequest, self.handle, _api_versions_error)]
+        return [Route(m.ApiVersionsRequest, self.handle, _api_versions_error)]
 
     def handle(self, request: Request) -> None:
-        message = request.decode(ApiVersionsRequest)
-        response = ApiVersionsResponse(
+        message = request.decode(m.ApiVersionsRequest)
+        response = m.ApiVersionsResponse(
             api_keys=[
-                ApiVersionsResponse.ApiVersion(
+                m.ApiVersionsResponse.ApiVersion(
                     api_key=route.api_key, min_version=route.min_version, max_version=route.max_version
                 )
                 for route in self._dispatcher.routes()
@@ -54,14 +41,14 @@ class ApiVersionsHandler:
             _SOFTWARE_NAME.fullmatch(message.client_software_name)
             and _SOFTWARE_NAME.fullmatch(message.client_software_version)
         ):
-            response = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            response = m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         request.respond(response)
 
 
 def _api_versions_error(
-    message: ApiVersionsRequest, version: int, code: ErrorCode, detail: str | None
-) -> ApiVersionsResponse:
-    return ApiVersionsResponse(error_code=code)
+    message: m.ApiVersionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ApiVersionsResponse:
+    return m.ApiVersionsResponse(error_code=code)
 
 
 class SaslHandler:
@@ -74,16 +61,16 @@ class SaslHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(SaslHandshakeRequest, self.handshake, _handshake_error),
-            Route(SaslAuthenticateRequest, self.authenticate, _authenticate_error),
+            Route(m.SaslHandshakeRequest, self.handshake, _handshake_error),
+            Route(m.SaslAuthenticateRequest, self.authenticate, _authenticate_error),
         ]
 
     def handshake(self, request: Request) -> None:
-        request.respond(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+        request.respond(m.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
 
     def authenticate(self, request: Request) -> None:
         request.respond(
-            SaslAuthenticateResponse(
+            m.SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate request received after successful authentication",
             )
@@ -91,15 +78,15 @@ class SaslHandler:
 
 
 def _handshake_error(
-    message: SaslHandshakeRequest, version: int, code: ErrorCode, detail: str | None
-) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=code)
+    message: m.SaslHandshakeRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.SaslHandshakeResponse:
+    return m.SaslHandshakeResponse(error_code=code)
 
 
 def _authenticate_error(
-    message: SaslAuthenticateRequest, version: int, code: ErrorCode, detail: str | None
-) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=code, error_message=detail)
+    message: m.SaslAuthenticateRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.SaslAuthenticateResponse:
+    return m.SaslAuthenticateResponse(error_code=code, error_message=detail)
 
 
 class UnsupportedApisHandler:
@@ -112,41 +99,41 @@ class UnsupportedApisHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(EnvelopeRequest, self.close, _envelope_error),
-            Route(ConsumerGroupHeartbeatRequest, self.heartbeat, _heartbeat_error),
-            Route(ConsumerGroupDescribeRequest, self.describe, _describe_error),
+            Route(m.EnvelopeRequest, self.close, _envelope_error),
+            Route(m.ConsumerGroupHeartbeatRequest, self.heartbeat, _heartbeat_error),
+            Route(m.ConsumerGroupDescribeRequest, self.describe, _describe_error),
         ]
 
     def close(self, request: Request) -> None:
         request.connection.close("Envelope is not supported with a ZooKeeper-based controller")
 
     def heartbeat(self, request: Request) -> None:
-        message = request.decode(ConsumerGroupHeartbeatRequest)
+        message = request.decode(m.ConsumerGroupHeartbeatRequest)
         request.respond(_heartbeat_error(message, 0, ErrorCode.UNSUPPORTED_VERSION, None))
 
     def describe(self, request: Request) -> None:
-        message = request.decode(ConsumerGroupDescribeRequest)
+        message = request.decode(m.ConsumerGroupDescribeRequest)
         request.respond(_describe_error(message, 0, ErrorCode.UNSUPPORTED_VERSION, None))
 
 
 def _envelope_error(
-    message: EnvelopeRequest, version: int, code: ErrorCode, detail: str | None
-) -> EnvelopeResponse:
-    return EnvelopeResponse(error_code=code)
+    message: m.EnvelopeRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.EnvelopeResponse:
+    return m.EnvelopeResponse(error_code=code)
 
 
 def _heartbeat_error(
-    message: ConsumerGroupHeartbeatRequest, version: int, code: ErrorCode, detail: str | None
-) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=code)
+    message: m.ConsumerGroupHeartbeatRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ConsumerGroupHeartbeatResponse:
+    return m.ConsumerGroupHeartbeatResponse(error_code=code)
 
 
 def _describe_error(
-    message: ConsumerGroupDescribeRequest, version: int, code: ErrorCode, detail: str | None
-) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(
+    message: m.ConsumerGroupDescribeRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ConsumerGroupDescribeResponse:
+    return m.ConsumerGroupDescribeResponse(
         groups=[
-            ConsumerGroupDescribeResponse.DescribedGroup(group_id=group, error_code=code)
+            m.ConsumerGroupDescribeResponse.DescribedGroup(group_id=group, error_code=code)
             for group in message.group_ids
         ]
     )

@@ -27,19 +27,8 @@ from ottla.controller.controller import Controller
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.store import StoreError, StoreUnavailable
 from ottla.metadata.stored_topics import StoredTopics
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
 from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import partition_states
@@ -83,15 +72,15 @@ class InterBrokerRequestsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(LeaderAndIsrRequest, self.leader_and_isr, _leader_and_isr_error),
-            Route(StopReplicaRequest, self.stop_replica, _stop_replica_error),
-            Route(UpdateMetadataRequest, self.update_metadata, _update_metadata_error),
-            Route(ControlledShutdownRequest, self.controlled_shutdown, _controlled_shutdown_error),
-            Route(AlterPartitionRequest, self.alter_partition, _alter_partition_error),
+            Route(m.LeaderAndIsrRequest, self.leader_and_isr, _leader_and_isr_error),
+            Route(m.StopReplicaRequest, self.stop_replica, _stop_replica_error),
+            Route(m.UpdateMetadataRequest, self.update_metadata, _update_metadata_error),
+            Route(m.ControlledShutdownRequest, self.controlled_shutdown, _controlled_shutdown_error),
+            Route(m.AlterPartitionRequest, self.alter_partition, _alter_partition_error),
         ]
 
     def _fencing_error(
-        self, message: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+        self, message: m.LeaderAndIsrRequest | m.StopReplicaRequest | m.UpdateMetadataRequest
     ) -> ErrorCode:
         """The error of a request for an earlier registration of this broker, or of an old controller, or
         NONE."""
@@ -106,11 +95,11 @@ class InterBrokerRequestsHandler:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         return ErrorCode.NONE
 
-    async def leader_and_isr(self, request: Request) -> LeaderAndIsrResponse:
-        message = request.decode(LeaderAndIsrRequest)
+    async def leader_and_isr(self, request: Request) -> m.LeaderAndIsrResponse:
+        message = request.decode(m.LeaderAndIsrRequest)
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
-                return LeaderAndIsrResponse(error_code=error)
+                return m.LeaderAndIsrResponse(error_code=error)
             stored = await self._stored(self._replicas.doubtful_states(message, request.version), request)
             # A log is created with its topic's settings, which may not be loaded yet.
             new = sorted(topic for topic, found in stored.items() if found is not None)
@@ -125,11 +114,11 @@ class InterBrokerRequestsHandler:
             self._lost_logs.notify_later(lost)
             return response
 
-    async def stop_replica(self, request: Request) -> StopReplicaResponse:
-        message = request.decode(StopReplicaRequest)
+    async def stop_replica(self, request: Request) -> m.StopReplicaResponse:
+        message = request.decode(m.StopReplicaRequest)
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
-                return StopReplicaResponse(error_code=error)
+                return m.StopReplicaResponse(error_code=error)
             stored = await self._stored(self._replicas.doubtful_stops(message, request.version), request)
             return self._replicas.apply_stop_replica(message, request.version, stored)
 
@@ -146,20 +135,20 @@ class InterBrokerRequestsHandler:
                 if request.abandoned:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has given up") from e
 
-    async def update_metadata(self, request: Request) -> UpdateMetadataResponse:
-        message = request.decode(UpdateMetadataRequest)
+    async def update_metadata(self, request: Request) -> m.UpdateMetadataResponse:
+        message = request.decode(m.UpdateMetadataRequest)
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
-                return UpdateMetadataResponse(error_code=error)
+                return m.UpdateMetadataResponse(error_code=error)
             self._replicas.note_controller_epoch(message.controller_epoch)
             await self._remove_stale_topics(message, request)
             removed = self._cache.update(message)
             deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}
             if deleted:
                 self._on_topics_deleted(deleted)
-            return UpdateMetadataResponse()
+            return m.UpdateMetadataResponse()
 
-    async def _remove_stale_topics(self, message: UpdateMetadataRequest, request: Request) -> None:
+    async def _remove_stale_topics(self, message: m.UpdateMetadataRequest, request: Request) -> None:
         """Remove from a late duplicate the topics that have been deleted and created again since."""
         mismatched = {
             topic.topic_name
@@ -179,22 +168,24 @@ class InterBrokerRequestsHandler:
             log.warning("Ignoring the metadata of deleted topics %s", ", ".join(sorted(stale)))
             message.topic_states = [t for t in message.topic_states if t.topic_name not in stale]
 
-    async def controlled_shutdown(self, request: Request) -> ControlledShutdownResponse:
-        message = request.decode(ControlledShutdownRequest)
+    async def controlled_shutdown(self, request: Request) -> m.ControlledShutdownResponse:
+        message = request.decode(m.ControlledShutdownRequest)
         return await self._controller.controlled_shutdown(message, request.version)
 
-    async def alter_partition(self, request: Request) -> AlterPartitionResponse:
-        return await self._controller.alter_partition(request.decode(AlterPartitionRequest), request.version)
+    async def alter_partition(self, request: Request) -> m.AlterPartitionResponse:
+        return await self._controller.alter_partition(
+            request.decode(m.AlterPartitionRequest), request.version
+        )
 
 
 def _leader_and_isr_error(
-    message: LeaderAndIsrRequest, version: int, code: ErrorCode, detail: str | None
-) -> LeaderAndIsrResponse:
-    row = LeaderAndIsrResponse.LeaderAndIsrPartitionError
-    response = LeaderAndIsrResponse(error_code=code)
+    message: m.LeaderAndIsrRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.LeaderAndIsrResponse:
+    row = m.LeaderAndIsrResponse.LeaderAndIsrPartitionError
+    response = m.LeaderAndIsrResponse(error_code=code)
     if version >= TOPIC_IDS_FROM:
         response.topics = [
-            LeaderAndIsrResponse.LeaderAndIsrTopicError(
+            m.LeaderAndIsrResponse.LeaderAndIsrTopicError(
                 topic_id=topic.topic_id,
                 partition_errors=[
                     row(partition_index=p.partition_index, error_code=code) for p in topic.partition_states
@@ -211,34 +202,34 @@ def _leader_and_isr_error(
 
 
 def _stop_replica_error(
-    message: StopReplicaRequest, version: int, code: ErrorCode, detail: str | None
-) -> StopReplicaResponse:
+    message: m.StopReplicaRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.StopReplicaResponse:
     if version == 0:
         keys = [(each.topic_name, each.partition_index) for each in message.ungrouped_partitions]
     elif version < PARTITION_STATES_FROM:
         keys = [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
     else:
         keys = [(t.topic_name, p.partition_index) for t in message.topic_states for p in t.partition_states]
-    row = StopReplicaResponse.StopReplicaPartitionError
-    return StopReplicaResponse(
+    row = m.StopReplicaResponse.StopReplicaPartitionError
+    return m.StopReplicaResponse(
         error_code=code,
         partition_errors=[row(topic_name=t, partition_index=p, error_code=code) for t, p in keys],
     )
 
 
 def _update_metadata_error(
-    message: UpdateMetadataRequest, version: int, code: ErrorCode, detail: str | None
-) -> UpdateMetadataResponse:
-    return UpdateMetadataResponse(error_code=code)
+    message: m.UpdateMetadataRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.UpdateMetadataResponse:
+    return m.UpdateMetadataResponse(error_code=code)
 
 
 def _controlled_shutdown_error(
-    message: ControlledShutdownRequest, version: int, code: ErrorCode, detail: str | None
-) -> ControlledShutdownResponse:
-    return ControlledShutdownResponse(error_code=code)
+    message: m.ControlledShutdownRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ControlledShutdownResponse:
+    return m.ControlledShutdownResponse(error_code=code)
 
 
 def _alter_partition_error(
-    message: AlterPartitionRequest, version: int, code: ErrorCode, detail: str | None
-) -> AlterPartitionResponse:
-    return AlterPartitionResponse(error_code=code)
+    message: m.AlterPartitionRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AlterPartitionResponse:
+    return m.AlterPartitionResponse(error_code=code)

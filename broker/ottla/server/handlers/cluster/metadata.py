@@ -25,13 +25,8 @@ from uuid import UUID
 
 from ottla.metadata.cache import MetadataCache, PartitionMetadata
 from ottla.metadata.config import BrokerConfig
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
 from ottla.protocol.topics import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID, Message
 from ottla.security.acls import SUPPORTED, ResourceType, bits
@@ -69,17 +64,17 @@ class MetadataHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(MetadataRequest, self.metadata, _metadata_error),
-            Route(DescribeClusterRequest, self.describe_cluster, _describe_cluster_error),
+            Route(m.MetadataRequest, self.metadata, _metadata_error),
+            Route(m.DescribeClusterRequest, self.describe_cluster, _describe_cluster_error),
         ]
 
     def metadata(self, request: Request) -> None:
-        message = request.decode(MetadataRequest)
+        message = request.decode(m.MetadataRequest)
         cache = self._cache
         version = request.version
         requested = message.topics
         names: Iterable[str | None]
-        topics: Iterator[MetadataResponse.MetadataResponseTopic]
+        topics: Iterator[m.MetadataResponse.MetadataResponseTopic]
         if requested is None or (version == 0 and not requested):
             names = cache.topics()
             topics = (topic for name in names for topic in self._rows(name, version, request))
@@ -112,14 +107,14 @@ class MetadataHandler:
     def _parts(
         self,
         request: Request,
-        message: MetadataRequest,
-        topics: Iterator[MetadataResponse.MetadataResponseTopic],
-    ) -> Iterator[MetadataResponse]:
+        message: m.MetadataRequest,
+        topics: Iterator[m.MetadataResponse.MetadataResponseTopic],
+    ) -> Iterator[m.MetadataResponse]:
         """The response in parts; the first one has everything but topics."""
         cache, listener = self._cache, request.connection.listener
-        response = MetadataResponse(
+        response = m.MetadataResponse(
             brokers=[
-                MetadataResponse.MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=b.rack)
+                m.MetadataResponse.MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=b.rack)
                 for b in cache.brokers(listener)
             ],
             cluster_id=cache.cluster_id,
@@ -135,7 +130,7 @@ class MetadataHandler:
             rows += 1 + len(topic.partitions)
             if rows >= STEP_ROWS:
                 yield response
-                response, rows = MetadataResponse(), 0
+                response, rows = m.MetadataResponse(), 0
         yield response
 
     def _controller_id(self, listener: str) -> int:
@@ -144,10 +139,10 @@ class MetadataHandler:
 
     def _rows_of_id(
         self, topic_id: UUID, version: int, request: Request
-    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
+    ) -> Iterator[m.MetadataResponse.MetadataResponseTopic]:
         name = self._cache.topic_name(topic_id)
         if name is None:
-            yield MetadataResponse.MetadataResponseTopic(
+            yield m.MetadataResponse.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
             )
             return
@@ -155,7 +150,7 @@ class MetadataHandler:
 
     def _rows_named(
         self, name: str, request: Request, may_create: bool
-    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
+    ) -> Iterator[m.MetadataResponse.MetadataResponseTopic]:
         cache, version = self._cache, request.version
         if cache.partitions(name) is not None:
             yield from self._rows(name, version, request)
@@ -166,18 +161,18 @@ class MetadataHandler:
             error = self._creator.request(name, len(cache.brokers()), request)
         else:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        yield MetadataResponse.MetadataResponseTopic(
+        yield m.MetadataResponse.MetadataResponseTopic(
             error_code=error, name=name, topic_id=ZERO_UUID, is_internal=name in INTERNAL_TOPICS
         )
 
     def _rows(
         self, name: str, version: int, request: Request
-    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
+    ) -> Iterator[m.MetadataResponse.MetadataResponseTopic]:
         """An existing topic, in several rows with STEP_ROWS partitions each."""
         listener = request.connection.listener
         partitions = [p for _, p in sorted((self._cache.partitions(name) or {}).items())]
         for at in range(0, max(1, len(partitions)), STEP_ROWS):
-            yield MetadataResponse.MetadataResponseTopic(
+            yield m.MetadataResponse.MetadataResponseTopic(
                 name=name,
                 topic_id=self._cache.topic_id(name) or ZERO_UUID,
                 is_internal=name in INTERNAL_TOPICS,
@@ -186,7 +181,7 @@ class MetadataHandler:
 
     def _partition(
         self, p: PartitionMetadata, version: int, listener: str
-    ) -> MetadataResponse.MetadataResponsePartition:
+    ) -> m.MetadataResponse.MetadataResponsePartition:
         def alive(broker: int) -> bool:
             return self._cache.broker(broker, listener) is not None
 
@@ -196,7 +191,7 @@ class MetadataHandler:
             # The leader may be alive without a listener of the name that the client uses.
             hidden = version >= LISTENER_NOT_FOUND_FROM and self._cache.is_alive(p.leader)
             error = ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
-        result = MetadataResponse.MetadataResponsePartition(
+        result = m.MetadataResponse.MetadataResponsePartition(
             error_code=error,
             partition_index=p.partition,
             leader_id=p.leader if has_leader else NO_LEADER,
@@ -216,10 +211,10 @@ class MetadataHandler:
         return result
 
     def describe_cluster(self, request: Request) -> None:
-        message = request.decode(DescribeClusterRequest)
+        message = request.decode(m.DescribeClusterRequest)
         if message.endpoint_type != BROKERS_ENDPOINT:
             request.respond(
-                DescribeClusterResponse(
+                m.DescribeClusterResponse(
                     error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                     error_message="this cluster has no controller endpoints (ZooKeeper mode)",
                 )
@@ -227,12 +222,12 @@ class MetadataHandler:
             return
         cache = self._cache
         listener = request.connection.listener
-        response = DescribeClusterResponse(
+        response = m.DescribeClusterResponse(
             endpoint_type=message.endpoint_type,
             cluster_id=cache.cluster_id or "",
             controller_id=self._controller_id(listener),
             brokers=[
-                DescribeClusterResponse.DescribeClusterBroker(
+                m.DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=b.id, host=b.host, port=b.port, rack=b.rack
                 )
                 for b in cache.brokers(listener)
@@ -244,11 +239,11 @@ class MetadataHandler:
 
 
 def _metadata_error(
-    message: MetadataRequest, version: int, code: ErrorCode, detail: str | None
-) -> MetadataResponse:
-    return MetadataResponse(
+    message: m.MetadataRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.MetadataResponse:
+    return m.MetadataResponse(
         topics=[
-            MetadataResponse.MetadataResponseTopic(
+            m.MetadataResponse.MetadataResponseTopic(
                 error_code=code, name=t.name if version >= 12 else t.name or "", topic_id=t.topic_id
             )
             for t in message.topics or []
@@ -257,6 +252,6 @@ def _metadata_error(
 
 
 def _describe_cluster_error(
-    message: DescribeClusterRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeClusterResponse:
-    return DescribeClusterResponse(error_code=code, error_message=detail)
+    message: m.DescribeClusterRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeClusterResponse:
+    return m.DescribeClusterResponse(error_code=code, error_message=detail)

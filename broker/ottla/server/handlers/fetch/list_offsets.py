@@ -13,13 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
@@ -45,8 +40,8 @@ class ListOffsetsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(ListOffsetsRequest, self.list_offsets, _list_offsets_error),
-            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch, _leader_epoch_error),
+            Route(m.ListOffsetsRequest, self.list_offsets, _list_offsets_error),
+            Route(m.OffsetForLeaderEpochRequest, self.offset_for_leader_epoch, _leader_epoch_error),
         ]
 
     def list_offsets(self, request: Request) -> None:
@@ -55,11 +50,11 @@ class ListOffsetsHandler:
             partial(self._list_offsets, request), request.respond, request.fail
         )
 
-    def _list_offsets(self, request: Request) -> ListOffsetsResponse:
-        message = request.decode(ListOffsetsRequest)
+    def _list_offsets(self, request: Request) -> m.ListOffsetsResponse:
+        message = request.decode(m.ListOffsetsRequest)
         # A follower (or a debugging consumer, -2) sees beyond the high watermark.
         isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
-        response = ListOffsetsResponse()
+        response = m.ListOffsetsResponse()
         if request.abandoned:
             return response
         misses: list[PageCacheMiss] = []
@@ -67,12 +62,12 @@ class ListOffsetsHandler:
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
         )
         for topic in message.topics:
-            results: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
+            results: list[m.ListOffsetsResponse.ListOffsetsPartitionResponse] = []
             response.topics.append(
-                ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
+                m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
             )
             for requested in topic.partitions:
-                result = ListOffsetsResponse.ListOffsetsPartitionResponse(
+                result = m.ListOffsetsResponse.ListOffsetsPartitionResponse(
                     partition_index=requested.partition_index
                 )
                 results.append(result)
@@ -100,10 +95,10 @@ class ListOffsetsHandler:
     def _find(
         self,
         replica: Partition,
-        requested: ListOffsetsRequest.ListOffsetsPartition,
+        requested: m.ListOffsetsRequest.ListOffsetsPartition,
         isolation: int | None,
         version: int,
-        result: ListOffsetsResponse.ListOffsetsPartitionResponse,
+        result: m.ListOffsetsResponse.ListOffsetsPartitionResponse,
         leader_only: bool,
     ) -> None:
         timestamp = requested.timestamp
@@ -123,7 +118,7 @@ class ListOffsetsHandler:
                 result.leader_epoch = found.leader_epoch
 
     def _before(
-        self, replica: Partition, requested: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
+        self, replica: Partition, requested: m.ListOffsetsRequest.ListOffsetsPartition, replica_id: int
     ) -> list[int]:
         """The offsets of version 0; for a consumer, the high watermark replaces all offsets after it."""
         if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
@@ -142,15 +137,17 @@ class ListOffsetsHandler:
         return [high_watermark, *(offset for offset in offsets if offset <= high_watermark)]
 
     def offset_for_leader_epoch(self, request: Request) -> None:
-        message = request.decode(OffsetForLeaderEpochRequest)
-        response = OffsetForLeaderEpochResponse()
+        message = request.decode(m.OffsetForLeaderEpochRequest)
+        response = m.OffsetForLeaderEpochResponse()
         for topic in message.topics:
-            results: list[OffsetForLeaderEpochResponse.EpochEndOffset] = []
+            results: list[m.OffsetForLeaderEpochResponse.EpochEndOffset] = []
             response.topics.append(
-                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
+                m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=results
+                )
             )
             for requested in topic.partitions:
-                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=requested.partition)
+                result = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=requested.partition)
                 results.append(result)
                 try:
                     replica = self._replicas.partition(topic.topic, requested.partition)
@@ -168,14 +165,14 @@ class ListOffsetsHandler:
 
 
 def _list_offsets_error(
-    message: ListOffsetsRequest, version: int, code: ErrorCode, detail: str | None
-) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
+    message: m.ListOffsetsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ListOffsetsResponse:
+    return m.ListOffsetsResponse(
         topics=[
-            ListOffsetsResponse.ListOffsetsTopicResponse(
+            m.ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                    m.ListOffsetsResponse.ListOffsetsPartitionResponse(
                         partition_index=p.partition_index, error_code=code
                     )
                     for p in topic.partitions
@@ -187,14 +184,14 @@ def _list_offsets_error(
 
 
 def _leader_epoch_error(
-    message: OffsetForLeaderEpochRequest, version: int, code: ErrorCode, detail: str | None
-) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
+    message: m.OffsetForLeaderEpochRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.OffsetForLeaderEpochResponse:
+    return m.OffsetForLeaderEpochResponse(
         topics=[
-            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+            m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[
-                    OffsetForLeaderEpochResponse.EpochEndOffset(partition=p.partition, error_code=code)
+                    m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=p.partition, error_code=code)
                     for p in topic.partitions
                 ],
             )

@@ -158,7 +158,10 @@ def build(
                 for piece in p.slices:
                     data = None
                     if piece.length <= INLINE_SLICE_MAX_BYTES:
-                        data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
+                        try:
+                            data = piece.file.files.try_pread(piece.file.fd, piece.length, piece.position)
+                        except OSError:
+                            data = None  # The connection ends when the piece is sent, as in Kafka.
                     if data is not None:
                         assert len(data) == piece.length, "a segment ended before its slice"
                         out += data

@@ -12,29 +12,8 @@ from __future__ import annotations
 
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.interfaces import ClientContext
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
@@ -58,48 +37,48 @@ class GroupsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(OffsetCommitRequest, self.offset_commit, _offset_commit_error),
-            Route(OffsetFetchRequest, self.offset_fetch, _offset_fetch_error),
-            Route(JoinGroupRequest, self.join_group, _join_group_error),
-            Route(HeartbeatRequest, self.heartbeat, _heartbeat_error),
-            Route(LeaveGroupRequest, self.leave_group, _leave_group_error),
-            Route(SyncGroupRequest, self.sync_group, _sync_group_error),
-            Route(DescribeGroupsRequest, self.describe_groups, _describe_groups_error),
-            Route(ListGroupsRequest, self.list_groups, _list_groups_error),
-            Route(DeleteGroupsRequest, self.delete_groups, _delete_groups_error),
-            Route(OffsetDeleteRequest, self.offset_delete, _offset_delete_error),
+            Route(m.OffsetCommitRequest, self.offset_commit, _offset_commit_error),
+            Route(m.OffsetFetchRequest, self.offset_fetch, _offset_fetch_error),
+            Route(m.JoinGroupRequest, self.join_group, _join_group_error),
+            Route(m.HeartbeatRequest, self.heartbeat, _heartbeat_error),
+            Route(m.LeaveGroupRequest, self.leave_group, _leave_group_error),
+            Route(m.SyncGroupRequest, self.sync_group, _sync_group_error),
+            Route(m.DescribeGroupsRequest, self.describe_groups, _describe_groups_error),
+            Route(m.ListGroupsRequest, self.list_groups, _list_groups_error),
+            Route(m.DeleteGroupsRequest, self.delete_groups, _delete_groups_error),
+            Route(m.OffsetDeleteRequest, self.offset_delete, _offset_delete_error),
         ]
 
-    async def offset_commit(self, request: Request) -> OffsetCommitResponse:
-        message = request.decode(OffsetCommitRequest)
+    async def offset_commit(self, request: Request) -> m.OffsetCommitResponse:
+        message = request.decode(m.OffsetCommitRequest)
         if request.version == IN_ZOOKEEPER:
             return await self._in_zookeeper.commit(message)
         return await self._coordinator.offset_commit(message, request.version, _context(request))
 
-    async def offset_fetch(self, request: Request) -> OffsetFetchResponse:
-        message = request.decode(OffsetFetchRequest)
+    async def offset_fetch(self, request: Request) -> m.OffsetFetchResponse:
+        message = request.decode(m.OffsetFetchRequest)
         if request.version == IN_ZOOKEEPER:
             return await self._in_zookeeper.fetch(message)
         return await self._coordinator.offset_fetch(message, request.version, _context(request))
 
-    async def join_group(self, request: Request) -> JoinGroupResponse:
-        message = request.decode(JoinGroupRequest)
+    async def join_group(self, request: Request) -> m.JoinGroupResponse:
+        message = request.decode(m.JoinGroupRequest)
         return await self._coordinator.join_group(message, request.version, _context(request))
 
-    async def heartbeat(self, request: Request) -> HeartbeatResponse:
-        message = request.decode(HeartbeatRequest)
+    async def heartbeat(self, request: Request) -> m.HeartbeatResponse:
+        message = request.decode(m.HeartbeatRequest)
         return await self._coordinator.heartbeat(message, request.version, _context(request))
 
-    async def leave_group(self, request: Request) -> LeaveGroupResponse:
-        message = request.decode(LeaveGroupRequest)
+    async def leave_group(self, request: Request) -> m.LeaveGroupResponse:
+        message = request.decode(m.LeaveGroupRequest)
         return await self._coordinator.leave_group(message, request.version, _context(request))
 
-    async def sync_group(self, request: Request) -> SyncGroupResponse:
-        message = request.decode(SyncGroupRequest)
+    async def sync_group(self, request: Request) -> m.SyncGroupResponse:
+        message = request.decode(m.SyncGroupRequest)
         return await self._coordinator.sync_group(message, request.version, _context(request))
 
-    async def describe_groups(self, request: Request) -> DescribeGroupsResponse:
-        message = request.decode(DescribeGroupsRequest)
+    async def describe_groups(self, request: Request) -> m.DescribeGroupsResponse:
+        message = request.decode(m.DescribeGroupsRequest)
         response = await self._coordinator.describe_groups(message, request.version, _context(request))
         if message.include_authorized_operations:
             for group in response.groups:
@@ -107,28 +86,28 @@ class GroupsHandler:
                     group.authorized_operations = GROUP_OPERATIONS
         return response
 
-    async def list_groups(self, request: Request) -> ListGroupsResponse:
-        message = request.decode(ListGroupsRequest)
+    async def list_groups(self, request: Request) -> m.ListGroupsResponse:
+        message = request.decode(m.ListGroupsRequest)
         return await self._coordinator.list_groups(message, request.version, _context(request))
 
-    async def delete_groups(self, request: Request) -> DeleteGroupsResponse:
-        message = request.decode(DeleteGroupsRequest)
+    async def delete_groups(self, request: Request) -> m.DeleteGroupsResponse:
+        message = request.decode(m.DeleteGroupsRequest)
         return await self._coordinator.delete_groups(message, request.version, _context(request))
 
-    async def offset_delete(self, request: Request) -> OffsetDeleteResponse:
-        message = request.decode(OffsetDeleteRequest)
+    async def offset_delete(self, request: Request) -> m.OffsetDeleteResponse:
+        message = request.decode(m.OffsetDeleteRequest)
         return await self._coordinator.offset_delete(message, request.version, _context(request))
 
 
 def _offset_commit_error(
-    message: OffsetCommitRequest, version: int, code: ErrorCode, detail: str | None
-) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
+    message: m.OffsetCommitRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.OffsetCommitResponse:
+    return m.OffsetCommitResponse(
         topics=[
-            OffsetCommitResponse.OffsetCommitResponseTopic(
+            m.OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                    m.OffsetCommitResponse.OffsetCommitResponsePartition(
                         partition_index=p.partition_index, error_code=code
                     )
                     for p in topic.partitions
@@ -140,23 +119,23 @@ def _offset_commit_error(
 
 
 def _offset_fetch_error(
-    message: OffsetFetchRequest, version: int, code: ErrorCode, detail: str | None
-) -> OffsetFetchResponse:
+    message: m.OffsetFetchRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.OffsetFetchResponse:
     if version >= 8:
-        return OffsetFetchResponse(
+        return m.OffsetFetchResponse(
             groups=[
-                OffsetFetchResponse.OffsetFetchResponseGroup(group_id=g.group_id, error_code=code)
+                m.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=g.group_id, error_code=code)
                 for g in message.groups
             ]
         )
     if version >= 2:
-        return OffsetFetchResponse(error_code=code)
-    return OffsetFetchResponse(
+        return m.OffsetFetchResponse(error_code=code)
+    return m.OffsetFetchResponse(
         topics=[
-            OffsetFetchResponse.OffsetFetchResponseTopic(
+            m.OffsetFetchResponse.OffsetFetchResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetFetchResponse.OffsetFetchResponsePartition(
+                    m.OffsetFetchResponse.OffsetFetchResponsePartition(
                         partition_index=p, committed_offset=-1, metadata="", error_code=code
                     )
                     for p in topic.partition_indexes
@@ -168,55 +147,55 @@ def _offset_fetch_error(
 
 
 def _join_group_error(
-    message: JoinGroupRequest, version: int, code: ErrorCode, detail: str | None
-) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=code, protocol_name=None if version >= 7 else "")
+    message: m.JoinGroupRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.JoinGroupResponse:
+    return m.JoinGroupResponse(error_code=code, protocol_name=None if version >= 7 else "")
 
 
 def _heartbeat_error(
-    message: HeartbeatRequest, version: int, code: ErrorCode, detail: str | None
-) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=code)
+    message: m.HeartbeatRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.HeartbeatResponse:
+    return m.HeartbeatResponse(error_code=code)
 
 
 def _leave_group_error(
-    message: LeaveGroupRequest, version: int, code: ErrorCode, detail: str | None
-) -> LeaveGroupResponse:
-    return LeaveGroupResponse(error_code=code)
+    message: m.LeaveGroupRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.LeaveGroupResponse:
+    return m.LeaveGroupResponse(error_code=code)
 
 
 def _sync_group_error(
-    message: SyncGroupRequest, version: int, code: ErrorCode, detail: str | None
-) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=code)
+    message: m.SyncGroupRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.SyncGroupResponse:
+    return m.SyncGroupResponse(error_code=code)
 
 
 def _describe_groups_error(
-    message: DescribeGroupsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[DescribeGroupsResponse.DescribedGroup(group_id=g, error_code=code) for g in message.groups]
+    message: m.DescribeGroupsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeGroupsResponse:
+    return m.DescribeGroupsResponse(
+        groups=[m.DescribeGroupsResponse.DescribedGroup(group_id=g, error_code=code) for g in message.groups]
     )
 
 
 def _list_groups_error(
-    message: ListGroupsRequest, version: int, code: ErrorCode, detail: str | None
-) -> ListGroupsResponse:
-    return ListGroupsResponse(error_code=code)
+    message: m.ListGroupsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ListGroupsResponse:
+    return m.ListGroupsResponse(error_code=code)
 
 
 def _delete_groups_error(
-    message: DeleteGroupsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(
+    message: m.DeleteGroupsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DeleteGroupsResponse:
+    return m.DeleteGroupsResponse(
         results=[
-            DeleteGroupsResponse.DeletableGroupResult(group_id=g, error_code=code)
+            m.DeleteGroupsResponse.DeletableGroupResult(group_id=g, error_code=code)
             for g in message.groups_names
         ]
     )
 
 
 def _offset_delete_error(
-    message: OffsetDeleteRequest, version: int, code: ErrorCode, detail: str | None
-) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=code)
+    message: m.OffsetDeleteRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.OffsetDeleteResponse:
+    return m.OffsetDeleteResponse(error_code=code)

@@ -15,13 +15,8 @@ from collections.abc import Callable
 from ottla.coordinators.offsets import java_length
 from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.store import pipelined
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 
 NOTHING = -1
 
@@ -36,21 +31,21 @@ class ZooKeeperOffsets:
         self._partition_exists = partition_exists
         self._metadata_max = metadata_max
 
-    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
         async def store(
-            row: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
-        ) -> OffsetCommitResponse.OffsetCommitResponsePartition:
+            row: tuple[str, m.OffsetCommitRequest.OffsetCommitRequestPartition],
+        ) -> m.OffsetCommitResponse.OffsetCommitResponsePartition:
             topic, item = row
             error = await self._commit(request.group_id, topic, item)
-            return OffsetCommitResponse.OffsetCommitResponsePartition(
+            return m.OffsetCommitResponse.OffsetCommitResponsePartition(
                 partition_index=item.partition_index, error_code=error
             )
 
         every = [(topic.name, item) for topic in request.topics for item in topic.partitions]
         stored = iter(await pipelined(lambda row: asyncio.ensure_future(store(row)), every))
-        return OffsetCommitResponse(
+        return m.OffsetCommitResponse(
             topics=[
-                OffsetCommitResponse.OffsetCommitResponseTopic(
+                m.OffsetCommitResponse.OffsetCommitResponseTopic(
                     name=topic.name, partitions=[next(stored) for _ in topic.partitions]
                 )
                 for topic in request.topics
@@ -58,7 +53,7 @@ class ZooKeeperOffsets:
         )
 
     async def _commit(
-        self, group: str, topic: str, item: OffsetCommitRequest.OffsetCommitRequestPartition
+        self, group: str, topic: str, item: m.OffsetCommitRequest.OffsetCommitRequestPartition
     ) -> ErrorCode:
         if not self._partition_exists(topic, item.partition_index):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -70,21 +65,21 @@ class ZooKeeperOffsets:
             return problem.code
         return ErrorCode.NONE
 
-    async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
         async def look_up(
             row: tuple[str, int],
-        ) -> OffsetFetchResponse.OffsetFetchResponsePartition:
+        ) -> m.OffsetFetchResponse.OffsetFetchResponsePartition:
             offset, error = await self._look_up(request.group_id, *row)
-            return OffsetFetchResponse.OffsetFetchResponsePartition(
+            return m.OffsetFetchResponse.OffsetFetchResponsePartition(
                 partition_index=row[1], committed_offset=offset, metadata="", error_code=error
             )
 
         topics = request.topics or []
         every = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
         found = iter(await pipelined(lambda row: asyncio.ensure_future(look_up(row)), every))
-        return OffsetFetchResponse(
+        return m.OffsetFetchResponse(
             topics=[
-                OffsetFetchResponse.OffsetFetchResponseTopic(
+                m.OffsetFetchResponse.OffsetFetchResponseTopic(
                     name=topic.name, partitions=[next(found) for _ in topic.partition_indexes]
                 )
                 for topic in topics

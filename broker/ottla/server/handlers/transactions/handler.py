@@ -19,23 +19,8 @@ from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.interfaces import Marker
 from ottla.metadata.cache import MetadataCache
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
 from ottla.protocol.topics import OFFSETS_TOPIC, by_topic
 from ottla.server.coordination.transaction_markers import TransactionMarkerWriter
 from ottla.server.dispatch.dispatcher import Request, Route
@@ -46,9 +31,9 @@ FENCED_FROM: Final = 2
 """The first version with PRODUCER_FENCED, of all three APIs."""
 
 _Errors = Mapping[tuple[str, int], ErrorCode]
-_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-_Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
-_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_Transaction = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Result = m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_TopicResult = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
 
 class TransactionsHandler:
@@ -68,22 +53,22 @@ class TransactionsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(AddPartitionsToTxnRequest, self.add_partitions, _add_partitions_error),
-            Route(AddOffsetsToTxnRequest, self.add_offsets, _add_offsets_error),
-            Route(EndTxnRequest, self.end, _end_error),
-            Route(WriteTxnMarkersRequest, self.write_markers, _write_markers_error),
-            Route(TxnOffsetCommitRequest, self.commit_offsets, _commit_offsets_error),
+            Route(m.AddPartitionsToTxnRequest, self.add_partitions, _add_partitions_error),
+            Route(m.AddOffsetsToTxnRequest, self.add_offsets, _add_offsets_error),
+            Route(m.EndTxnRequest, self.end, _end_error),
+            Route(m.WriteTxnMarkersRequest, self.write_markers, _write_markers_error),
+            Route(m.TxnOffsetCommitRequest, self.commit_offsets, _commit_offsets_error),
         ]
 
     # -- AddPartitionsToTxn, AddOffsetsToTxn, EndTxn ---------------------------------------------------
 
-    async def add_partitions(self, request: Request) -> AddPartitionsToTxnResponse:
-        message, version = request.decode(AddPartitionsToTxnRequest), request.version
+    async def add_partitions(self, request: Request) -> m.AddPartitionsToTxnResponse:
+        message, version = request.decode(m.AddPartitionsToTxnRequest), request.version
         if version < MANY_FROM:
             result = await self._add(_as_transaction(message), version)
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+            return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
         results = await asyncio.gather(*(self._add(each, version) for each in message.transactions))
-        return AddPartitionsToTxnResponse(results_by_transaction=list(results))
+        return m.AddPartitionsToTxnResponse(results_by_transaction=list(results))
 
     async def _add(self, transaction: _Transaction, version: int) -> _Result:
         partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
@@ -107,33 +92,33 @@ class TransactionsHandler:
             errors = dict.fromkeys(partitions, _error_for_version(error, version))
         return _Result(transactional_id=transaction.transactional_id, topic_results=_topic_results(errors))
 
-    async def add_offsets(self, request: Request) -> AddOffsetsToTxnResponse:
-        message = request.decode(AddOffsetsToTxnRequest)
+    async def add_offsets(self, request: Request) -> m.AddOffsetsToTxnResponse:
+        message = request.decode(m.AddOffsetsToTxnRequest)
         error = await self._transactions.add_partitions(
             message.transactional_id,
             message.producer_id,
             message.producer_epoch,
             [(OFFSETS_TOPIC, self._groups.partition_for(message.group_id))],
         )
-        return AddOffsetsToTxnResponse(error_code=_error_for_version(error, request.version))
+        return m.AddOffsetsToTxnResponse(error_code=_error_for_version(error, request.version))
 
-    async def end(self, request: Request) -> EndTxnResponse:
-        message = request.decode(EndTxnRequest)
+    async def end(self, request: Request) -> m.EndTxnResponse:
+        message = request.decode(m.EndTxnRequest)
         error = await self._transactions.end(
             message.transactional_id, message.producer_id, message.producer_epoch, commit=message.committed
         )
-        return EndTxnResponse(error_code=_error_for_version(error, request.version))
+        return m.EndTxnResponse(error_code=_error_for_version(error, request.version))
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------
 
-    async def commit_offsets(self, request: Request) -> TxnOffsetCommitResponse:
-        message = request.decode(TxnOffsetCommitRequest)
+    async def commit_offsets(self, request: Request) -> m.TxnOffsetCommitResponse:
+        message = request.decode(m.TxnOffsetCommitRequest)
         return await self._groups.txn_offset_commit(message, request.version)
 
     # -- WriteTxnMarkers -----------------------------------------------------------------------------
 
-    async def write_markers(self, request: Request) -> WriteTxnMarkersResponse:
-        message = request.decode(WriteTxnMarkersRequest)
+    async def write_markers(self, request: Request) -> m.WriteTxnMarkersResponse:
+        message = request.decode(m.WriteTxnMarkersRequest)
         written = await asyncio.gather(
             *(
                 self._writer.write(
@@ -165,7 +150,7 @@ def _error_for_version(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _as_transaction(message: AddPartitionsToTxnRequest) -> _Transaction:
+def _as_transaction(message: m.AddPartitionsToTxnRequest) -> _Transaction:
     return _Transaction(
         transactional_id=message.v3_and_below_transactional_id,
         producer_id=message.v3_and_below_producer_id,
@@ -179,7 +164,7 @@ def _topic_results(errors: _Errors) -> list[_TopicResult]:
         _TopicResult(
             name=name,
             results_by_partition=[
-                AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
                     partition_index=index, partition_error_code=error
                 )
                 for index, error in partitions
@@ -189,16 +174,16 @@ def _topic_results(errors: _Errors) -> list[_TopicResult]:
     ]
 
 
-def _marker_results(by_producer: Mapping[int, _Errors]) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
+def _marker_results(by_producer: Mapping[int, _Errors]) -> m.WriteTxnMarkersResponse:
+    return m.WriteTxnMarkersResponse(
         markers=[
-            WriteTxnMarkersResponse.WritableTxnMarkerResult(
+            m.WriteTxnMarkersResponse.WritableTxnMarkerResult(
                 producer_id=producer_id,
                 topics=[
-                    WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                    m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
                         name=name,
                         partitions=[
-                            WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                            m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
                                 partition_index=index, error_code=error
                             )
                             for index, error in partitions
@@ -216,28 +201,30 @@ def _marker_results(by_producer: Mapping[int, _Errors]) -> WriteTxnMarkersRespon
 
 
 def _add_partitions_error(
-    message: AddPartitionsToTxnRequest, version: int, code: ErrorCode, detail: str | None
-) -> AddPartitionsToTxnResponse:
+    message: m.AddPartitionsToTxnRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AddPartitionsToTxnResponse:
     if version >= MANY_FROM:
-        return AddPartitionsToTxnResponse(error_code=code)
+        return m.AddPartitionsToTxnResponse(error_code=code)
     transaction = _as_transaction(message)
     errors = {(topic.name, index): code for topic in transaction.topics for index in topic.partitions}
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
+    return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
 
 
 def _add_offsets_error(
-    message: AddOffsetsToTxnRequest, version: int, code: ErrorCode, detail: str | None
-) -> AddOffsetsToTxnResponse:
-    return AddOffsetsToTxnResponse(error_code=code)
+    message: m.AddOffsetsToTxnRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AddOffsetsToTxnResponse:
+    return m.AddOffsetsToTxnResponse(error_code=code)
 
 
-def _end_error(message: EndTxnRequest, version: int, code: ErrorCode, detail: str | None) -> EndTxnResponse:
-    return EndTxnResponse(error_code=code)
+def _end_error(
+    message: m.EndTxnRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.EndTxnResponse:
+    return m.EndTxnResponse(error_code=code)
 
 
 def _write_markers_error(
-    message: WriteTxnMarkersRequest, version: int, code: ErrorCode, detail: str | None
-) -> WriteTxnMarkersResponse:
+    message: m.WriteTxnMarkersRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.WriteTxnMarkersResponse:
     by_producer: dict[int, dict[tuple[str, int], ErrorCode]] = {}
     for marker in message.markers:
         errors = by_producer.setdefault(marker.producer_id, {})
@@ -246,14 +233,14 @@ def _write_markers_error(
 
 
 def _commit_offsets_error(
-    message: TxnOffsetCommitRequest, version: int, code: ErrorCode, detail: str | None
-) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
+    message: m.TxnOffsetCommitRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.TxnOffsetCommitResponse:
+    return m.TxnOffsetCommitResponse(
         topics=[
-            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+            m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                    m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
                         partition_index=item.partition_index, error_code=code
                     )
                     for item in topic.partitions
@@ -276,31 +263,31 @@ class TransactionStatesHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(DescribeTransactionsRequest, self.describe, _describe_transactions_error),
-            Route(ListTransactionsRequest, self.list_transactions, _list_transactions_error),
+            Route(m.DescribeTransactionsRequest, self.describe, _describe_transactions_error),
+            Route(m.ListTransactionsRequest, self.list_transactions, _list_transactions_error),
         ]
 
     def describe(self, request: Request) -> None:
-        message = request.decode(DescribeTransactionsRequest)
+        message = request.decode(m.DescribeTransactionsRequest)
         states = [self._transactions.describe(each) for each in message.transactional_ids]
-        request.respond(DescribeTransactionsResponse(transaction_states=states))
+        request.respond(m.DescribeTransactionsResponse(transaction_states=states))
 
     def list_transactions(self, request: Request) -> None:
-        request.respond(self._transactions.list_transactions(request.decode(ListTransactionsRequest)))
+        request.respond(self._transactions.list_transactions(request.decode(m.ListTransactionsRequest)))
 
 
 def _describe_transactions_error(
-    message: DescribeTransactionsRequest, version: int, code: ErrorCode, detail: str | None
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
+    message: m.DescribeTransactionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.DescribeTransactionsResponse:
+    return m.DescribeTransactionsResponse(
         transaction_states=[
-            DescribeTransactionsResponse.TransactionState(error_code=code, transactional_id=each)
+            m.DescribeTransactionsResponse.TransactionState(error_code=code, transactional_id=each)
             for each in message.transactional_ids
         ]
     )
 
 
 def _list_transactions_error(
-    message: ListTransactionsRequest, version: int, code: ErrorCode, detail: str | None
-) -> ListTransactionsResponse:
-    return ListTransactionsResponse(error_code=code)
+    message: m.ListTransactionsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.ListTransactionsResponse:
+    return m.ListTransactionsResponse(error_code=code)

@@ -14,13 +14,8 @@ from typing import Final
 from ottla.controller.controller import Controller
 from ottla.coordinators.transactions.coordinator import Outcome
 from ottla.coordinators.transactions.interfaces import NoProducerId
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.dispatcher import Request, Route
 
@@ -38,18 +33,18 @@ class ProducerIdsHandler:
 
     def routes(self) -> list[Route]:
         return [
-            Route(InitProducerIdRequest, self.init, _init_error),
-            Route(AllocateProducerIdsRequest, self.allocate, _allocate_error),
+            Route(m.InitProducerIdRequest, self.init, _init_error),
+            Route(m.AllocateProducerIdsRequest, self.allocate, _allocate_error),
         ]
 
-    async def init(self, request: Request) -> InitProducerIdResponse:
-        message = request.decode(InitProducerIdRequest)
+    async def init(self, request: Request) -> m.InitProducerIdResponse:
+        message = request.decode(m.InitProducerIdRequest)
         error, producer_id, epoch = await self._init(message)
         if error is ErrorCode.PRODUCER_FENCED and request.version < FENCED_FROM:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
-        return InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+        return m.InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
 
-    async def _init(self, message: InitProducerIdRequest) -> Outcome:
+    async def _init(self, message: m.InitProducerIdRequest) -> Outcome:
         given = (message.producer_id, message.producer_epoch)
         if (given[0] == _NONE) != (given[1] == _NONE):
             return Outcome(ErrorCode.INVALID_REQUEST)
@@ -64,17 +59,17 @@ class ProducerIdsHandler:
         except NoProducerId:
             return Outcome(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
-    async def allocate(self, request: Request) -> AllocateProducerIdsResponse:
-        return await self._controller.allocate_producer_ids(request.decode(AllocateProducerIdsRequest))
+    async def allocate(self, request: Request) -> m.AllocateProducerIdsResponse:
+        return await self._controller.allocate_producer_ids(request.decode(m.AllocateProducerIdsRequest))
 
 
 def _init_error(
-    message: InitProducerIdRequest, version: int, code: ErrorCode, detail: str | None
-) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_epoch=_NONE)
+    message: m.InitProducerIdRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.InitProducerIdResponse:
+    return m.InitProducerIdResponse(error_code=code, producer_epoch=_NONE)
 
 
 def _allocate_error(
-    message: AllocateProducerIdsRequest, version: int, code: ErrorCode, detail: str | None
-) -> AllocateProducerIdsResponse:
-    return AllocateProducerIdsResponse(error_code=code)
+    message: m.AllocateProducerIdsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AllocateProducerIdsResponse:
+    return m.AllocateProducerIdsResponse(error_code=code)
