@@ -15,7 +15,7 @@ REGRESSIONS = (
     Plan(4, 40.0, workloads=("append",)),
     Plan(24, 40.0, workloads=("append",)),
 )
-SEEDS = 50
+SEEDS = 5
 """How many other seeds run, with all workloads and faults; from 1."""
 SECONDS = 60.0
 AT_ONCE = 5

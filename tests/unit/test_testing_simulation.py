@@ -1,4 +1,4 @@
-"""ottla.testing.simulation: the sample and other tests in pytest runs of their own (pytester), and the API."""
+"""ottla.testing.simulation: the sample and other tests in pytest runs of their own (pytester); the API."""
 
 from __future__ import annotations
 
@@ -285,6 +285,26 @@ def test_an_error_that_nothing_handles_fails_the_test() -> None:
 
     with pytest.raises(SimulationFailed, match=r"Task exception was never retrieved.*in a task"):
         simulate(test, 1, brokers=1)
+
+
+def test_an_error_in_a_killed_application_is_nobodys() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("in a task")
+
+    async def main() -> None:
+        background = asyncio.create_task(fail())
+        await asyncio.sleep(2.0)
+        with pytest.raises(ZeroDivisionError):
+            await background
+
+    async def test(cluster: SimulatedCluster) -> None:
+        application = cluster.application("app", main)
+        await asyncio.sleep(1.0)
+        application.kill()
+        await cluster.until(lambda: application.finished)
+        await asyncio.sleep(11.0)
+
+    simulate(test, 1, brokers=1)
 
 
 def test_a_condition_that_stays_false_is_shown() -> None:
