@@ -88,7 +88,7 @@ class Transactions:
         (await admin.create_topics(topics)).raise_first()
 
     async def run(self) -> None:
-        self._clients.start(f"{self._name}-feeder", self._feed())
+        self._feeder = self._clients.start(f"{self._name}-feeder", self._feed())
         self._clients.start(f"{self._name}-reader", self._read(f"{self._name}-reader"))
         for isolation_level in ("read_committed", "read_uncommitted"):
             name = f"{self._name}-watcher-{isolation_level.removeprefix('read_')}"
@@ -333,6 +333,7 @@ class Transactions:
         self._disturbing.cancel()
         for process in self._cluster.clients.values():
             process.resume()
+        await self._clients.wait(self._feeder)
         await self._clients.until(DRAINED_S, "the input is processed", self._unprocessed)
         self._drained = True
         await self._clients.wait()
