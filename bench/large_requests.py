@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -26,7 +26,7 @@ from bench.connection import SIZE
 from bench.requests import TOPIC, MeasuredBroker, measured_broker
 from ottla.protocol import frames
 from ottla.protocol import messages as m
-from ottla.protocol.types import Message
+from ottla.protocol.types import FieldType, Message, Struct, fields_of
 
 MIB = 1 << 20
 KEPT_AFTER_S = 1.0
@@ -40,388 +40,220 @@ class Large(NamedTuple):
     make: Callable[[int], Message]
 
 
+def _large(
+    version: int, kind: type[Message], values: Callable[[int], dict[str, Any]], name: str | None = None
+) -> Large:
+    """A request with the values of n items as plain data: a dictionary stands for a struct. `name`: by
+    default that of the API."""
+    return Large(name or kind.__name__.removesuffix("Request"), version, lambda n: _built(kind, values(n)))
+
+
+def _built(kind: type[Struct], values: dict[str, Any]) -> Any:
+    types = {field.name: field.type for field in fields_of(kind)}
+    return kind(**{name: _converted(types[name], value) for name, value in values.items()})
+
+
+def _converted(kind: FieldType, value: Any) -> Any:
+    if isinstance(value, list) and kind.element is not None:
+        return [_converted(kind.element, item) for item in value]
+    return _built(kind.struct, value) if kind.struct is not None else value
+
+
 def _names(n: int) -> list[str]:
     return [f"n{i:06}" for i in range(n)]
 
 
-def _fetch(n: int, *, epoch: int, known: bool = False) -> Message:
-    part = m.FetchRequest.FetchPartition
-    return m.FetchRequest(
-        max_wait_ms=100,
-        min_bytes=1,
-        session_epoch=epoch,
-        topics=[
-            m.FetchRequest.FetchTopic(
-                topic=TOPIC if known else "absent",
-                partitions=[part(partition=i, fetch_offset=0, partition_max_bytes=1) for i in range(n)],
-            )
-        ],
-    )
+def _named(n: int, field: str = "name", **others: object) -> list[dict[str, Any]]:
+    """n structs with a name of their own."""
+    return [{field: name, **others} for name in _names(n)]
+
+
+def _numbered(n: int, field: str = "partition_index", **others: object) -> list[dict[str, Any]]:
+    """n structs with a number of their own."""
+    return [{field: i, **others} for i in range(n)]
+
+
+def _fetch(n: int, epoch: int) -> dict[str, Any]:
+    partitions = _numbered(n, "partition", fetch_offset=0, partition_max_bytes=1)
+    topics = [{"topic": "absent", "partitions": partitions}]
+    return {"max_wait_ms": 100, "min_bytes": 1, "session_epoch": epoch, "topics": topics}
+
+
+def _topic(field: str, partitions: object, name: str = "name") -> list[dict[str, Any]]:
+    """The broker's topic, with partitions in a field."""
+    return [{name: TOPIC, field: partitions}]
+
+
+def _offsets(n: int) -> list[dict[str, Any]]:
+    return _topic("partitions", _numbered(n, committed_offset=0, committed_metadata=""))
 
 
 LARGE = [
-    Large(
+    _large(
+        9,
+        m.MetadataRequest,
+        lambda n: {"topics": _named(n), "allow_auto_topic_creation": False},
         "Metadata, names",
-        9,
-        lambda n: m.MetadataRequest(
-            topics=[m.MetadataRequest.MetadataRequestTopic(name=x) for x in _names(n)],
-            allow_auto_topic_creation=False,
-        ),
     ),
-    Large(
-        "Metadata, names, auto-creation",
-        9,
-        lambda n: m.MetadataRequest(
-            topics=[m.MetadataRequest.MetadataRequestTopic(name=x) for x in _names(n)]
-        ),
-    ),
-    Large("Fetch without a session", 12, lambda n: _fetch(n, epoch=-1)),
-    Large("Fetch, new session", 12, lambda n: _fetch(n, epoch=0)),
-    Large(
+    _large(9, m.MetadataRequest, lambda n: {"topics": _named(n)}, "Metadata, names, auto-creation"),
+    _large(12, m.FetchRequest, lambda n: _fetch(n, epoch=-1), "Fetch without a session"),
+    _large(12, m.FetchRequest, lambda n: _fetch(n, epoch=0), "Fetch, new session"),
+    _large(
+        7,
+        m.ListOffsetsRequest,
+        lambda n: {"replica_id": -1, "topics": _topic("partitions", _numbered(n, timestamp=-1))},
         "ListOffsets, one topic",
-        7,
-        lambda n: m.ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                m.ListOffsetsRequest.ListOffsetsTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.ListOffsetsRequest.ListOffsetsPartition(partition_index=i, timestamp=-1)
-                        for i in range(n)
-                    ],
-                )
-            ],
-        ),
     ),
-    Large(
+    _large(
+        7,
+        m.ListOffsetsRequest,
+        lambda n: {
+            "replica_id": -1,
+            "topics": _named(n // 2, partitions=[{"partition_index": 0, "timestamp": -1}]),
+        },
         "ListOffsets, topics",
-        7,
-        lambda n: m.ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                m.ListOffsetsRequest.ListOffsetsTopic(
-                    name=x,
-                    partitions=[m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)],
-                )
-                for x in _names(n // 2)
-            ],
-        ),
     ),
-    Large(
-        "OffsetForLeaderEpoch",
+    _large(
         4,
-        lambda n: m.OffsetForLeaderEpochRequest(
-            topics=[
-                m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
-                    topic=TOPIC,
-                    partitions=[
-                        m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=i, leader_epoch=0)
-                        for i in range(n)
-                    ],
-                )
-            ]
-        ),
+        m.OffsetForLeaderEpochRequest,
+        lambda n: {"topics": _topic("partitions", _numbered(n, "partition", leader_epoch=0), "topic")},
     ),
-    Large(
-        "OffsetFetch",
+    _large(
         6,
-        lambda n: m.OffsetFetchRequest(
-            group_id="g",
-            topics=[
-                m.OffsetFetchRequest.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=list(range(n)))
-            ],
-        ),
+        m.OffsetFetchRequest,
+        lambda n: {"group_id": "g", "topics": _topic("partition_indexes", list(range(n)))},
     ),
-    Large(
-        "OffsetFetch, groups",
-        8,
-        lambda n: m.OffsetFetchRequest(
-            groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=x, topics=[]) for x in _names(n)]
-        ),
+    _large(
+        8, m.OffsetFetchRequest, lambda n: {"groups": _named(n, "group_id", topics=[])}, "OffsetFetch, groups"
     ),
-    Large(
-        "OffsetCommit",
-        8,
-        lambda n: m.OffsetCommitRequest(
-            group_id="g",
-            topics=[
-                m.OffsetCommitRequest.OffsetCommitRequestTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                            partition_index=i, committed_offset=0, committed_metadata=""
-                        )
-                        for i in range(n)
-                    ],
-                )
-            ],
-        ),
+    _large(8, m.OffsetCommitRequest, lambda n: {"group_id": "g", "topics": _offsets(n)}),
+    _large(
+        0, m.OffsetDeleteRequest, lambda n: {"group_id": "g", "topics": _topic("partitions", _numbered(n))}
     ),
-    Large(
-        "OffsetDelete",
-        0,
-        lambda n: m.OffsetDeleteRequest(
-            group_id="g",
-            topics=[
-                m.OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=i)
-                        for i in range(n)
-                    ],
-                )
-            ],
-        ),
-    ),
-    Large(
-        "TxnOffsetCommit",
+    _large(
         3,
-        lambda n: m.TxnOffsetCommitRequest(
-            transactional_id="x",
-            group_id="g",
-            topics=[
-                m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                            partition_index=i, committed_offset=0, committed_metadata=""
-                        )
-                        for i in range(n)
-                    ],
-                )
-            ],
-        ),
+        m.TxnOffsetCommitRequest,
+        lambda n: {"transactional_id": "x", "group_id": "g", "topics": _offsets(n)},
     ),
-    Large(
-        "AddPartitionsToTxn",
+    _large(
         3,
-        lambda n: m.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="x",
-            v3_and_below_topics=[
-                m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=list(range(n)))
-            ],
-        ),
+        m.AddPartitionsToTxnRequest,
+        lambda n: {
+            "v3_and_below_transactional_id": "x",
+            "v3_and_below_topics": _topic("partitions", list(range(n))),
+        },
     ),
-    Large("FindCoordinator", 4, lambda n: m.FindCoordinatorRequest(coordinator_keys=_names(n))),
-    Large("DescribeGroups", 5, lambda n: m.DescribeGroupsRequest(groups=_names(n))),
-    Large("DeleteGroups", 2, lambda n: m.DeleteGroupsRequest(groups_names=_names(n))),
-    Large("ListGroups", 4, lambda n: m.ListGroupsRequest(states_filter=_names(n))),
-    Large(
-        "JoinGroup",
+    _large(4, m.FindCoordinatorRequest, lambda n: {"coordinator_keys": _names(n)}),
+    _large(5, m.DescribeGroupsRequest, lambda n: {"groups": _names(n)}),
+    _large(2, m.DeleteGroupsRequest, lambda n: {"groups_names": _names(n)}),
+    _large(4, m.ListGroupsRequest, lambda n: {"states_filter": _names(n)}),
+    _large(
         6,
-        lambda n: m.JoinGroupRequest(
-            group_id="g",
-            session_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=[m.JoinGroupRequest.JoinGroupRequestProtocol(name=x, metadata=b"") for x in _names(n)],
-        ),
+        m.JoinGroupRequest,
+        lambda n: {
+            "group_id": "g",
+            "session_timeout_ms": 10_000,
+            "protocol_type": "consumer",
+            "protocols": _named(n, metadata=b""),
+        },
     ),
-    Large(
-        "SyncGroup",
+    _large(4, m.SyncGroupRequest, lambda n: {"group_id": "g", "assignments": _named(n, "member_id")}),
+    _large(4, m.LeaveGroupRequest, lambda n: {"group_id": "g", "members": _named(n, "member_id")}),
+    _large(
         4,
-        lambda n: m.SyncGroupRequest(
-            group_id="g",
-            assignments=[m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=x) for x in _names(n)],
-        ),
-    ),
-    Large(
-        "LeaveGroup",
-        4,
-        lambda n: m.LeaveGroupRequest(
-            group_id="g", members=[m.LeaveGroupRequest.MemberIdentity(member_id=x) for x in _names(n)]
-        ),
-    ),
-    Large(
+        m.DescribeConfigsRequest,
+        lambda n: {"resources": _named(n, "resource_name", resource_type=2, configuration_keys=[])},
         "DescribeConfigs, no such topics",
-        4,
-        lambda n: m.DescribeConfigsRequest(
-            resources=[
-                m.DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=2, resource_name=x, configuration_keys=[]
-                )
-                for x in _names(n)
-            ]
-        ),
     ),
-    Large(
+    _large(
+        4,
+        m.DescribeConfigsRequest,
+        lambda n: {
+            "resources": [{"resource_type": 2, "resource_name": TOPIC, "configuration_keys": None}]
+            * (n // 100)
+        },
         "DescribeConfigs, one topic again and again",
-        4,
-        lambda n: m.DescribeConfigsRequest(
-            resources=[
-                m.DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=2, resource_name=TOPIC, configuration_keys=None
-                )
-                for _ in range(n // 100)
-            ]
-        ),
     ),
-    Large(
-        "AlterConfigs",
+    _large(
         1,
-        lambda n: m.AlterConfigsRequest(
-            validate_only=True,
-            resources=[
-                m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name=x)
-                for x in _names(n)
-            ],
-        ),
+        m.AlterConfigsRequest,
+        lambda n: {"validate_only": True, "resources": _named(n, "resource_name", resource_type=2)},
     ),
-    Large(
-        "IncrementalAlterConfigs",
+    _large(
         1,
-        lambda n: m.IncrementalAlterConfigsRequest(
-            validate_only=True,
-            resources=[
-                m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name=x)
-                for x in _names(n)
-            ],
-        ),
+        m.IncrementalAlterConfigsRequest,
+        lambda n: {"validate_only": True, "resources": _named(n, "resource_name", resource_type=2)},
     ),
-    Large(
+    _large(
+        6,
+        m.CreateTopicsRequest,
+        lambda n: {
+            "validate_only": True,
+            "topics": _named(n // 10, num_partitions=1, replication_factor=1),
+        },
         "CreateTopics, validate only",
-        6,
-        lambda n: m.CreateTopicsRequest(
-            validate_only=True,
-            topics=[
-                m.CreateTopicsRequest.CreatableTopic(name=x, num_partitions=1, replication_factor=1)
-                for x in _names(n // 10)
-            ],
-        ),
     ),
-    Large(
+    _large(
+        6,
+        m.CreateTopicsRequest,
+        lambda n: {
+            "topics": [{"name": f"{x}!", "num_partitions": 1, "replication_factor": 1} for x in _names(n)]
+        },
         "CreateTopics, no legal names",
-        6,
-        lambda n: m.CreateTopicsRequest(
-            topics=[
-                m.CreateTopicsRequest.CreatableTopic(name=f"{x}!", num_partitions=1, replication_factor=1)
-                for x in _names(n)
-            ]
-        ),
     ),
-    Large("DeleteTopics", 5, lambda n: m.DeleteTopicsRequest(topic_names=_names(n))),
-    Large(
-        "CreatePartitions",
+    _large(5, m.DeleteTopicsRequest, lambda n: {"topic_names": _names(n)}),
+    _large(2, m.CreatePartitionsRequest, lambda n: {"topics": _named(n, count=2, assignments=None)}),
+    _large(
         2,
-        lambda n: m.CreatePartitionsRequest(
-            topics=[
-                m.CreatePartitionsRequest.CreatePartitionsTopic(name=x, count=2, assignments=None)
-                for x in _names(n)
-            ]
-        ),
+        m.DeleteRecordsRequest,
+        lambda n: {"timeout_ms": 100, "topics": _topic("partitions", _numbered(n, offset=0))},
     ),
-    Large(
-        "DeleteRecords",
+    _large(0, m.DescribeProducersRequest, lambda n: {"topics": _topic("partition_indexes", list(range(n)))}),
+    _large(0, m.DescribeTransactionsRequest, lambda n: {"transactional_ids": _names(n)}),
+    _large(0, m.ListTransactionsRequest, lambda n: {"state_filters": _names(n)}),
+    _large(2, m.DescribeLogDirsRequest, lambda n: {"topics": _topic("partitions", list(range(n)), "topic")}),
+    _large(
         2,
-        lambda n: m.DeleteRecordsRequest(
-            timeout_ms=100,
-            topics=[
-                m.DeleteRecordsRequest.DeleteRecordsTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=i, offset=0)
-                        for i in range(n)
-                    ],
-                )
-            ],
-        ),
+        m.AlterReplicaLogDirsRequest,
+        lambda n: {"dirs": [{"path": "/x", "topics": _topic("partitions", list(range(n)))}]},
     ),
-    Large(
-        "DescribeProducers",
+    _large(
+        2,
+        m.ElectLeadersRequest,
+        lambda n: {
+            "timeout_ms": 100,
+            "topic_partitions": [{"topic": "absent", "partitions": list(range(n))}],
+        },
+    ),
+    _large(0, m.AlterPartitionReassignmentsRequest, lambda n: {"topics": _topic("partitions", _numbered(n))}),
+    _large(
         0,
-        lambda n: m.DescribeProducersRequest(
-            topics=[m.DescribeProducersRequest.TopicRequest(name=TOPIC, partition_indexes=list(range(n)))]
-        ),
+        m.ListPartitionReassignmentsRequest,
+        lambda n: {"topics": _topic("partition_indexes", list(range(n)))},
     ),
-    Large("DescribeTransactions", 0, lambda n: m.DescribeTransactionsRequest(transactional_ids=_names(n))),
-    Large("ListTransactions", 0, lambda n: m.ListTransactionsRequest(state_filters=_names(n))),
-    Large(
-        "DescribeLogDirs",
-        2,
-        lambda n: m.DescribeLogDirsRequest(
-            topics=[m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=TOPIC, partitions=list(range(n)))]
-        ),
-    ),
-    Large(
-        "AlterReplicaLogDirs",
-        2,
-        lambda n: m.AlterReplicaLogDirsRequest(
-            dirs=[
-                m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(
-                    path="/x",
-                    topics=[
-                        m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(
-                            name=TOPIC, partitions=list(range(n))
-                        )
-                    ],
-                )
-            ]
-        ),
-    ),
-    Large(
-        "ElectLeaders",
-        2,
-        lambda n: m.ElectLeadersRequest(
-            timeout_ms=100,
-            topic_partitions=[
-                m.ElectLeadersRequest.TopicPartitions(topic="absent", partitions=list(range(n)))
-            ],
-        ),
-    ),
-    Large(
-        "AlterPartitionReassignments",
-        0,
-        lambda n: m.AlterPartitionReassignmentsRequest(
-            topics=[
-                m.AlterPartitionReassignmentsRequest.ReassignableTopic(
-                    name=TOPIC,
-                    partitions=[
-                        m.AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=i)
-                        for i in range(n)
-                    ],
-                )
-            ]
-        ),
-    ),
-    Large(
-        "ListPartitionReassignments",
-        0,
-        lambda n: m.ListPartitionReassignmentsRequest(
-            topics=[
-                m.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
-                    name=TOPIC, partition_indexes=list(range(n))
-                )
-            ]
-        ),
-    ),
-    Large(
-        "AlterClientQuotas",
+    _large(
         1,
-        lambda n: m.AlterClientQuotasRequest(
-            validate_only=True,
-            entries=[
-                m.AlterClientQuotasRequest.EntryData(
-                    entity=[m.AlterClientQuotasRequest.EntityData(entity_type="user", entity_name=x)],
-                    ops=[m.AlterClientQuotasRequest.OpData(key="producer_byte_rate", value=1e9)],
-                )
+        m.AlterClientQuotasRequest,
+        lambda n: {
+            "validate_only": True,
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": x}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9}],
+                }
                 for x in _names(n // 4)
             ],
-        ),
+        },
     ),
-    Large(
-        "Produce, no batches",
+    _large(
         9,
-        lambda n: m.ProduceRequest(
-            acks=1,
-            timeout_ms=100,
-            topic_data=[
-                m.ProduceRequest.TopicProduceData(
-                    name=TOPIC,
-                    partition_data=[
-                        m.ProduceRequest.PartitionProduceData(index=i, records=b"") for i in range(n)
-                    ],
-                )
-            ],
-        ),
+        m.ProduceRequest,
+        lambda n: {
+            "acks": 1,
+            "timeout_ms": 100,
+            "topic_data": _topic("partition_data", _numbered(n, "index", records=b"")),
+        },
+        "Produce, no batches",
     ),
 ]
 

@@ -9,6 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+CUTS: Final = ("cut off", "cut one way", "cut pair", "cut from ZooKeeper", "pause", "session")
+KILLS: Final = ("kill", "kill in a write", "kill all", "roll")
+POWER: Final = ("power", "kill all")
+LOSSES: Final = ("power", "disk")
+STORE: Final = ("outage", "lost answers", "session")
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -33,6 +39,8 @@ class Bug:
     """The workloads of the runs; empty: those that the seed chooses."""
     seconds: float = 30.0
     """Virtual seconds with faults."""
+    faults: tuple[str, ...] = CUTS
+    """The kinds of faults that provoke it."""
 
     def __str__(self) -> str:
         return self.name
@@ -73,6 +81,7 @@ _ALL: Final = (
             ),
             Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),
         ),
+        faults=KILLS,
     ),
     Bug(
         "no-divergence-check",
@@ -93,6 +102,7 @@ _ALL: Final = (
         "a follower of a new leader appends without any truncation",
         "same records",
         (Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),),
+        faults=KILLS,
     ),
     Bug(
         "epoch-unknown-to-leader-is-accepted",
@@ -178,6 +188,7 @@ _ALL: Final = (
                 "                return False\n",
             ),
         ),
+        faults=STORE,
     ),
     Bug(
         "high-watermark-before-fetch",
@@ -244,6 +255,7 @@ _ALL: Final = (
         "the controller elects a leader from outside the ISR",
         "nothing acknowledged is lost",
         (Edit(_LEADERSHIP, "unclean=tp.topic in context.unclean_topics)", "unclean=True)"),),
+        faults=LOSSES,
     ),
     Bug(
         "preferred-election-outside-isr",
@@ -263,6 +275,7 @@ _ALL: Final = (
             ),
             Edit(_LEADERSHIP, "        and preferred in context.leaders[tp].isr\n", ""),
         ),
+        faults=KILLS,
     ),
     Bug(
         "stale-leader-and-isr",
@@ -322,6 +335,7 @@ _ALL: Final = (
                 "        stale = known is None\n",
             ),
         ),
+        faults=LOSSES,
     ),
     Bug(
         "fetch-epoch-ignored",
@@ -348,6 +362,7 @@ _ALL: Final = (
                 "                if self.latest_epoch is None:\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "epoch-recorded-with-first-batch",
@@ -361,6 +376,7 @@ _ALL: Final = (
                 "            pass\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "end-of-unknown-epoch-is-log-end",
@@ -374,6 +390,7 @@ _ALL: Final = (
                 "        return (self._epochs[above - 1] if above else epoch), log_end_offset\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "epochs-not-truncated",
@@ -388,6 +405,7 @@ _ALL: Final = (
                 "            if is_rolled_back:\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "snapshot-not-loaded",
@@ -397,10 +415,11 @@ _ALL: Final = (
         (
             Edit(
                 _SNAPSHOTS,
-                "            if producers:\n                self.producers.load(producers)\n",
-                "",
+                "                self.producers.load(producers)\n",
+                "                pass\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "follower-keeps-no-producer-state",
@@ -414,6 +433,7 @@ _ALL: Final = (
                 "                if header.is_control:\n                    self._producer_state.update(header, view[",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "duplicates-of-last-batch-only",
@@ -427,6 +447,7 @@ _ALL: Final = (
                 "        for batch in list(entry.batches)[-1:]:\n",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "sequence-not-checked",
@@ -434,6 +455,7 @@ _ALL: Final = (
         "a leader accepts a gap in the sequence of a producer",
         "order",
         (Edit(_PRODUCERS, "            if not in_order:\n", "            if False:\n"),),
+        faults=KILLS,
     ),
     Bug(
         "producer-state-not-truncated",
@@ -447,6 +469,7 @@ _ALL: Final = (
                 "is_rolled_back = True",
             ),
         ),
+        faults=KILLS,
     ),
     Bug(
         "acknowledged-by-former-leader",
@@ -483,6 +506,7 @@ _ALL: Final = (
                 "",
             ),
         ),
+        faults=POWER,
     ),
     Bug(
         "recovery-keeps-torn-batches",
@@ -496,6 +520,7 @@ _ALL: Final = (
                 "        if len(batch) < size:\n",
             ),
         ),
+        faults=POWER,
     ),
     Bug(
         "recovery-point-before-fsync",
@@ -509,6 +534,7 @@ _ALL: Final = (
                 "",
             ),
         ),
+        faults=POWER,
     ),
     Bug(
         "lost-log-not-detected",
@@ -522,6 +548,7 @@ _ALL: Final = (
                 "            lost = set()\n",
             ),
         ),
+        faults=LOSSES,
     ),
     Bug(
         "restart-without-failover",
@@ -535,6 +562,7 @@ _ALL: Final = (
                 "        if True:\n",
             ),
         ),
+        faults=LOSSES,
     ),
     Bug(
         "controller-write-without-fence",
@@ -548,6 +576,7 @@ _ALL: Final = (
                 "        return await self.store.multi(list(operations))\n",
             ),
         ),
+        faults=STORE,
     ),
     Bug(
         "isr-never-expands",
@@ -561,6 +590,7 @@ _ALL: Final = (
                 "        if self.partition_epoch < 3 and self.in_sync.is_eligible(follower.broker_id):\n",
             ),
         ),
+        faults=STORE,
     ),
     Bug(
         "alter-partition-not-retried",
@@ -574,6 +604,7 @@ _ALL: Final = (
                 'retrying: %s", error)\n            return {}\n',
             ),
         ),
+        faults=STORE,
     ),
     Bug(
         "checkpoint-without-directory-sync",
@@ -589,6 +620,7 @@ _ALL: Final = (
                 "    if False:\n",
             ),
         ),
+        faults=POWER,
     ),
     Bug(
         "segment-without-directory-sync",
@@ -596,6 +628,7 @@ _ALL: Final = (
         "a flush does not sync the directory, so that a power loss removes new segments",
         "nothing acknowledged is lost",
         (Edit("broker/ottla/storage/local_log.py", "            sync_path(files, self.directory)\n", ""),),
+        faults=POWER,
     ),
     Bug(
         "marker-lost-at-failover",
@@ -604,6 +637,7 @@ _ALL: Final = (
         "liveness",
         (Edit(_TRANSITIONS, "    Loaded: dict.fromkeys(_PREPARED, _send_markers),\n", "    Loaded: {},\n"),),
         ("transactions",),
+        faults=KILLS,
     ),
     Bug(
         "commit-before-all-partitions-are-known",
@@ -688,6 +722,7 @@ _ALL: Final = (
             ),
         ),
         ("transactions",),
+        faults=KILLS,
     ),
     Bug(
         "producer-epoch-not-checked",
@@ -745,6 +780,7 @@ _ALL: Final = (
             ),
         ),
         ("transactions",),
+        faults=KILLS,
     ),
     Bug(
         "commit-of-old-generation",
@@ -783,6 +819,7 @@ _ALL: Final = (
             ),
         ),
         ("groups",),
+        faults=KILLS,
     ),
     Bug(
         "static-member-not-fenced",
@@ -825,6 +862,7 @@ _ALL: Final = (
             ),
         ),
         ("groups",),
+        faults=KILLS,
     ),
     Bug(
         "commit-acknowledged-before-replication",
@@ -881,6 +919,7 @@ _ALL: Final = (
             ),
         ),
         ("compaction",),
+        faults=KILLS,
     ),
     Bug(
         "aborted-records-compacted-as-committed",
@@ -928,6 +967,72 @@ _ALL: Final = (
             ),
         ),
         ("changes", "append"),
+    ),
+    Bug(
+        "session-expired-without-registration",
+        "KAFKA-5473",
+        "a broker whose session has expired does not register again",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/server/assembly/broker.py",
+                "        self._session_lost = True\n        if self._rejoining is None or self._rejoining.done():\n",
+                "        if False:\n",
+            ),
+        ),
+        faults=STORE,
+    ),
+    Bug(
+        "maybe-written-batch-sent-again",
+        "Ottla 4423af4; KAFKA-9113",
+        "a producer sends a batch that may have been written again, under a new epoch",
+        "no duplicates",
+        (
+            Edit(
+                "client/ottla/client/core/sender.py",
+                "            self._fail_maybe_written(queue)\n            sequence.begin(",
+                "            sequence.begin(",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "delayed-fetch-never-completed",
+        "KAFKA-7149 (requests that stay in the purgatory)",
+        "records that become committed do not complete the fetches of consumers, nor does their deadline",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/server/dispatch/purgatory.py",
+                "        delayed.bucket = bucket\n",
+                "        delayed.bucket = bucket\n        if not hasattr(delayed, 'done') or isinstance(delayed, FetchWatcher):\n            return\n",
+            ),
+            Edit(
+                "broker/ottla/server/dispatch/purgatory.py",
+                "            self._notify_sessions(p, wake_followers=False)\n",
+                "            self._notify_sessions(p, consumers=False, wake_followers=False)\n",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "snapshot-has-last-batch-only",
+        "Ottla 8bf2c62; Kafka's snapshots have one batch of each producer",
+        "after a clean restart a leader recognises a retry of a producer's last batch only",
+        "no duplicates",
+        (
+            Edit(
+                _SNAPSHOTS,
+                "                _restore_earlier_batches(producers, segments, at)\n",
+                "",
+            ),
+            Edit(
+                "client/ottla/client/core/sender.py",
+                "            self._fail_maybe_written(queue)\n            sequence.begin(",
+                "            sequence.begin(",
+            ),
+        ),
+        faults=("roll",),
     ),
 )
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +63,10 @@ def plant(bug: Bug, folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def search(folder: Path, bug: Bug, first: int, count: int, limit_s: float) -> Found:
-    """Run seeds from `first` on in a copy of the source, until one fails."""
+def search(folder: Path, bug: Bug, seeds: Sequence[int], limit_s: float) -> Found:
+    """Run seeds in a copy of the source, until one fails."""
     wanted = {
-        "first": first,
-        "count": count,
+        "seeds": list(seeds),
         "limit_s": limit_s,
         "seconds": bug.seconds,
         "workloads": bug.workloads,
@@ -81,5 +81,6 @@ def search(folder: Path, bug: Bug, first: int, count: int, limit_s: float) -> Fo
         },
         stdout=subprocess.PIPE,
         check=True,
+        stderr=subprocess.DEVNULL,
     )
     return Found(**json.loads(done.stdout))

@@ -13,7 +13,7 @@ from ottla.simulation.runner import Plan, simulate
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     began = time.monotonic()
-    for seed in range(wanted["first"], wanted["first"] + wanted["count"]):
+    for seed in wanted["seeds"]:
         result = simulate(Plan(seed, wanted["seconds"], workloads=tuple(wanted["workloads"])))
         if not result.passed or time.monotonic() - began > wanted["limit_s"]:
             break

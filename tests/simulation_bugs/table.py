@@ -13,13 +13,15 @@ _HEAD = """\
 
 `tests/simulation_bugs/catalogue.py` has bugs that Apache Kafka or this project had, each as a small change
 of the source. `python -m tests.simulation_bugs all` plants each into a copy of the source, runs seeds from
-1 on until an invariant is violated, and writes this table. A seed counts only if the source without the bug
-passes it. *Virtual seconds* is when the violation shows in that run; *real seconds* is the search over all
-seeds before, on one core of a busy machine. The command for one row is
+1 to 1,000 until an invariant is violated, and writes this table. A seed counts only if the source without the
+bug passes it. *Runs* is the number of seeds that were run. With `--directed` the search begins with the seeds
+whose runs have most faults of the kinds that provoke the bug (its `faults` in the catalogue): then the seed
+is larger than the number of runs. *Virtual seconds* is when the violation shows in that run; *real seconds*
+is the search over all seeds before, on one core of a busy machine. The command for one row is
 `python -m tests.simulation_bugs NAME --first SEED --seeds 1`.
 
-| bug | taken from | mistake | expected | found by | workloads | seed | virtual s | real s |
-|---|---|---|---|---|---|--:|--:|--:|
+| bug | taken from | mistake | expected | found by | workloads | seed | runs | virtual s | real s |
+|---|---|---|---|---|---|--:|--:|--:|--:|
 """
 
 
@@ -29,6 +31,7 @@ class Row:
 
     invariant: str
     seed: int
+    runs: int
     virtual_s: float
     real_s: float
 
@@ -38,8 +41,8 @@ def read_rows() -> dict[str, Row]:
     rows = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else ():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 9 and cells[0] in BUGS and cells[6] != "–":
-            rows[cells[0]] = Row(cells[4], int(cells[6]), float(cells[7]), float(cells[8]))
+        if len(cells) == 10 and cells[0] in BUGS and cells[6] != "–":
+            rows[cells[0]] = Row(cells[4], int(cells[6]), int(cells[7]), float(cells[8]), float(cells[9]))
     return rows
 
 
@@ -54,9 +57,9 @@ def page(rows: dict[str, Row]) -> str:
     for bug in BUGS.values():
         row = rows.get(bug.name)
         found = (
-            ("not found yet", "–", "–", "–")
+            ("not found yet", "–", "–", "–", "–")
             if row is None
-            else (row.invariant, str(row.seed), f"{row.virtual_s:.1f}", f"{row.real_s:.0f}")
+            else (row.invariant, str(row.seed), str(row.runs), f"{row.virtual_s:.1f}", f"{row.real_s:.0f}")
         )
         workloads = ", ".join(bug.workloads) or "by the seed"
         cells = (bug.name, bug.source, bug.mistake, bug.invariant, found[0], workloads, *found[1:])

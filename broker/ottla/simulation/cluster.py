@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
+_FRAME: Final = struct.Struct("<QIH")
+"""Of the trace: when, CRC, to which host."""
+TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
 
@@ -127,6 +130,8 @@ class Machine:
         self.starts = starts
         self.started_s = 0.0
         """When the broker was started last."""
+        self.settings: Mapping[str, str] = {}
+        """Settings of this broker, besides those of all brokers."""
         self.is_stopping = False
         """A controlled shutdown has begun."""
         self.wanted = True
@@ -165,6 +170,9 @@ class Cluster:
         self.loop.on_problem = self._on_problem
         self._starts_of_removed: dict[int, int] = {}
         self._trace = hashlib.blake2b(digest_size=16)
+        self._trace_tail = bytearray()
+        """What the digest lacks yet."""
+        self._host_numbers: dict[str, int] = {}
         self.network.trace = self._record
         self.frames = 0
         self.clients: dict[str, Process] = {}
@@ -178,13 +186,20 @@ class Cluster:
     @property
     def trace(self) -> str:
         """A digest of everything that travelled, with its time."""
+        self._trace.update(self._trace_tail)
+        self._trace_tail.clear()
         return self._trace.hexdigest()
 
     def _record(self, now: float, host: str, crc: int) -> None:
         self.frames += 1
         if self.trace_lines is not None:
             self.trace_lines.append(f"{now:.9f} {host} {crc:08x}")
-        self._trace.update(struct.pack("<QI", int(now * 1e9), crc) + host.encode())
+        self._trace_tail += _FRAME.pack(
+            int(now * 1e9), crc, self._host_numbers.setdefault(host, len(self._host_numbers))
+        )
+        if len(self._trace_tail) >= TRACE_TAIL_BYTES:
+            self._trace.update(self._trace_tail)
+            self._trace_tail.clear()
 
     def note(self, who: str, text: str, *, is_fault: bool = False) -> None:
         """Add an event to the timeline."""
@@ -294,6 +309,7 @@ class Cluster:
                 "zookeeper.connect": HOST,
                 "log.dirs": f"/data-{broker_id}",
                 **self.settings,
+                **machine.settings,
             }
         )
         ports = Ports(
@@ -340,13 +356,22 @@ class Cluster:
             assert machine.files is not None
             machine.files.release_locks()
 
-    def add_broker(self, broker_id: int | None = None) -> int:
-        """Add a machine with an empty disk, and start its broker. Returns the broker's id."""
+    def add_broker(
+        self,
+        broker_id: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        disk: SimulatedDisk | None = None,
+    ) -> int:
+        """Add a machine and start its broker. Returns the broker's id. `disk`: that of a removed machine with
+        the same broker id, instead of an empty one."""
         if broker_id is None:
             broker_id = max(self.machines, default=-1) + 1
         assert broker_id not in self.machines
         starts = self._starts_of_removed.get(broker_id, 0)
         machine = self.machines[broker_id] = Machine(self, broker_id, starts)
+        machine.settings = settings or {}
+        if disk is not None:
+            machine.disk = disk
         self.note(machine.host, "joins")
         self.start_broker(broker_id)
         return broker_id

@@ -287,9 +287,7 @@ class SimulatedSocket:
             self._schedule(self.writer, self._run_writer)
 
     def _schedule(self, handle: asyncio.Handle, run: Callable[[], None]) -> None:
-        soon = _Handle(run, (), self._loop, handle._context)  # type: ignore[attr-defined]
-        soon.process = handle.process  # type: ignore[attr-defined]
-        self._loop.ready.append(soon)
+        self._loop.ready.append(_Handle(run, (), self._loop, handle._context))  # type: ignore[attr-defined]
 
     def _run_reader(self) -> None:
         self._reader_scheduled = False

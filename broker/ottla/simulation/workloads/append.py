@@ -2,7 +2,7 @@
 
 Checked: an acknowledged record is in its partition, at its offset, for ever; no record is there twice;
 records of one producer are in order, without gaps among the acknowledged ones; every reader sees the same
-record at the same offset, in order.
+record at the same offset, in order. Once the cluster is whole, it acknowledges and delivers records soon.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ottla.client import AdminClient, Consumer, Producer
 from ottla.client.admin import NewTopic
@@ -18,6 +18,10 @@ from ottla.client.errors import ClientError
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.invariants import check_acknowledged
 from ottla.simulation.loop import Process
+
+PROBES: Final = 9
+PROBE_S: Final = 5.0
+"""A whole cluster acknowledges and delivers a record within this time."""
 
 
 class Append:
@@ -28,16 +32,20 @@ class Append:
         *,
         topic: str = "append",
         partitions: int = 3,
+        replication_factor: int = 3,
         producers: int = 2,
         consumers: int = 1,
         rate: float = 50.0,
+        lingers_ms: tuple[int, ...] = (0, 5),
     ) -> None:
         """`rate` is the number of records that each producer sends in a second."""
         self.topic = topic
         self._partitions = partitions
+        self._replication_factor = replication_factor
         self._producers = producers
         self._consumers = consumers
         self._interval_s = 1 / rate
+        self._lingers_ms = lingers_ms
         self._seen: dict[tuple[int, int], str] = {}
         """(partition, offset) -> value, as acknowledged or read."""
         self._acknowledged: dict[str, tuple[int, int]] = {}
@@ -50,7 +58,7 @@ class Append:
         await cluster.admin(self._create)
 
     async def _create(self, admin: AdminClient) -> None:
-        await admin.create_topics([NewTopic(self.topic, self._partitions, 3)])
+        await admin.create_topics([NewTopic(self.topic, self._partitions, self._replication_factor)])
 
     async def run(self) -> None:
         cluster = self._cluster
@@ -73,7 +81,7 @@ class Append:
             async with Producer(
                 bootstrap_servers=self._cluster.bootstrap,
                 client_id=name,
-                linger_ms=source.choice((0, 5)),
+                linger_ms=source.choice(self._lingers_ms),
                 delivery_timeout_ms=source.choice((15_000, 120_000)),
                 request_timeout_ms=5_000,
             ) as producer:
@@ -145,6 +153,7 @@ class Append:
                 await consumer.stop()
 
     async def finish(self) -> None:
+        await self._cluster.in_process(f"{self.topic}-probe", self._probe())
         self._stopping = True
         if self._tasks:
             done, pending = await asyncio.wait(self._tasks, timeout=180)
@@ -154,6 +163,32 @@ class Append:
                 task.result()
         records = await self._cluster.in_process(f"{self.topic}-verifier", self._read_all())
         self._verify(records)
+
+    async def _probe(self) -> None:
+        """A whole cluster acknowledges and delivers a record of each partition soon. Raises Violation."""
+        bootstrap, loop = self._cluster.bootstrap, self._cluster.loop
+        partitions = [(self.topic, partition) for partition in range(self._partitions)]
+        async with (
+            Producer(bootstrap_servers=bootstrap) as producer,
+            Consumer(bootstrap_servers=bootstrap) as consumer,
+        ):
+            consumer.assign(partitions)
+            for tp, end in (await consumer.end_offsets(partitions)).items():
+                consumer.seek(tp, end)
+            for number in range(PROBES):
+                value = f"{self.topic}-probe {number}"
+                partition = number % self._partitions
+                began_s = loop.now
+                sent = await producer.send(self.topic, value.encode(), partition=partition)
+                metadata = await sent
+                acknowledged_s = loop.now - began_s
+                while (await consumer.position((self.topic, partition))) <= metadata.offset:
+                    await consumer.poll(1.0)
+                if loop.now - began_s > PROBE_S:
+                    raise Violation(
+                        f"liveness: without faults {value!r} was acknowledged after {acknowledged_s:.1f} s, "
+                        f"and read after {loop.now - began_s:.1f} s"
+                    )
 
     async def _read_all(self) -> dict[int, list[tuple[int, str]]]:
         found: dict[int, list[tuple[int, str]]] = {partition: [] for partition in range(self._partitions)}

@@ -74,6 +74,8 @@ class Transactions:
         self._current: list[_Instance] = []
         self._started = 0
         self._stopping = False
+        self._fed = False
+        """The input is complete: everything that was sent is delivered, or has failed."""
         self._drained = False
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -117,6 +119,7 @@ class Transactions:
                     await asyncio.sleep(0.5)
                 number += 1
                 await asyncio.sleep(self._interval_s * 2 * source.random())
+        self._fed = True
 
     # --- instances ---
 
@@ -361,6 +364,8 @@ class Transactions:
 
     async def _unprocessed(self, admin: AdminClient) -> str:
         """Which input the group has not committed yet."""
+        if not self._fed:
+            return "the input is not complete"
         try:
             ends = await admin.end_offsets(self._partitions_of(self._input))
             committed = await admin.group_offsets(self._group)

@@ -13,6 +13,8 @@ several brokers are sent concurrently. An item whose leader or coordinator has m
 broker until default.api.timeout.ms. Not for the data path.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import inspect
@@ -37,69 +39,14 @@ from ottla.client.admin import (
 )
 from ottla.client.admin.fan_out import RetryPolicy
 from ottla.client.admin.network import AdminNetwork
-from ottla.client.admin_types import (
-    ANY,
-    ApiVersions,
-    ClusterDescription,
-    ClusterFeatures,
-    ConfigChange,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    ConfigSynonym,
-    ConfigType,
-    CreatedTopic,
-    DelegationToken,
-    ElectionType,
-    FeatureLevels,
-    FeatureUpdate,
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    ListedOffset,
-    LogDirDescription,
-    MemberToRemove,
-    NewPartitions,
-    NewTopic,
-    Node,
-    OffsetSpec,
-    OffsetToCommit,
-    PartitionDescription,
-    ProducerIdAndEpoch,
-    ProducerState,
-    QuotaEntity,
-    Reassignment,
-    ReplicaInfo,
-    ReplicaLogDirs,
-    Results,
-    ScramDeletion,
-    ScramUpsertion,
-    TopicDescription,
-    TopicListing,
-    TopicPartition,
-    TopicPartitionReplica,
-    TransactionDescription,
-    TransactionListing,
-    UpgradeType,
-)
+from ottla.client.admin_types import *
 from ottla.client.core.config import AdminConfig
 from ottla.client.core.stats import MetricValues
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
 from ottla.environment import environment
-from ottla.security.acls import (
-    AclBinding,
-    AclFilter,
-    Entry,
-    EntryFilter,
-    Operation,
-    PatternFilter,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    ResourceType,
-)
+from ottla.security.acls import *
 from ottla.security.clients import ClientSecurity
 
 P = ParamSpec("P")
