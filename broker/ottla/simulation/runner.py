@@ -25,6 +25,7 @@ from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
+from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.raw_client import RawClient
@@ -142,6 +143,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
     "changes": Changes,
+    "compaction": Compaction,
     "groups": Groups,
     "list-append": ListAppend,
     "raw-client": RawClient,
