@@ -18,6 +18,7 @@ from typing import Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
 from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
+from ottla.simulation.final_checks import check_files
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock, unheard
 from ottla.simulation.workloads import Workload
@@ -166,6 +167,8 @@ async def _scenario(
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
+        monitor.check()
+        await check_files(cluster)
         monitor.check()
 
     watching = asyncio.ensure_future(monitor.run())
