@@ -29,6 +29,7 @@ from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.raw_client import RawClient
+from ottla.simulation.workloads.retention import Retention
 from ottla.simulation.workloads.transactions import Transactions
 
 BROKERS: Final = 3
@@ -133,6 +134,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "groups": Groups,
     "list-append": ListAppend,
     "raw-client": RawClient,
+    "retention": Retention,
     "transactions": Transactions,
 }
 
