@@ -58,6 +58,8 @@ class Process:
         self.waiting: list[_Handle | _Timer] = []
         """Callbacks that were due while the process was paused."""
         self._loop = loop
+        self.number = len(loop.processes)
+        loop.processes.append(self)
         self.context: Context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
 
@@ -163,6 +165,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.ready: deque[_Handle | _Timer] = deque()
         self.graveyard: list[set[asyncio.Task[Any]]] = []
         """The tasks of killed processes."""
+        self.processes: list[Process] = []
+        """All that there were, by their numbers."""
         self.sockets: dict[int, Readiness] = {}
         """By descriptor."""
         self.connect: Connect | None = None
@@ -283,13 +287,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if process is not None:
             process.tasks.add(task)
             task.add_done_callback(process.tasks.discard, context=context)
+            task.set_name(f"{process.number} {process.name}: {task.get_name()}")
         return task
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        # The loop calls this outside of the context of the callback that failed.
+        # The loop calls this outside of the context of the callback that failed, and the garbage collector in
+        # any context.
         process = getattr(context.get("handle"), "process", None) or CURRENT.get()
+        collected = context.get("task") or context.get("future")
+        if isinstance(collected, asyncio.Task):
+            number = collected.get_name().partition(" ")[0]
+            process = self.processes[int(number)] if number.isdigit() and self.processes else None
+        elif collected is not None and self.graveyard:
+            return  # a future: of a process that was killed, for all that is known
         if process is None or process.alive:
             self.on_problem(process, context)
 
@@ -397,6 +409,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 for task in list(tasks):
                     _end_coroutine(task.get_coro())
             self.graveyard.clear()
+        self.processes.clear()
 
 
 def _end_coroutine(work: Any) -> None:
