@@ -58,8 +58,6 @@ class Process:
         self.waiting: list[_Handle | _Timer] = []
         """Callbacks that were due while the process was paused."""
         self._loop = loop
-        self.number = len(loop.processes)
-        loop.processes.append(self)
         self.context: Context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
 
@@ -143,6 +141,13 @@ class _Timer(asyncio.TimerHandle):
         self.process: Process | None = context.get(CURRENT)
 
 
+class Task(asyncio.Task[Any]):
+    """A task that knows its process: an exception that nobody retrieves is reported when it is collected."""
+
+    __slots__ = ("process",)
+    process: Process | None
+
+
 class Readiness(Protocol):
     """A simulated socket, for `add_reader` and `add_writer`."""
 
@@ -165,8 +170,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.ready: deque[_Handle | _Timer] = deque()
         self.graveyard: list[set[asyncio.Task[Any]]] = []
         """The tasks of killed processes."""
-        self.processes: list[Process] = []
-        """All that there were, by their numbers."""
         self.sockets: dict[int, Readiness] = {}
         """By descriptor."""
         self.connect: Connect | None = None
@@ -282,26 +285,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         if context is None:
             context = contextvars.copy_context()
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **settings)
-        process = context.get(CURRENT)
+        task = Task(work, loop=loop, context=context, **settings)
+        process = task.process = context.get(CURRENT)
         if process is not None:
             process.tasks.add(task)
             task.add_done_callback(process.tasks.discard, context=context)
-            task.set_name(f"{process.number} {process.name}: {task.get_name()}")
         return task
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        # The loop calls this outside of the context of the callback that failed, and the garbage collector in
-        # any context.
-        process = getattr(context.get("handle"), "process", None) or CURRENT.get()
-        collected = context.get("task") or context.get("future")
-        if isinstance(collected, asyncio.Task):
-            number = collected.get_name().partition(" ")[0]
-            process = self.processes[int(number)] if number.isdigit() and self.processes else None
-        elif collected is not None and self.graveyard:
-            return  # a future: of a process that was killed, for all that is known
+        # The loop calls this outside of the context of the callback or task that failed.
+        owner = context.get("handle") or context.get("task") or context.get("future")
+        process = getattr(owner, "process", None) or CURRENT.get()
         if process is None or process.alive:
             self.on_problem(process, context)
 
@@ -409,7 +405,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 for task in list(tasks):
                     _end_coroutine(task.get_coro())
             self.graveyard.clear()
-        self.processes.clear()
 
 
 def _end_coroutine(work: Any) -> None:
