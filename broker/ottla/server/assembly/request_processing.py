@@ -51,8 +51,11 @@ from ottla.server.handlers.groups.handler import GroupsHandler
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.handlers.produce.handler import ProduceHandler
 from ottla.server.handlers.produce.verification import TransactionVerification
-from ottla.server.handlers.transactions.handler import TransactionsHandler, TransactionStatesHandler
-from ottla.server.handlers.transactions.producer_ids import ProducerIdsHandler
+from ottla.server.handlers.transactions.handler import (
+    ProducerIdsHandler,
+    TransactionsHandler,
+    TransactionStatesHandler,
+)
 from ottla.server.logs.deferred_validation import DeferredValidation
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
