@@ -141,6 +141,13 @@ class _Timer(asyncio.TimerHandle):
         self.process: Process | None = context.get(CURRENT)
 
 
+class Task(asyncio.Task[Any]):
+    """A task that knows its process: an exception that nobody retrieves is reported when it is collected."""
+
+    __slots__ = ("process",)
+    process: Process | None
+
+
 class Readiness(Protocol):
     """A simulated socket, for `add_reader` and `add_writer`."""
 
@@ -278,8 +285,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         if context is None:
             context = contextvars.copy_context()
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **settings)
-        process = context.get(CURRENT)
+        task = Task(work, loop=loop, context=context, **settings)
+        process = task.process = context.get(CURRENT)
         if process is not None:
             process.tasks.add(task)
             task.add_done_callback(process.tasks.discard, context=context)
@@ -288,8 +295,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        # The loop calls this outside of the context of the callback that failed.
-        process = getattr(context.get("handle"), "process", None) or CURRENT.get()
+        # The loop calls this outside of the context of the callback or task that failed.
+        owner = context.get("handle") or context.get("task") or context.get("future")
+        process = getattr(owner, "process", None) or CURRENT.get()
         if process is None or process.alive:
             self.on_problem(process, context)
 

@@ -121,6 +121,8 @@ class Simulation:
                     f"the test has not ended after {self.timeout_s:g} virtual seconds; what waits:\n  {tasks}"
                 ) from None
             gc.collect()  # reports the exceptions of tasks that nobody awaited
+            if cluster.failures:
+                raise cluster.failures[0]
             if cluster.problems:
                 raise SimulationFailed(f"nothing handled an error: {cluster.problems[0]}")
 
