@@ -3,10 +3,10 @@ deleted by DeleteRecords; consumers read it from the beginning, again and again.
 
 Checked: what DeleteRecords has acknowledged as deleted stays deleted: no broker names an earlier log start
 offset, and no consumer that begins later reads an earlier record (KIP-107), unless a broker crashes before it
-has written its checkpoint of log start offsets, and leads, or a stale leader answers; the acknowledged records
-at or above the log start offset are all read, in order; a read from a deleted offset is reset to the log start
-offset (auto.offset.reset=earliest) or fails (none); the same record is at the same offset for all; in the end
-no replica begins before its leader.
+has written its checkpoint of log start offsets, and leads, or a stale leader answers; the acknowledged
+records at or above the log start offset are all read, in order; a read from a deleted offset is reset to the
+log start offset (auto.offset.reset=earliest) or fails (none); the same record is at the same offset for all;
+in the end no replica begins before its leader.
 
 Deletion by time and size is every replica's own: after a failover the log may begin earlier than before, as
 in Kafka.
@@ -128,7 +128,7 @@ class Retention:
     def _look(self) -> None:
         """Note the brokers' log start offsets: a reader may have been told of any of them."""
         epochs = {tp: state.leader_epoch for tp, state in self._cluster.partition_states()}
-        for machine, tp, partition in self._replicas():
+        for _, tp, partition in self._replicas():
             start = partition.log.log_start_offset
             self._start[tp] = max(self._start[tp], start)
             if partition.is_leader and partition.leader_epoch < epochs.get(tp, 0):
