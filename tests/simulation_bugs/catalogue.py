@@ -134,6 +134,7 @@ _ALL: Final = (
                 "    if False:\n",
             ),
         ),
+        faults=("lost answers", "session", "cut pair"),
     ),
     Bug(
         "expansion-counts-when-confirmed",
@@ -147,6 +148,7 @@ _ALL: Final = (
                 "        self.maximal = self.committed\n",
             ),
         ),
+        faults=("cut pair", "resets", "lost answers"),
     ),
     Bug(
         "shrink-counts-at-once",
@@ -168,6 +170,7 @@ _ALL: Final = (
                 "            self._advance_and_notify(now_ms, isr_changed=True)\n",
             ),
         ),
+        faults=("cut pair",),
     ),
     Bug(
         "failed-shrink-is-dropped",
@@ -188,7 +191,7 @@ _ALL: Final = (
                 "                return False\n",
             ),
         ),
-        faults=STORE,
+        faults=("cut pair", "resets", "lost answers"),
     ),
     Bug(
         "high-watermark-before-fetch",
@@ -230,6 +233,7 @@ _ALL: Final = (
                 "        if end < self.high_watermark:\n",
             ),
         ),
+        faults=("kill", "resets", "cut pair"),
     ),
     Bug(
         "follower-state-survives-epochs",
@@ -309,6 +313,7 @@ _ALL: Final = (
                 "",
             ),
         ),
+        faults=("session", "cut from ZooKeeper", "pause"),
     ),
     Bug(
         "broker-epoch-ignored",
@@ -322,6 +327,7 @@ _ALL: Final = (
                 "        if False:\n",
             ),
         ),
+        faults=("session", "pause", "slow links"),
     ),
     Bug(
         "restarted-follower-joins-isr",
@@ -483,6 +489,7 @@ _ALL: Final = (
                 "            return True, _NONE\n        if self.high",
             ),
         ),
+        faults=("session", "cut pair", "slow links"),
     ),
     Bug(
         "min-isr-not-checked",
@@ -576,7 +583,7 @@ _ALL: Final = (
                 "        return await self.store.multi(list(operations))\n",
             ),
         ),
-        faults=STORE,
+        faults=("session", "pause", "cut from ZooKeeper"),
     ),
     Bug(
         "isr-never-expands",
@@ -590,7 +597,7 @@ _ALL: Final = (
                 "        if self.partition_epoch < 3 and self.in_sync.is_eligible(follower.broker_id):\n",
             ),
         ),
-        faults=STORE,
+        faults=("session", "resets", "kill"),
     ),
     Bug(
         "alter-partition-not-retried",
@@ -604,7 +611,7 @@ _ALL: Final = (
                 'retrying: %s", error)\n            return {}\n',
             ),
         ),
-        faults=STORE,
+        faults=("cut pair", "resets", "kill"),
     ),
     Bug(
         "checkpoint-without-directory-sync",
