@@ -1,16 +1,18 @@
-"""The contract suite of the metadata store: every test runs on both adapters, and once more over TLS.
+"""The contract suite of the metadata store: every test runs on all adapters, and once more over TLS.
 
 The ZooKeeper side runs against a real server (PySpark's jars); without Java it is skipped by name. `secured`
-is that adapter with a client certificate, a login and node ACLs.
+is that adapter with a client certificate, a login and node ACLs. `simulated` is the simulation's, in virtual
+time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from secured_zookeeper import SecuredZooKeeper, access
@@ -36,6 +38,9 @@ from ottla.metadata.store import (
     get_many,
 )
 from ottla.metadata.zookeeper import ZooKeeperStore
+from ottla.simulation.ensemble import Ensemble, EnsembleStore
+from ottla.simulation.loop import SimulatedLoop
+from ottla.simulation.network import SimulatedNetwork
 
 pytestmark = pytest.mark.timeout(420)
 WAIT_S = 90.0
@@ -69,9 +74,10 @@ def started(server: Server) -> Iterator[Server]:
 _chroots = itertools.count()
 
 
-@pytest.fixture(params=["memory", "zookeeper", "secured"])
+@pytest.fixture(params=["memory", "simulated", "zookeeper", "secured"])
 def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
     """Runs a scenario with a function that opens sessions on one empty tree, and closes them afterwards."""
+    run_loop: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     if request.param == "zookeeper":
         connect = f"{request.getfixturevalue('zookeeper').connect}/test/{next(_chroots)}"
 
@@ -85,6 +91,15 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
         def new() -> MetadataStore:
             return ZooKeeperStore(place, 30_000, access=ours)
+
+    elif request.param == "simulated":
+        loop = SimulatedLoop()
+        network = SimulatedNetwork(loop, random.Random(1))
+        simulated = Ensemble(loop, network, random.Random(2), lambda: 0)
+        run_loop = loop.run
+
+        def new() -> MetadataStore:
+            return EnsembleStore(simulated, f"client-{next(_chroots)}", 30_000)
 
     else:
         tree = MemoryTree()
@@ -108,7 +123,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
                 for store in opened:
                     await store.close()
 
-        asyncio.run(asyncio.wait_for(main(), 200))
+        run_loop(asyncio.wait_for(main(), 200))
 
     return runner
 
@@ -412,7 +427,7 @@ async def _expire(store: MetadataStore) -> None:
     if isinstance(store, MemoryStore):
         store.expire()
         return
-    assert isinstance(store, ZooKeeperStore)
+    assert isinstance(store, ZooKeeperStore | EnsembleStore)
     # A second connection that adopts the session and closes it: the server forgets the session.
     await store.end_session(store.session_token)
 

@@ -26,7 +26,8 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.planning.observed import AccessState, KafkaState
-from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject, KafkaStep
+from ottla_operator.planning.steps import KafkaStep
+from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult

@@ -40,11 +40,12 @@ from ottla_operator.planning.steps import (
     DeleteScramCredential,
     DeleteTopic,
     ElectPreferredLeaders,
+    KafkaStep,
     Reassign,
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, KafkaStep, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ottla.client import errors
 from ottla.client.core.decoding import PartitionData, decode, last_batch
 from ottla.client.core.types import ConsumerRecord, TopicPartition
+from ottla.protocol.batch_rewrites import without_records
 from ottla.protocol.compression import Codec
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.messages import FetchResponse
@@ -21,6 +22,7 @@ from ottla.protocol.records import (
     build_batch,
     build_control_batch,
     decode_records,
+    parse_batch_header,
 )
 
 TP = TopicPartition("t", 3)
@@ -101,6 +103,19 @@ def test_read_committed_omits_exactly_the_aborted_transactions() -> None:
     aborted = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=0)]
     assert [r.offset for r in all_of(opened(data, aborted=aborted))] == [2, 3, 5, 6, 7]
     assert [r.offset for r in all_of(opened(data))] == [0, 1, 2, 3, 5, 6, 7]
+
+
+def test_markers_that_are_left_of_a_compacted_transaction_end_it() -> None:
+    """KIP-98: compaction removes an aborted transaction's records before its marker, and the record of a
+    marker whose batch stays for the producer's sequence number."""
+    data = (
+        marker(1, 4, ControlType.ABORT)
+        + bytes(without_records(parse_batch_header(marker(1, 5, ControlType.COMMIT))))
+        + transaction(1, 6)
+        + marker(1, 8, ControlType.COMMIT)
+    )
+    aborted = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=0)]
+    assert [r.offset for r in all_of(opened(data, aborted=aborted))] == [6, 7]
 
 
 def test_a_fetch_that_begins_at_an_abort_marker_returns_what_the_producer_writes_next() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.client.core.assigned import Assigned
-from ottla.client.core.assignment import encode_assignment
+from ottla.client.core.assignment import Subscription, encode_assignment
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import GROUP, Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
@@ -343,6 +343,33 @@ def test_a_member_without_a_coordinator_waits_for_it_and_does_not_poll_on() -> N
     client, _ = alone()
     client.coordinator.lost(None, 4.0)
     assert client.member.next_time(4.0) > 4.0, "a heartbeat is due, and nobody to send it to"
+
+
+def test_the_leader_assigns_a_partition_whose_owner_restarted_before_it_revoked_it() -> None:
+    client = Client("cooperative-sticky")
+    member, rebalancing = client.member, client.rebalancing
+    member.is_leader, member.rejoin = True, False
+    members = {
+        "leader": Subscription(("t",)),
+        "static": Subscription(("t",), owned=tuple(PLACES), generation=1, instance_id="one"),
+    }
+    shares = rebalancing.perform_assignment("cooperative-sticky", members)
+    assert shares is not None
+    assert len([tp for share in shares.values() for tp in share.partitions]) < len(PLACES)
+    for now in (10.0, 309.0):
+        rebalancing.reassign_withheld(now)
+        assert not member.rejoin
+    rebalancing.reassign_withheld(310.0)
+    assert member.rejoin
+
+    member.rejoin = False
+    members["static"] = Subscription(("t",), generation=1, instance_id="one")
+    shares = rebalancing.perform_assignment("cooperative-sticky", members)
+    assert shares is not None
+    assert sorted(tp for share in shares.values() for tp in share.partitions) == PLACES
+    for now in (311.0, 1000.0):
+        rebalancing.reassign_withheld(now)
+        assert not member.rejoin, "every partition has an owner"
 
 
 def test_offsets_are_not_committed_between_generations() -> None:

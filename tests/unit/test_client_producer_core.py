@@ -359,6 +359,23 @@ def test_sequences_restart_when_the_outcome_of_an_expired_batch_is_unknown() -> 
     assert simulation.transactions.epoch == 1
 
 
+def test_a_batch_that_may_have_been_written_fails_when_sequences_restart_and_others_are_sent() -> None:
+    simulation = ProducerSimulation(partitions=2, delivery_timeout_ms=30_000, linger_ms=0)
+    simulation.learn()
+    simulation.send(b"expires", 0)
+    simulation.poll()
+    simulation.poll()
+    simulation.tick(20.0)
+    simulation.send(b"in doubt", 0)
+    simulation.poll()
+    simulation.disconnect(simulation.leaders[0])
+    simulation.tick(10.0)
+    simulation.send(b"other", 1)
+    simulation.run_until_idle()
+    assert simulation.outcomes[b"in doubt"][0].error is not None
+    assert simulation.written(b"other") == TopicPartition(TOPIC, 1)
+
+
 def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch() -> None:
     simulation = ProducerSimulation(partitions=1)
     simulation.send(b"a", 0)

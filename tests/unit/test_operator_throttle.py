@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_simulation import OperatorSimulation, SimulatedCluster
 
-from ottla_operator.planning.steps import AlterTopicConfig, Reassign
+from ottla_operator.planning.steps import AlterTopicConfig, KafkaStep, Reassign
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS, RATES
-from ottla_operator.platform.interfaces import KafkaStep, StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus
 
 RATE = str(10 * 2**20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,20 @@ from ottla.ports.files import (
     write_atomically,
     write_file,
 )
+from ottla.simulation.disk import ProcessFiles, SimulatedDisk
+from ottla.simulation.loop import Process, SimulatedLoop
 
 NEW = os.O_RDWR | os.O_CREAT
 
 
-@pytest.fixture
-def files() -> Files:
-    return OS_FILES
+@pytest.fixture(params=["machine", "simulation"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "machine":
+        return OS_FILES
+    loop = SimulatedLoop()
+    simulated = ProcessFiles(SimulatedDisk(loop, random.Random(1), lambda: 0), Process(loop, "process"))
+    simulated.mkdir(tmp_path)
+    return simulated
 
 
 def test_bytes_are_where_they_were_written(files: Files, tmp_path: Path) -> None:

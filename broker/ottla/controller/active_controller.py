@@ -37,14 +37,8 @@ from ottla.metadata.store import (
 )
 from ottla.metadata.znodes import BrokerInfo, TopicPartition
 from ottla.ports import random_uuid
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-)
 from ottla.protocol.types import Message
 
 log = logging.getLogger(__name__)
@@ -167,7 +161,7 @@ class ActiveController:
         ).items():
             for message in messages:
                 answer = self._channels.send(broker, message)
-                if answer is not None and isinstance(message, UpdateMetadataRequest):
+                if answer is not None and isinstance(message, m.UpdateMetadataRequest):
                     acknowledged[broker] = answer
         self._local_metadata_update = acknowledged.get(
             self.context.controller_id, self._local_metadata_update
@@ -267,9 +261,9 @@ class ActiveController:
     # Responses of the brokers.
 
     def _on_response(self, broker: BrokerInfo, message: Message, response: Any) -> None:
-        if isinstance(message, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+        if isinstance(message, m.StopReplicaRequest) and isinstance(response, m.StopReplicaResponse):
             self._on_stopped(broker, message, response)
-        elif isinstance(message, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
+        elif isinstance(message, m.LeaderAndIsrRequest) and isinstance(response, m.LeaderAndIsrResponse):
             self._on_leader_and_isr(broker, response)
         elif response.error_code:
             # Stale epochs: the broker has restarted or another controller is active, which repeats the
@@ -277,7 +271,7 @@ class ActiveController:
             log.warning("Broker %d rejected %s: %r", broker.id, type(message).__name__, response)
 
     def _on_stopped(
-        self, broker: BrokerInfo, message: StopReplicaRequest, response: StopReplicaResponse
+        self, broker: BrokerInfo, message: m.StopReplicaRequest, response: m.StopReplicaResponse
     ) -> None:
         errors = {
             TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors
@@ -300,7 +294,7 @@ class ActiveController:
             self.stopped.append((broker.id, outcome))
             self._enqueue("StopReplicaResponse")
 
-    def _on_leader_and_isr(self, broker: BrokerInfo, response: LeaderAndIsrResponse) -> None:
+    def _on_leader_and_isr(self, broker: BrokerInfo, response: m.LeaderAndIsrResponse) -> None:
         if response.error_code:
             log.warning("Broker %d rejected LeaderAndIsr: %r", broker.id, ErrorCode.of(response.error_code))
             return

@@ -20,15 +20,8 @@ from ottla.controller.effects import Effects
 from ottla.metadata import znodes
 from ottla.metadata.producer_ids import ProducerIdsExhausted, allocate_block
 from ottla.metadata.store import SetData
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +29,22 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _SUCCESS: Final = "NONE"
 """Kafka's error message of a successful update."""
 
-Update = UpdateFeaturesRequest.FeatureUpdateKey
+Update = m.UpdateFeaturesRequest.FeatureUpdateKey
 
 
 # ControlledShutdown
 
 
 async def controlled_shutdown(
-    controller: ControllerInterface, request: ControlledShutdownRequest
-) -> ControlledShutdownResponse:
-    async def work(active: ActiveController) -> ControlledShutdownResponse:
+    controller: ControllerInterface, request: m.ControlledShutdownRequest
+) -> m.ControlledShutdownResponse:
+    async def work(active: ActiveController) -> m.ControlledShutdownResponse:
         context, effects = active.context, Effects()
         broker = context.brokers.get(request.broker_id)
         if broker is None:
-            return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+            return m.ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         if request.broker_epoch >= 0 and request.broker_epoch != broker.epoch:
-            return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            return m.ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         remaining = broker_changes.controlled_shutdown(context, effects, request.broker_id)
         await active.carry_out(effects)
         log.info(
@@ -59,52 +52,52 @@ async def controlled_shutdown(
             request.broker_id,
             len(remaining),
         )
-        return ControlledShutdownResponse(
+        return m.ControlledShutdownResponse(
             remaining_partitions=[
-                ControlledShutdownResponse.RemainingPartition(
+                m.ControlledShutdownResponse.RemainingPartition(
                     topic_name=tp.topic, partition_index=tp.partition
                 )
                 for tp in remaining
             ]
         )
 
-    return await run_or_error(controller, work, lambda error: ControlledShutdownResponse(error_code=error))
+    return await run_or_error(controller, work, lambda error: m.ControlledShutdownResponse(error_code=error))
 
 
 # AllocateProducerIds
 
 
 async def allocate_producer_ids(
-    controller: ControllerInterface, request: AllocateProducerIdsRequest
-) -> AllocateProducerIdsResponse:
+    controller: ControllerInterface, request: m.AllocateProducerIdsRequest
+) -> m.AllocateProducerIdsResponse:
     """A block of producer ids for a broker registered with the request's broker epoch.
 
     The block is written with the controller epoch's check before the response, so none is allocated twice.
     """
 
-    async def work(active: ActiveController) -> AllocateProducerIdsResponse:
+    async def work(active: ActiveController) -> m.AllocateProducerIdsResponse:
         broker = active.context.brokers.get(request.broker_id)
         if broker is None:
-            return AllocateProducerIdsResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
+            return m.AllocateProducerIdsResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
         if broker.epoch != request.broker_epoch:
             log.warning("Broker %d requested producer ids with a stale broker epoch", request.broker_id)
-            return AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            return m.AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         try:
             block = await allocate_block(active.store, request.broker_id, checks=[active.epoch_check])
         except ProducerIdsExhausted:
             log.error("Exhausted all producer ids")
-            return AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
+            return m.AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        return m.AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
 
-    return await run_or_error(controller, work, lambda error: AllocateProducerIdsResponse(error_code=error))
+    return await run_or_error(controller, work, lambda error: m.AllocateProducerIdsResponse(error_code=error))
 
 
 # UpdateFeatures
 
 
 async def update_features(
-    controller: ControllerInterface, request: UpdateFeaturesRequest, version: int
-) -> UpdateFeaturesResponse:
+    controller: ControllerInterface, request: m.UpdateFeaturesRequest, version: int
+) -> m.UpdateFeaturesResponse:
     """UpdateFeatures as in Kafka's ZooKeeper mode.
 
     All features of Kafka 3.9 (metadata.version among them) belong to KRaft, and brokers in ZooKeeper mode
@@ -112,7 +105,7 @@ async def update_features(
     deleted. As in Kafka, ValidateOnly has no effect.
     """
 
-    async def work(active: ActiveController) -> UpdateFeaturesResponse:
+    async def work(active: ActiveController) -> m.UpdateFeaturesResponse:
         found = await active.store.get(znodes.FEATURE)
         levels = {} if found is None else znodes.decode_features(found[0])
         # A request has a feature once; of two updates the first one counts.
@@ -124,10 +117,10 @@ async def update_features(
         left = {name: level for name, level in levels.items() if problems.get(name, "kept") is not None}
         if left != levels:
             await active.fenced_multi([SetData(znodes.FEATURE, znodes.encode_feature(features=left))])
-        return UpdateFeaturesResponse(
+        return m.UpdateFeaturesResponse(
             error_message=None,
             results=[
-                UpdateFeaturesResponse.UpdatableFeatureResult(
+                m.UpdateFeaturesResponse.UpdatableFeatureResult(
                     feature=name,
                     error_code=ErrorCode.NONE if problem is None else ErrorCode.INVALID_REQUEST,
                     error_message=problem or _SUCCESS,
@@ -139,7 +132,7 @@ async def update_features(
     try:
         return await controller.run_as_controller(work)
     except NotController:
-        return UpdateFeaturesResponse(
+        return m.UpdateFeaturesResponse(
             error_code=ErrorCode.NOT_CONTROLLER, error_message=NOT_CONTROLLER_MESSAGE
         )
 

@@ -12,55 +12,46 @@ from ottla.controller.active_controller import ActiveController, ControllerInter
 from ottla.controller.context import ControllerContext, ReplicaAssignment
 from ottla.controller.effects import Effects
 from ottla.metadata.znodes import TopicPartition
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
 
 PREFERRED, UNCLEAN = 0, 1
 
 
 async def alter_partition(
-    controller: ControllerInterface, request: AlterPartitionRequest, version: int
-) -> AlterPartitionResponse:
-    async def work(active: ActiveController) -> AlterPartitionResponse:
+    controller: ControllerInterface, request: m.AlterPartitionRequest, version: int
+) -> m.AlterPartitionResponse:
+    async def work(active: ActiveController) -> m.AlterPartitionResponse:
         effects = Effects()
         response = isr.alter_partition(active.context, effects, request, version)
         if not effects.empty:
             await active.carry_out(effects)
         return response
 
-    return await run_or_error(controller, work, lambda error: AlterPartitionResponse(error_code=error))
+    return await run_or_error(controller, work, lambda error: m.AlterPartitionResponse(error_code=error))
 
 
 # ElectLeaders
 
 
 async def elect_leaders(
-    controller: ControllerInterface, request: ElectLeadersRequest
-) -> ElectLeadersResponse:
-    async def work(active: ActiveController) -> ElectLeadersResponse:
+    controller: ControllerInterface, request: m.ElectLeadersRequest
+) -> m.ElectLeadersResponse:
+    async def work(active: ActiveController) -> m.ElectLeadersResponse:
         if request.election_type not in (PREFERRED, UNCLEAN):
-            return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+            return m.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
         context, effects = active.context, Effects()
         everything = request.topic_partitions is None
-        response = ElectLeadersResponse()
+        response = m.ElectLeadersResponse()
         for topic, partitions in _partitions_to_elect(context, request).items():
-            result = ElectLeadersResponse.ReplicaElectionResult(topic=topic)
+            result = m.ElectLeadersResponse.ReplicaElectionResult(topic=topic)
             for partition in partitions:
                 tp = TopicPartition(topic, partition)
                 error = _elect_leader(context, effects, tp, request.election_type)
                 if everything and error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED:
                     continue
                 result.partition_result.append(
-                    ElectLeadersResponse.PartitionResult(
+                    m.ElectLeadersResponse.PartitionResult(
                         partition_id=partition,
                         error_code=error.code if error else ErrorCode.NONE,
                         error_message=error.message if error else None,
@@ -71,11 +62,11 @@ async def elect_leaders(
         await active.carry_out(effects)
         return response
 
-    return await run_or_error(controller, work, lambda error: ElectLeadersResponse(error_code=error))
+    return await run_or_error(controller, work, lambda error: m.ElectLeadersResponse(error_code=error))
 
 
 def _partitions_to_elect(
-    context: ControllerContext, request: ElectLeadersRequest
+    context: ControllerContext, request: m.ElectLeadersRequest
 ) -> Mapping[str, Iterable[int]]:
     if request.topic_partitions is None:
         return {
@@ -117,11 +108,11 @@ def _elect_leader(
 
 
 async def alter_partition_reassignments(
-    controller: ControllerInterface, request: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse:
-    response_class = AlterPartitionReassignmentsResponse
+    controller: ControllerInterface, request: m.AlterPartitionReassignmentsRequest
+) -> m.AlterPartitionReassignmentsResponse:
+    response_class = m.AlterPartitionReassignmentsResponse
 
-    async def work(active: ActiveController) -> AlterPartitionReassignmentsResponse:
+    async def work(active: ActiveController) -> m.AlterPartitionReassignmentsResponse:
         effects, response = Effects(), response_class(error_message=None)
         for topic in request.topics:
             answer = response_class.ReassignableTopicResponse(name=topic.name)
@@ -145,18 +136,18 @@ async def alter_partition_reassignments(
 
 
 async def list_partition_reassignments(
-    controller: ControllerInterface, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+    controller: ControllerInterface, request: m.ListPartitionReassignmentsRequest
+) -> m.ListPartitionReassignmentsResponse:
     """The ongoing reassignments.
 
     The response waits for this broker's own metadata cache: if a reassignment is not listed, a following
     Metadata request does not list its removed replicas either.
     """
-    response_class = ListPartitionReassignmentsResponse
+    response_class = m.ListPartitionReassignmentsResponse
 
     async def work(
         active: ActiveController,
-    ) -> tuple[ListPartitionReassignmentsResponse, ActiveController | None]:
+    ) -> tuple[m.ListPartitionReassignmentsResponse, ActiveController | None]:
         response = response_class(error_message=None)
         for name, partitions in _partitions_to_list(active.context, request).items():
             answer = response_class.OngoingTopicReassignment(name=name)
@@ -183,7 +174,7 @@ async def list_partition_reassignments(
 
 
 def _partitions_to_list(
-    context: ControllerContext, request: ListPartitionReassignmentsRequest
+    context: ControllerContext, request: m.ListPartitionReassignmentsRequest
 ) -> dict[str, list[tuple[int, ReplicaAssignment]]]:
     if request.topics is None:
         return {topic.name: list(topic.assignments.items()) for topic in context.topics.values()}

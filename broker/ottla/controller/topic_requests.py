@@ -33,15 +33,8 @@ from ottla.metadata.config import (
 from ottla.metadata.policies import CreateTopicMetadata, check
 from ottla.metadata.store import Create, NodeExists, SetData, StoreConflict
 from ottla.ports import random_uuid
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 from ottla.protocol.types import ZERO_UUID
 
 _DELETION_DISABLED_SINCE = 3
@@ -99,11 +92,11 @@ def _all_have_leaders(context: ControllerContext, names: Iterable[str]) -> bool:
 
 
 async def create_topics(
-    controller: ControllerInterface, request: CreateTopicsRequest, charge: Charge
-) -> CreateTopicsResponse:
+    controller: ControllerInterface, request: m.CreateTopicsRequest, charge: Charge
+) -> m.CreateTopicsResponse:
     repeated = [name for name, count in Counter(t.name for t in request.topics).items() if count > 1]
     requested = [topic for topic in request.topics if topic.name not in repeated]
-    results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {
+    results: dict[str, m.CreateTopicsResponse.CreatableTopicResult] = {
         name: _creation_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
         for name in sorted(repeated)
     }
@@ -133,7 +126,7 @@ async def create_topics(
             if not request.validate_only:
                 topics.create_topic(active.context, effects, made)
                 created.append(new.name)
-            results[topic.name] = CreateTopicsResponse.CreatableTopicResult(
+            results[topic.name] = m.CreateTopicsResponse.CreatableTopicResult(
                 name=new.name,
                 topic_id=made.topic_id,
                 error_message=None,
@@ -159,11 +152,11 @@ async def create_topics(
                 ErrorCode.REQUEST_TIMED_OUT, "Timed out while waiting for the leaders of the created topic."
             )
             results.update((name, _creation_error(name, late)) for name in created)
-    return CreateTopicsResponse(topics=[results[topic.name] for topic in request.topics])
+    return m.CreateTopicsResponse(topics=[results[topic.name] for topic in request.topics])
 
 
 def _policy_metadata(
-    requested: CreateTopicsRequest.CreatableTopic, new: topics.NewTopic
+    requested: m.CreateTopicsRequest.CreatableTopic, new: topics.NewTopic
 ) -> CreateTopicMetadata:
     configs = {config.name: config.value for config in requested.configs}
     if requested.assignments:
@@ -171,8 +164,8 @@ def _policy_metadata(
     return CreateTopicMetadata(new.name, len(new.assignments), new.replication_factor, None, configs)
 
 
-def _creation_error(name: str, error: KafkaError) -> CreateTopicsResponse.CreatableTopicResult:
-    return CreateTopicsResponse.CreatableTopicResult(
+def _creation_error(name: str, error: KafkaError) -> m.CreateTopicsResponse.CreatableTopicResult:
+    return m.CreateTopicsResponse.CreatableTopicResult(
         name=name, error_code=error.code, error_message=error.message or None, configs=[]
     )
 
@@ -199,16 +192,16 @@ async def _write_topic(active: ActiveController, topic: Topic, configs: Mapping[
 
 def _effective_configs(
     config: BrokerConfig, new: topics.NewTopic
-) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
     """All configurations of the new topic with their sources (KIP-525)."""
-    effective: list[CreateTopicsResponse.CreatableTopicConfigs] = []
+    effective: list[m.CreateTopicsResponse.CreatableTopicConfigs] = []
     for name, default in sorted(topic_defaults(config).items()):
         source = ConfigSource.TOPIC
         if name not in new.configs:
             synonyms = topic_synonyms(config, name)
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         effective.append(
-            CreateTopicsResponse.CreatableTopicConfigs(
+            m.CreateTopicsResponse.CreatableTopicConfigs(
                 name=name, value=new.configs.get(name, default), config_source=source
             )
         )
@@ -219,8 +212,8 @@ def _effective_configs(
 
 
 async def delete_topics(
-    controller: ControllerInterface, request: DeleteTopicsRequest, version: int, charge: Charge
-) -> DeleteTopicsResponse:
+    controller: ControllerInterface, request: m.DeleteTopicsRequest, version: int, charge: Charge
+) -> m.DeleteTopicsResponse:
     requested = _topics_to_delete(request, version)
     if not controller.config["delete.topic.enable"]:
         code = (
@@ -229,7 +222,7 @@ async def delete_topics(
             else ErrorCode.INVALID_REQUEST
         )
         return _deletion_results(requested, KafkaError(code, "Topic deletion is disabled."))
-    results: list[DeleteTopicsResponse.DeletableTopicResult] = []
+    results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
 
     async def work(active: ActiveController) -> tuple[ActiveController, Acknowledged, list[str]]:
         context, effects = active.context, Effects()
@@ -259,21 +252,21 @@ async def delete_topics(
             if not result.error_code:
                 result.error_code = ErrorCode.REQUEST_TIMED_OUT
                 result.error_message = "The topic is marked for deletion. Its deletion timed out."
-    return DeleteTopicsResponse(responses=results)
+    return m.DeleteTopicsResponse(responses=results)
 
 
 def _topics_to_delete(
-    request: DeleteTopicsRequest, version: int
-) -> list[DeleteTopicsRequest.DeleteTopicState]:
+    request: m.DeleteTopicsRequest, version: int
+) -> list[m.DeleteTopicsRequest.DeleteTopicState]:
     if version >= _BY_ID_SINCE:
         return request.topics
-    return [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
+    return [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
 
 
 def _validate_deletion(
-    context: ControllerContext, requested: DeleteTopicsRequest.DeleteTopicState, charge: Charge
-) -> DeleteTopicsResponse.DeletableTopicResult:
-    result = DeleteTopicsResponse.DeletableTopicResult(name=requested.name, topic_id=requested.topic_id)
+    context: ControllerContext, requested: m.DeleteTopicsRequest.DeleteTopicState, charge: Charge
+) -> m.DeleteTopicsResponse.DeletableTopicResult:
+    result = m.DeleteTopicsResponse.DeletableTopicResult(name=requested.name, topic_id=requested.topic_id)
     by_id = requested.topic_id != ZERO_UUID
     if by_id == (requested.name is not None):
         result.error_code = ErrorCode.INVALID_REQUEST
@@ -298,11 +291,11 @@ def _is_announced(context: ControllerContext, name: str) -> bool:
 
 
 def _deletion_results(
-    requested: Sequence[DeleteTopicsRequest.DeleteTopicState], error: KafkaError
-) -> DeleteTopicsResponse:
-    return DeleteTopicsResponse(
+    requested: Sequence[m.DeleteTopicsRequest.DeleteTopicState], error: KafkaError
+) -> m.DeleteTopicsResponse:
+    return m.DeleteTopicsResponse(
         responses=[
-            DeleteTopicsResponse.DeletableTopicResult(
+            m.DeleteTopicsResponse.DeletableTopicResult(
                 name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
             )
             for topic in requested
@@ -314,8 +307,8 @@ def _deletion_results(
 
 
 async def create_partitions(
-    controller: ControllerInterface, request: CreatePartitionsRequest, charge: Charge
-) -> CreatePartitionsResponse:
+    controller: ControllerInterface, request: m.CreatePartitionsRequest, charge: Charge
+) -> m.CreatePartitionsResponse:
     repeated = [name for name, count in Counter(t.name for t in request.topics).items() if count > 1]
     requested = [topic for topic in request.topics if topic.name not in repeated]
     twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -354,13 +347,13 @@ async def create_partitions(
             )
             results.update((name, _partitions_result(name, late)) for name in grown)
     names = dict.fromkeys(topic.name for topic in request.topics)
-    return CreatePartitionsResponse(results=[results[name] for name in names])
+    return m.CreatePartitionsResponse(results=[results[name] for name in names])
 
 
 def _partitions_result(
     name: str, error: KafkaError | None = None
-) -> CreatePartitionsResponse.CreatePartitionsTopicResult:
-    row = CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_message=None)
+) -> m.CreatePartitionsResponse.CreatePartitionsTopicResult:
+    row = m.CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_message=None)
     if error is not None:
         row.error_code, row.error_message = error.code, error.message
     return row

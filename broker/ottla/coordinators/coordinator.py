@@ -34,32 +34,9 @@ from ottla.coordinators.membership import JoinCall, Membership, SyncCall
 from ottla.coordinators.offset_requests import OffsetRequests
 from ottla.coordinators.timers import GroupTimers
 from ottla.coordinators.transactional_commits import TransactionalCommits, TransactionalWrite, Verify
+from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -219,10 +196,10 @@ class GroupCoordinator:
     # -- membership ----------------------------------------------------------------------------------
 
     async def join_group(
-        self, request: JoinGroupRequest, version: int, ctx: ClientContext
-    ) -> JoinGroupResponse:
+        self, request: m.JoinGroupRequest, version: int, ctx: ClientContext
+    ) -> m.JoinGroupResponse:
         result = await self._join(request, version, ctx)
-        return JoinGroupResponse(
+        return m.JoinGroupResponse(
             error_code=result.error,
             generation_id=result.generation,
             protocol_type=result.protocol_type,
@@ -231,7 +208,7 @@ class GroupCoordinator:
             skip_assignment=result.skip_assignment,
             member_id=result.member_id,
             members=[
-                JoinGroupResponse.JoinGroupResponseMember(
+                m.JoinGroupResponse.JoinGroupResponseMember(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     metadata=member.metadata,
@@ -240,7 +217,7 @@ class GroupCoordinator:
             ],
         )
 
-    async def _join(self, request: JoinGroupRequest, version: int, ctx: ClientContext) -> JoinResult:
+    async def _join(self, request: m.JoinGroupRequest, version: int, ctx: ClientContext) -> JoinResult:
         await self._offset_requests.rewind_stored(request.group_id)
         error = self._manager.check(request.group_id)
         if error is not ErrorCode.NONE:
@@ -272,17 +249,17 @@ class GroupCoordinator:
         return await waiter
 
     async def sync_group(
-        self, request: SyncGroupRequest, version: int, ctx: ClientContext
-    ) -> SyncGroupResponse:
+        self, request: m.SyncGroupRequest, version: int, ctx: ClientContext
+    ) -> m.SyncGroupResponse:
         result = await self._sync(request, version)
-        return SyncGroupResponse(
+        return m.SyncGroupResponse(
             error_code=result.error,
             protocol_type=result.protocol_type,
             protocol_name=result.protocol_name,
             assignment=result.assignment,
         )
 
-    async def _sync(self, request: SyncGroupRequest, version: int) -> SyncResult:
+    async def _sync(self, request: m.SyncGroupRequest, version: int) -> SyncResult:
         if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         error = self._manager.check(request.group_id)
@@ -307,11 +284,11 @@ class GroupCoordinator:
         return await waiter
 
     async def heartbeat(
-        self, request: HeartbeatRequest, version: int, ctx: ClientContext
-    ) -> HeartbeatResponse:
-        return HeartbeatResponse(error_code=self._heartbeat(request))
+        self, request: m.HeartbeatRequest, version: int, ctx: ClientContext
+    ) -> m.HeartbeatResponse:
+        return m.HeartbeatResponse(error_code=self._heartbeat(request))
 
-    def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+    def _heartbeat(self, request: m.HeartbeatRequest) -> ErrorCode:
         error = self._manager.check(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE  # The members are not loaded yet, and their sessions have not started.
@@ -327,33 +304,33 @@ class GroupCoordinator:
         return error
 
     async def leave_group(
-        self, request: LeaveGroupRequest, version: int, ctx: ClientContext
-    ) -> LeaveGroupResponse:
+        self, request: m.LeaveGroupRequest, version: int, ctx: ClientContext
+    ) -> m.LeaveGroupResponse:
         """One member up to version 2; several with an error code each since version 3."""
         leaving = (
             request.members
             if version >= 3
-            else [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+            else [m.LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         )
         error = self._manager.check(request.group_id)
         if error is not ErrorCode.NONE:
-            return LeaveGroupResponse(error_code=error)
+            return m.LeaveGroupResponse(error_code=error)
         group = self._manager.find(request.group_id)
         if group is not None and group.state is GroupState.DEAD:
-            return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return m.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = [self._leave(group, member) for member in leaving]
         if version < 3:
-            return LeaveGroupResponse(error_code=errors[0])
-        return LeaveGroupResponse(
+            return m.LeaveGroupResponse(error_code=errors[0])
+        return m.LeaveGroupResponse(
             members=[
-                LeaveGroupResponse.MemberResponse(
+                m.LeaveGroupResponse.MemberResponse(
                     member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
                 )
                 for member, code in zip(leaving, errors, strict=True)
             ]
         )
 
-    def _leave(self, group: Group | None, member: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+    def _leave(self, group: Group | None, member: m.LeaveGroupRequest.MemberIdentity) -> ErrorCode:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, effects = self._membership.leave(
@@ -365,13 +342,13 @@ class GroupCoordinator:
     # -- offsets and administration ------------------------------------------------------------------
 
     async def offset_commit(
-        self, request: OffsetCommitRequest, version: int, ctx: ClientContext
-    ) -> OffsetCommitResponse:
+        self, request: m.OffsetCommitRequest, version: int, ctx: ClientContext
+    ) -> m.OffsetCommitResponse:
         return await self._offset_requests.commit(request)
 
     async def txn_offset_commit(
-        self, request: TxnOffsetCommitRequest, version: int
-    ) -> TxnOffsetCommitResponse:
+        self, request: m.TxnOffsetCommitRequest, version: int
+    ) -> m.TxnOffsetCommitResponse:
         return await self._transactional.commit(request, version)
 
     def transaction_completed(self, partition: int, producer_id: int, committed: bool) -> None:
@@ -379,28 +356,28 @@ class GroupCoordinator:
         self._transactional.completed(partition, producer_id, committed=committed)
 
     async def offset_fetch(
-        self, request: OffsetFetchRequest, version: int, ctx: ClientContext
-    ) -> OffsetFetchResponse:
+        self, request: m.OffsetFetchRequest, version: int, ctx: ClientContext
+    ) -> m.OffsetFetchResponse:
         return self._offset_requests.fetch(request, version)
 
     async def offset_delete(
-        self, request: OffsetDeleteRequest, version: int, ctx: ClientContext
-    ) -> OffsetDeleteResponse:
+        self, request: m.OffsetDeleteRequest, version: int, ctx: ClientContext
+    ) -> m.OffsetDeleteResponse:
         return await self._offset_requests.delete(request)
 
     async def list_groups(
-        self, request: ListGroupsRequest, version: int, ctx: ClientContext
-    ) -> ListGroupsResponse:
+        self, request: m.ListGroupsRequest, version: int, ctx: ClientContext
+    ) -> m.ListGroupsResponse:
         return group_requests.list_groups(self._manager, request)
 
     async def describe_groups(
-        self, request: DescribeGroupsRequest, version: int, ctx: ClientContext
-    ) -> DescribeGroupsResponse:
+        self, request: m.DescribeGroupsRequest, version: int, ctx: ClientContext
+    ) -> m.DescribeGroupsResponse:
         return group_requests.describe_groups(self._manager, request)
 
     async def delete_groups(
-        self, request: DeleteGroupsRequest, version: int, ctx: ClientContext
-    ) -> DeleteGroupsResponse:
+        self, request: m.DeleteGroupsRequest, version: int, ctx: ClientContext
+    ) -> m.DeleteGroupsResponse:
         return await group_requests.delete_groups(self._manager, self._cleanup, self._clock, request)
 
 

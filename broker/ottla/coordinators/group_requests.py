@@ -7,31 +7,24 @@ from collections.abc import Callable
 from ottla.coordinators.cleanup import GroupCleanup
 from ottla.coordinators.group import Group, GroupState
 from ottla.coordinators.group_metadata_manager import GroupMetadataManager
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
 
 CLASSIC = "classic"
 """The group type of all groups (KIP-848): the broker has no other type."""
 
 
-def list_groups(manager: GroupMetadataManager, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(manager: GroupMetadataManager, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
     """Filters ignore case. COORDINATOR_LOAD_IN_PROGRESS with the loaded groups while a partition is
     loading."""
     if not manager.active:
-        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return m.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
-    return ListGroupsResponse(
+    return m.ListGroupsResponse(
         error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if manager.is_loading else ErrorCode.NONE,
         groups=[
-            ListGroupsResponse.ListedGroup(
+            m.ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
@@ -43,32 +36,36 @@ def list_groups(manager: GroupMetadataManager, request: ListGroupsRequest) -> Li
     )
 
 
-def describe_groups(manager: GroupMetadataManager, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+def describe_groups(
+    manager: GroupMetadataManager, request: m.DescribeGroupsRequest
+) -> m.DescribeGroupsResponse:
     """An unknown group has the state Dead. The server adds the authorized operations."""
     described = []
     for group_id in request.groups:
         error = manager.check(group_id, may_be_empty=True)
         group = manager.find(group_id)
         if error is not ErrorCode.NONE:
-            item = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error)
+            item = m.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error)
         elif group is None:
-            item = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+            item = m.DescribeGroupsResponse.DescribedGroup(
+                group_id=group_id, group_state=GroupState.DEAD.value
+            )
         else:
             item = describe(group)
         described.append(item)
-    return DescribeGroupsResponse(groups=described)
+    return m.DescribeGroupsResponse(groups=described)
 
 
-def describe(group: Group) -> DescribeGroupsResponse.DescribedGroup:
+def describe(group: Group) -> m.DescribeGroupsResponse.DescribedGroup:
     """Describe a group; protocol, metadata and assignments only if it is Stable."""
     stable = group.state is GroupState.STABLE
-    return DescribeGroupsResponse.DescribedGroup(
+    return m.DescribeGroupsResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if stable else "",
         members=[
-            DescribeGroupsResponse.DescribedGroupMember(
+            m.DescribeGroupsResponse.DescribedGroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -85,8 +82,8 @@ async def delete_groups(
     manager: GroupMetadataManager,
     cleanup: GroupCleanup,
     clock: Callable[[], int],
-    request: DeleteGroupsRequest,
-) -> DeleteGroupsResponse:
+    request: m.DeleteGroupsRequest,
+) -> m.DeleteGroupsResponse:
     """Per group NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and the errors of `GroupMetadataManager.check`."""
     now_ms = clock()
     errors: dict[str, ErrorCode] = {}
@@ -104,9 +101,9 @@ async def delete_groups(
                 to_delete.append(group)
         errors[group_id] = error
     await cleanup.remove(to_delete, lambda group: group.offsets.partitions(), now_ms)
-    return DeleteGroupsResponse(
+    return m.DeleteGroupsResponse(
         results=[
-            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)
+            m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)
             for group_id, error in errors.items()
         ]
     )

@@ -21,15 +21,8 @@ from ottla.coordinators.group_metadata_manager import GroupMetadataManager
 from ottla.coordinators.log_appender import COMMIT_ERRORS, Entry, LogAppender
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from ottla.protocol.topics import by_topic
 
 logger = logging.getLogger(__name__)
@@ -69,7 +62,7 @@ class OffsetRequests:
 
     # -- OffsetCommit --------------------------------------------------------------------------------
 
-    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
         """Errors per partition are UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE; all other errors
         apply to all partitions."""
         now_ms = self._clock()
@@ -88,12 +81,12 @@ class OffsetRequests:
             errors |= (
                 dict.fromkeys(offsets, error) if group is None else await self._store(group, offsets, now_ms)
             )
-        return OffsetCommitResponse(
+        return m.OffsetCommitResponse(
             topics=[
-                OffsetCommitResponse.OffsetCommitResponseTopic(
+                m.OffsetCommitResponse.OffsetCommitResponseTopic(
                     name=name,
                     partitions=[
-                        OffsetCommitResponse.OffsetCommitResponsePartition(
+                        m.OffsetCommitResponse.OffsetCommitResponsePartition(
                             partition_index=index, error_code=code
                         )
                         for index, code in partitions
@@ -103,7 +96,7 @@ class OffsetRequests:
             ]
         )
 
-    def _group_for_commit(self, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+    def _group_for_commit(self, request: m.OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
         error = self._manager.check(group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
@@ -120,7 +113,7 @@ class OffsetRequests:
             self._apply_effects(self._membership.restart_session(group, request.member_id, self._clock()))
         return group, ErrorCode.NONE
 
-    def _validate_commit(self, group: Group, request: OffsetCommitRequest) -> ErrorCode:
+    def _validate_commit(self, group: Group, request: m.OffsetCommitRequest) -> ErrorCode:
         generation = request.generation_id_or_member_epoch
         if group.state is GroupState.EMPTY and generation < 0:
             return ErrorCode.NONE  # A simple consumer or an administrator, and the group has no members.
@@ -184,7 +177,7 @@ class OffsetRequests:
             await asyncio.wait([write])
 
     async def _rewind(
-        self, request: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
+        self, request: m.OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit all offsets and remove all members, or do nothing.
 
@@ -202,7 +195,7 @@ class OffsetRequests:
         error = await asyncio.shield(write)
         return dict.fromkeys(offsets, COMMIT_ERRORS.get(error, error))
 
-    def _group_to_rewind(self, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+    def _group_to_rewind(self, request: m.OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
         is_member = request.member_id or request.group_instance_id is not None
         if is_member or request.generation_id_or_member_epoch >= 0:
             return None, ErrorCode.INVALID_REQUEST
@@ -244,24 +237,24 @@ class OffsetRequests:
 
     # -- OffsetFetch ---------------------------------------------------------------------------------
 
-    def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+    def fetch(self, request: m.OffsetFetchRequest, version: int) -> m.OffsetFetchResponse:
         """Committed offsets, -1 for partitions without one. UNSTABLE_OFFSET_COMMIT per partition
         (KIP-447)."""
         if version >= FIRST_VERSION_WITH_MANY_GROUPS:
-            return OffsetFetchResponse(
+            return m.OffsetFetchResponse(
                 groups=[self._fetch_group(group, request.require_stable) for group in request.groups]
             )
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         error, found = self._find(request.group_id, wanted, request.require_stable)
         if error is not ErrorCode.NONE and version < FIRST_VERSION_WITH_GROUP_ERROR:
             found = {name: dict.fromkeys(indexes, (_NO_OFFSET, error)) for name, indexes in wanted or []}
-        return OffsetFetchResponse(
+        return m.OffsetFetchResponse(
             error_code=error if version >= FIRST_VERSION_WITH_GROUP_ERROR else ErrorCode.NONE,
             topics=[
-                OffsetFetchResponse.OffsetFetchResponseTopic(
+                m.OffsetFetchResponse.OffsetFetchResponseTopic(
                     name=name,
                     partitions=[
-                        OffsetFetchResponse.OffsetFetchResponsePartition(
+                        m.OffsetFetchResponse.OffsetFetchResponsePartition(
                             partition_index=index,
                             committed_offset=offset.offset,
                             committed_leader_epoch=offset.leader_epoch,
@@ -276,18 +269,18 @@ class OffsetRequests:
         )
 
     def _fetch_group(
-        self, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
-    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        self, group: m.OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+    ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
         wanted = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
         error, found = self._find(group.group_id, wanted, require_stable)
-        return OffsetFetchResponse.OffsetFetchResponseGroup(
+        return m.OffsetFetchResponse.OffsetFetchResponseGroup(
             group_id=group.group_id,
             error_code=error,
             topics=[
-                OffsetFetchResponse.OffsetFetchResponseTopics(
+                m.OffsetFetchResponse.OffsetFetchResponseTopics(
                     name=name,
                     partitions=[
-                        OffsetFetchResponse.OffsetFetchResponsePartitions(
+                        m.OffsetFetchResponse.OffsetFetchResponsePartitions(
                             partition_index=index,
                             committed_offset=offset.offset,
                             committed_leader_epoch=offset.leader_epoch,
@@ -326,7 +319,7 @@ class OffsetRequests:
 
     # -- OffsetDelete --------------------------------------------------------------------------------
 
-    async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    async def delete(self, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
         """KIP-496. GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP for the request; GROUP_SUBSCRIBED_TO_TOPIC and
         UNKNOWN_TOPIC_OR_PARTITION per partition."""
         error = self._manager.check(request.group_id)
@@ -337,7 +330,7 @@ class OffsetRequests:
             elif group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
                 error = ErrorCode.NON_EMPTY_GROUP
         if group is None or error is not ErrorCode.NONE:
-            return OffsetDeleteResponse(error_code=error)
+            return m.OffsetDeleteResponse(error_code=error)
         errors: dict[TopicPartition, ErrorCode] = {}
         for topic in request.topics:
             in_use = group.state is not GroupState.EMPTY and group.is_subscribed_to(topic.name)
@@ -349,12 +342,12 @@ class OffsetRequests:
                     errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
         to_delete = [key for key, code in errors.items() if code is ErrorCode.NONE]
         await self._cleanup.remove([group], lambda _: to_delete, self._clock())
-        return OffsetDeleteResponse(
+        return m.OffsetDeleteResponse(
             topics=[
-                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                m.OffsetDeleteResponse.OffsetDeleteResponseTopic(
                     name=name,
                     partitions=[
-                        OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        m.OffsetDeleteResponse.OffsetDeleteResponsePartition(
                             partition_index=index, error_code=code
                         )
                         for index, code in partitions
@@ -366,7 +359,7 @@ class OffsetRequests:
 
 
 def _offset_of(
-    item: OffsetCommitRequest.OffsetCommitRequestPartition, retention_time_ms: int, now_ms: int
+    item: m.OffsetCommitRequest.OffsetCommitRequestPartition, retention_time_ms: int, now_ms: int
 ) -> CommittedOffset:
     return CommittedOffset(
         item.committed_offset,

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
 from ottla.replication.follower import FollowerFetch, Retry
 from ottla.replication.requests import PartitionKey
 from ottla.wire.connection import BrokerConnection
 
 LIST_OFFSETS_MAX = 7
-EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
+EpochEnd = m.OffsetForLeaderEpochResponse.EpochEndOffset
 
 
 async def leader_offset(
@@ -32,13 +27,13 @@ async def leader_offset(
 ) -> int | Retry:
     """The offset of one end of the leader's log (a negative `timestamp`)."""
     partition = follower.partition
-    request = ListOffsetsRequest(
+    request = m.ListOffsetsRequest(
         replica_id=replica_id,
         topics=[
-            ListOffsetsRequest.ListOffsetsTopic(
+            m.ListOffsetsRequest.ListOffsetsTopic(
                 name=partition.topic,
                 partitions=[
-                    ListOffsetsRequest.ListOffsetsPartition(
+                    m.ListOffsetsRequest.ListOffsetsPartition(
                         partition_index=partition.partition,
                         current_leader_epoch=follower.leader_epoch,
                         timestamp=timestamp,
@@ -47,8 +42,8 @@ async def leader_offset(
             )
         ],
     )
-    version = min(connection.version_of(ListOffsetsRequest.api_key), LIST_OFFSETS_MAX)
-    response: ListOffsetsResponse = await connection.request(request, version=version, timeout_s=timeout_s)
+    version = min(connection.version_of(m.ListOffsetsRequest.api_key), LIST_OFFSETS_MAX)
+    response: m.ListOffsetsResponse = await connection.request(request, version=version, timeout_s=timeout_s)
     answer = response.topics[0].partitions[0]
     if answer.error_code != ErrorCode.NONE:
         return Retry(ErrorCode.of(answer.error_code))
@@ -59,15 +54,15 @@ async def epoch_ends(
     connection: BrokerConnection, followers: Iterable[FollowerFetch], *, replica_id: int, timeout_s: float
 ) -> dict[PartitionKey, EpochEnd]:
     """Where each follower's latest epoch ended in the leader's log (KIP-101)."""
-    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+    topics: dict[str, m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
     for follower in followers:
         partition = follower.partition
         assert partition.log.latest_epoch is not None
         topic = topics.setdefault(
-            partition.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=partition.topic)
+            partition.topic, m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=partition.topic)
         )
         topic.partitions.append(
-            OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
                 partition=partition.partition,
                 current_leader_epoch=follower.leader_epoch,
                 leader_epoch=partition.log.latest_epoch,
@@ -75,9 +70,9 @@ async def epoch_ends(
         )
     if not topics:
         return {}
-    request = OffsetForLeaderEpochRequest(replica_id=replica_id, topics=list(topics.values()))
-    version = connection.version_of(OffsetForLeaderEpochRequest.api_key)
-    response: OffsetForLeaderEpochResponse = await connection.request(
+    request = m.OffsetForLeaderEpochRequest(replica_id=replica_id, topics=list(topics.values()))
+    version = connection.version_of(m.OffsetForLeaderEpochRequest.api_key)
+    response: m.OffsetForLeaderEpochResponse = await connection.request(
         request, version=version, timeout_s=timeout_s
     )
     return {(topic.topic, end.partition): end for topic in response.topics for end in topic.partitions}

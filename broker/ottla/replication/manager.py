@@ -21,13 +21,8 @@ from uuid import UUID
 from ottla.metadata.cache import BrokerEndpoint, MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.stored_topics import StoredTopics
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
 from ottla.protocol.topics import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
@@ -177,7 +172,7 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def doubtful_states(self, request: LeaderAndIsrRequest, version: int) -> set[str]:
+    def doubtful_states(self, request: m.LeaderAndIsrRequest, version: int) -> set[str]:
         """The topics of the request that must be read from the store before it is applied: it would create a
         replica, or its topic id is not that of the existing replica."""
         return {s.topic for s in partition_states(request, version) if self._is_doubtful(s)}
@@ -187,7 +182,7 @@ class ReplicaManager:
         return log is None or _ids_differ(log.topic_id, state.topic_id)
 
     def missing_logs(
-        self, request: LeaderAndIsrRequest, version: int, stored: StoredTopics
+        self, request: m.LeaderAndIsrRequest, version: int, stored: StoredTopics
     ) -> list[PartitionState]:
         """The replicas of the request that are assigned to this broker, in sync besides others, in partitions
         that are not new, and have no log here. The other replicas show whether it was lost."""
@@ -203,7 +198,7 @@ class ReplicaManager:
             and found.assigns(s.topic_id, s.partition, self.broker_id)
         ]
 
-    def doubtful_stops(self, request: StopReplicaRequest, version: int) -> set[str]:
+    def doubtful_stops(self, request: m.StopReplicaRequest, version: int) -> set[str]:
         """The topics of the request that must be read from the store before it is applied: it would delete a
         log, or stop a replica with any leader epoch."""
         return {
@@ -215,11 +210,11 @@ class ReplicaManager:
 
     def apply_leader_and_isr(
         self,
-        request: LeaderAndIsrRequest,
+        request: m.LeaderAndIsrRequest,
         version: int,
         stored: StoredTopics | None = None,
         lost: Collection[PartitionKey] = (),
-    ) -> LeaderAndIsrResponse:
+    ) -> m.LeaderAndIsrResponse:
         """Make partitions leaders or followers. The caller has checked the broker epoch, and has read the
         doubtful topics from the store (`stored`; None to skip that check). `lost` are in-sync replicas whose
         logs are lost: they get KAFKA_STORAGE_ERROR."""
@@ -228,7 +223,7 @@ class ReplicaManager:
                 "Ignoring LeaderAndIsr from controller %d: its epoch %d is stale, the latest is %d",
                 request.controller_id, request.controller_epoch, self.controller_epoch,
             )  # fmt: skip
-            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+            return m.LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         for leader in request.live_leaders:
             self._leaders[leader.broker_id] = BrokerEndpoint(leader.broker_id, leader.host_name, leader.port)
         errors: dict[PartitionKey, ErrorCode] = {}
@@ -399,15 +394,15 @@ class ReplicaManager:
             self._listener.became_follower(partition)
 
     def apply_stop_replica(
-        self, request: StopReplicaRequest, version: int, stored: StoredTopics | None = None
-    ) -> StopReplicaResponse:
+        self, request: m.StopReplicaRequest, version: int, stored: StoredTopics | None = None
+    ) -> m.StopReplicaResponse:
         """Stop replicas, and delete their logs if the request says so, also logs without a partition.
         `stored` has the doubtful topics of the store; None to skip that check."""
         if not self.note_controller_epoch(request.controller_epoch):
             _logger.warning(
                 "Ignoring StopReplica with the stale controller epoch %d", request.controller_epoch
             )
-            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+            return m.StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         answers = [
             ((state.topic, state.partition), self._stop(state, stored))
             for state in stop_states(request, version)

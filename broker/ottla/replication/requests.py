@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
 from ottla.protocol.types import ZERO_UUID
 
 PartitionKey = tuple[str, int]
@@ -60,7 +55,7 @@ class StopState(NamedTuple):
     delete: bool
 
 
-def partition_states(request: LeaderAndIsrRequest, version: int) -> Iterator[PartitionState]:
+def partition_states(request: m.LeaderAndIsrRequest, version: int) -> Iterator[PartitionState]:
     """The rows of a LeaderAndIsr request of any version."""
     if version < 2:
         for row in request.ungrouped_partition_states:
@@ -73,7 +68,7 @@ def partition_states(request: LeaderAndIsrRequest, version: int) -> Iterator[Par
 
 
 def _partition_state(
-    topic: str, topic_id: UUID | None, row: LeaderAndIsrRequest.LeaderAndIsrPartitionState
+    topic: str, topic_id: UUID | None, row: m.LeaderAndIsrRequest.LeaderAndIsrPartitionState
 ) -> PartitionState:
     return PartitionState(
         topic=topic,
@@ -93,30 +88,30 @@ def _partition_state(
 
 
 def leader_and_isr_response(
-    request: LeaderAndIsrRequest, version: int, errors: Mapping[PartitionKey, ErrorCode]
-) -> LeaderAndIsrResponse:
+    request: m.LeaderAndIsrRequest, version: int, errors: Mapping[PartitionKey, ErrorCode]
+) -> m.LeaderAndIsrResponse:
     """The response with an error code per partition; by topic id from version 5 on, by name before."""
-    row = LeaderAndIsrResponse.LeaderAndIsrPartitionError
+    row = m.LeaderAndIsrResponse.LeaderAndIsrPartitionError
     if version < 5:
-        return LeaderAndIsrResponse(
+        return m.LeaderAndIsrResponse(
             partition_errors=[
                 row(topic_name=topic, partition_index=partition, error_code=error)
                 for (topic, partition), error in errors.items()
             ]
         )
-    by_topic: dict[str, list[LeaderAndIsrResponse.LeaderAndIsrPartitionError]] = {}
+    by_topic: dict[str, list[m.LeaderAndIsrResponse.LeaderAndIsrPartitionError]] = {}
     for (topic, partition), error in errors.items():
         by_topic.setdefault(topic, []).append(row(partition_index=partition, error_code=error))
     ids = {state.topic_name: state.topic_id for state in request.topic_states}
-    return LeaderAndIsrResponse(
+    return m.LeaderAndIsrResponse(
         topics=[
-            LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=ids[topic], partition_errors=rows)
+            m.LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=ids[topic], partition_errors=rows)
             for topic, rows in by_topic.items()
         ]
     )
 
 
-def stop_states(request: StopReplicaRequest, version: int) -> Iterator[StopState]:
+def stop_states(request: m.StopReplicaRequest, version: int) -> Iterator[StopState]:
     """The rows of a StopReplica request of any version."""
     if version >= 3:
         for topic in request.topic_states:
@@ -131,10 +126,10 @@ def stop_states(request: StopReplicaRequest, version: int) -> Iterator[StopState
             yield StopState(lone.topic_name, lone.partition_index, NO_LEADER_EPOCH, request.delete_partitions)
 
 
-def stop_replica_response(errors: Iterable[tuple[PartitionKey, ErrorCode]]) -> StopReplicaResponse:
-    return StopReplicaResponse(
+def stop_replica_response(errors: Iterable[tuple[PartitionKey, ErrorCode]]) -> m.StopReplicaResponse:
+    return m.StopReplicaResponse(
         partition_errors=[
-            StopReplicaResponse.StopReplicaPartitionError(
+            m.StopReplicaResponse.StopReplicaPartitionError(
                 topic_name=topic, partition_index=partition, error_code=error
             )
             for (topic, partition), error in errors

@@ -130,6 +130,8 @@ class Machine:
         self.starts = starts
         self.started_s = 0.0
         """When the broker was started last."""
+        self.settings: Mapping[str, str] = {}
+        """Settings of this broker, besides those of all brokers."""
         self.is_stopping = False
         """A controlled shutdown has begun."""
         self.wanted = True
@@ -307,6 +309,7 @@ class Cluster:
                 "zookeeper.connect": HOST,
                 "log.dirs": f"/data-{broker_id}",
                 **self.settings,
+                **machine.settings,
             }
         )
         ports = Ports(
@@ -353,13 +356,22 @@ class Cluster:
             assert machine.files is not None
             machine.files.release_locks()
 
-    def add_broker(self, broker_id: int | None = None) -> int:
-        """Add a machine with an empty disk, and start its broker. Returns the broker's id."""
+    def add_broker(
+        self,
+        broker_id: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        disk: SimulatedDisk | None = None,
+    ) -> int:
+        """Add a machine and start its broker. Returns the broker's id. `disk`: that of a removed machine with
+        the same broker id, instead of an empty one."""
         if broker_id is None:
             broker_id = max(self.machines, default=-1) + 1
         assert broker_id not in self.machines
         starts = self._starts_of_removed.get(broker_id, 0)
         machine = self.machines[broker_id] = Machine(self, broker_id, starts)
+        machine.settings = settings or {}
+        if disk is not None:
+            machine.disk = disk
         self.note(machine.host, "joins")
         self.start_broker(broker_id)
         return broker_id

@@ -141,7 +141,7 @@ class SimulatedDisk:
     def sync_directory(self, path: str) -> None:
         """Make changes durable up to the last one of this directory: a journal commits in order."""
         for at in range(len(self._changes) - 1, -1, -1):
-            if any(name.rpartition("/")[0] == path for name, _ in self._changes[at]):
+            if any((name.rpartition("/")[0] or "/") == path for name, _ in self._changes[at]):
                 for changes in self._changes[: at + 1]:
                     _change_names(self._durable_names, changes)
                 del self._changes[: at + 1]

@@ -208,12 +208,24 @@ class EnsembleStore:
         if password != "secret":
             raise ValueError(token)
 
-        def end(_: int) -> None:
-            session = self._ensemble.sessions.get(int(text))
-            if session is not None:
-                self._ensemble.expire(session)
+        # By a connection of its own, which adopts the session.
+        ensemble = self._ensemble
+        connection = Connection(ensemble.network, self._host, lambda _: None)
+        ended: asyncio.Future[None] = self._loop.create_future()
 
-        await self._write("/", end)
+        def end() -> None:
+            if ensemble.available:
+                session = ensemble.sessions.get(int(text))
+                if session is not None:
+                    ensemble.expire(session)
+                connection.response.send(lambda: None if ended.done() else ended.set_result(None))
+
+        connection.request.send(end)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await ended
+        except TimeoutError:
+            raise StoreUnavailable("/", "no response from ZooKeeper") from None
 
     def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
         key = object()

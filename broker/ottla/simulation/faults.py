@@ -105,6 +105,7 @@ class FaultInjector:
     _restarts: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _ended: bool = False
+    _committed: dict[tuple[str, int], int] = field(default_factory=dict)
 
     async def run(self, faults: list[Fault]) -> None:
         """Execute the plan, from now on: the times are relative."""
@@ -201,6 +202,9 @@ class FaultInjector:
                 and all(machine.id in state.isr for _, state in states if broker_id in state.isr)
             ):
                 self.spared = machine.id
+                self._committed.clear()
+                for (topic, number), _ in states:
+                    self._committed_end(topic, number)
                 machine.disk.kill_after = -1
                 self.cluster.note(
                     machine.host, f"is spared while broker {broker_id} is damaged", is_fault=True
@@ -224,19 +228,22 @@ class FaultInjector:
             if all(
                 broker_id in state.isr
                 and (partition := replicas.find(topic, number)) is not None
-                and partition.log.log_end_offset >= self._leader_end(topic, number, state.leader)
+                and partition.log.log_end_offset >= self._committed_end(topic, number)
                 for (topic, number), state in self.cluster.partition_states()
                 if broker_id in topics[topic].partitions[number]
             ):
                 del self.damaged[broker_id]
                 self.spared = None
 
-    def _leader_end(self, topic: str, number: int, leader_id: int) -> int:
-        machine = self.cluster.machines.get(leader_id)
-        if machine is None or not machine.is_serving or machine.broker is None:
-            return 1 << 62
-        partition = machine.broker.replication.replicas.find(topic, number)
-        return 1 << 62 if partition is None else partition.high_watermark
+    def _committed_end(self, topic: str, number: int) -> int:
+        """The highest high watermark of a partition that was seen, now or when the broker was damaged."""
+        key = (topic, number)
+        for machine in self.cluster.machines.values():
+            if machine.is_serving and machine.broker is not None:
+                partition = machine.broker.replication.replicas.find(topic, number)
+                if partition is not None and partition.high_watermark > self._committed.get(key, 0):
+                    self._committed[key] = partition.high_watermark
+        return self._committed.get(key, 0)
 
     def _pause(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         if machine.is_running:

@@ -12,9 +12,10 @@ import gc
 import random
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
 from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
@@ -24,6 +25,7 @@ from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
 from ottla.simulation.workloads.changes import Changes
+from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.raw_client import RawClient
@@ -33,6 +35,8 @@ BROKERS: Final = 3
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
+DURABLE: Final = {"log.flush.interval.messages": "1"}
+"""Settings with which each batch is synced, so that power may be lost everywhere."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,17 @@ class Result:
 
 def simulate(run: Plan) -> Result:
     """One run, in this thread."""
+    with separate_run():
+        return _simulate(run)
+
+
+@contextmanager
+def separate_run() -> Iterator[None]:
+    """A run within this, whose objects are all local to a function, leaves nothing behind."""
     # The collections of the run skip the objects that were there before, and so cost less.
     gc.freeze()
     try:
-        return _simulate(run)
+        yield
     finally:
         collect_killed()
         gc.unfreeze()
@@ -87,26 +98,31 @@ def collect_killed() -> None:
 
 
 def _simulate(run: Plan) -> Result:
-    began = time.perf_counter()
     choices = random.Random(f"{run.seed} run")
     is_durable = choices.random() < 0.25
-    settings = {"log.flush.interval.messages": "1"} if is_durable else {}
-    cluster = Cluster(run.seed, brokers=BROKERS, settings=settings)
+    cluster = Cluster(run.seed, brokers=BROKERS, settings=DURABLE if is_durable else {})
     faults = planned_faults(run) if run.faults is None else run.faults
     names = run.workloads or _choose_workloads(choices, list(run.available))
     workloads = [run.available[name]() for name in names]
     cluster.note(
         "simulation", f"seed {run.seed}: {', '.join(names)}; {len(faults)} faults; durable: {is_durable}"
     )
+    scenario = run_workloads(cluster, faults, workloads, run.seconds, is_durable=is_durable)
+    return execute(cluster, scenario, faults)
+
+
+def execute(cluster: Cluster, scenario: Coroutine[Any, Any, None], faults: tuple[Fault, ...]) -> Result:
+    """Run a scenario, and return what came of it."""
+    began = time.perf_counter()
     violation = ""
     try:
-        cluster.run(_scenario(cluster, faults, workloads, run.seconds, is_durable=is_durable))
+        cluster.run(scenario)
     except (Violation, Deadlock, Livelock) as problem:
         violation = f"{type(problem).__name__}: {problem}"
     except Exception:
         violation = f"the simulation failed: {traceback.format_exc()}"
     return Result(
-        run.seed,
+        cluster.seed,
         violation,
         cluster.trace,
         faults,
@@ -117,16 +133,17 @@ def _simulate(run: Plan) -> Result:
     )
 
 
-def planned_faults(run: Plan) -> tuple[Fault, ...]:
+def planned_faults(run: Plan, brokers: int = BROKERS) -> tuple[Fault, ...]:
     """The faults that follow from the seed and the rates."""
     source = random.Random(f"{run.seed} faults")
-    return tuple(plan(source, BROKERS, BEGIN_S, run.seconds, varied(source, run.rates)))
+    return tuple(plan(source, brokers, BEGIN_S, run.seconds, varied(source, run.rates)))
 
 
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "acks-one": AcksOne,
     "append": Append,
     "changes": Changes,
+    "compaction": Compaction,
     "groups": Groups,
     "list-append": ListAppend,
     "raw-client": RawClient,
@@ -139,14 +156,17 @@ def _choose_workloads(source: random.Random, names: list[str]) -> tuple[str, ...
     return tuple(source.sample(names, min(len(names), source.randint(1, 3))))
 
 
-async def _scenario(
+async def run_workloads(
     cluster: Cluster,
     faults: Sequence[Fault],
     workloads: Sequence[Workload],
     seconds: float,
     *,
     is_durable: bool,
+    whole_again_s: float = WHOLE_AGAIN_S,
+    on_faults_ended: Callable[[], None] = lambda: None,
 ) -> None:
+    """Start a cluster, run workloads and faults, and wait until the cluster is whole. Raises Violation."""
     await cluster.start()
     for workload in workloads:
         await workload.prepare(cluster)
@@ -160,7 +180,8 @@ async def _scenario(
         await asyncio.sleep(max(0.0, seconds - cluster.loop.now))
         injector.end()
         supervisor = asyncio.ensure_future(injector.supervise())
-        await until_whole(cluster)
+        on_faults_ended()
+        await until_whole(cluster, whole_again_s)
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
@@ -174,16 +195,16 @@ async def _scenario(
         task.result()
 
 
-async def until_whole(cluster: Cluster) -> None:
+async def until_whole(cluster: Cluster, whole_again_s: float = WHOLE_AGAIN_S) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
-    deadline = cluster.loop.now + WHOLE_AGAIN_S
+    deadline = cluster.loop.now + whole_again_s
     while True:
         lacking = _lacking(cluster)
         if not lacking:
             cluster.note("simulation", "the cluster is whole")
             return
         if cluster.loop.now > deadline:
-            raise Violation(f"liveness: {WHOLE_AGAIN_S:.0f} s after the last fault: {'; '.join(lacking)}")
+            raise Violation(f"liveness: {whole_again_s:.0f} s after the last fault: {'; '.join(lacking)}")
         await asyncio.sleep(0.25)
 
 
@@ -213,7 +234,9 @@ def outcome_of(run: Plan) -> tuple[int, str, str, float]:
     return result.seed, result.violation, result.trace, result.virtual_s
 
 
-def shrink(run: Plan, result: Result, budget_s: float = 120.0) -> Result:
+def shrink(
+    run: Plan, result: Result, budget_s: float = 120.0, simulate: Callable[[Plan], Result] = simulate
+) -> Result:
     """Remove faults as long as the run still fails in the same way; the smallest failing run."""
     kind = result.violation.split(":")[0:2]
     best = result

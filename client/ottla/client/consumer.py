@@ -256,8 +256,10 @@ class Consumer:
         member = self._member
         if not member.active:
             return
-        member.polled(self._runtime.now())
+        now = self._runtime.now()
+        member.polled(now)
         self._rebalancing.on_metadata_update()
+        self._rebalancing.reassign_withheld(now)
         while True:
             if member.joined is not None:
                 await self._complete_join()

@@ -293,8 +293,9 @@ def _acls(bindings: Sequence[AclBinding]) -> str:
     return f"{len(bindings)} ACL{'s' if len(bindings) != 1 else ''} of {principals}"
 
 
+AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
 SecretStep = PutPassword | PutCertificate | DeleteSecret
-UserStep = SecretStep | SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
+UserStep = SecretStep | AccessStep
 DriverStep = StartDriver | StopDriver
 ClusterStep = (
     EnsureZooKeeper
@@ -320,6 +321,20 @@ ResourceStep = (
     | UserStep
 )
 Step = ClusterStep | ResourceStep | DriverStep
+KafkaStep = (
+    CreateTopic
+    | AlterTopicConfig
+    | CreatePartitions
+    | DeleteTopic
+    | DeleteGroup
+    | ResetOffsets
+    | Reassign
+    | ElectPreferredLeaders
+    | AlterBrokerSettings
+    | AlterQuota
+    | AccessStep
+)
+"""What the Admin API does."""
 
 StatusT_co = TypeVar("StatusT_co", bound=Status, covariant=True)
 

@@ -21,42 +21,10 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.planning.steps import (
-    AlterBrokerSettings,
-    AlterQuota,
-    AlterTopicConfig,
-    CreateAcls,
-    CreatePartitions,
-    CreateTopic,
-    DeleteAcls,
-    DeleteGroup,
-    DeleteScramCredential,
-    DeleteTopic,
-    ElectPreferredLeaders,
-    Reassign,
-    ResetOffsets,
-    SetScramCredential,
-)
+from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
-
-KafkaStep = (
-    CreateTopic
-    | AlterTopicConfig
-    | CreatePartitions
-    | DeleteTopic
-    | DeleteGroup
-    | ResetOffsets
-    | Reassign
-    | ElectPreferredLeaders
-    | AlterBrokerSettings
-    | AlterQuota
-    | SetScramCredential
-    | DeleteScramCredential
-    | CreateAcls
-    | DeleteAcls
-)
 
 Address = tuple[str, int]
 

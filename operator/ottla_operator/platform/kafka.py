@@ -28,6 +28,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
+from ottla_operator.planning import steps
 from ottla_operator.planning.listener_security import SCRAM_MECHANISM
 from ottla_operator.planning.observed import (
     AccessState,
@@ -39,25 +40,7 @@ from ottla_operator.planning.observed import (
     QuotaEntity,
     TopicState,
 )
-from ottla_operator.planning.steps import (
-    AlterBrokerSettings,
-    AlterQuota,
-    AlterTopicConfig,
-    CreateAcls,
-    CreatePartitions,
-    CreateTopic,
-    DeleteAcls,
-    DeleteGroup,
-    DeleteScramCredential,
-    DeleteTopic,
-    ElectPreferredLeaders,
-    Reassign,
-    ResetOffsets,
-    SetScramCredential,
-)
-from ottla_operator.platform.interfaces import Address, KafkaStep, StepFailed
-
-AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
+from ottla_operator.platform.interfaces import Address, StepFailed
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +254,7 @@ class KafkaAdmin:
             *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
         )
 
-    async def execute(self, step: KafkaStep) -> None:
+    async def execute(self, step: steps.KafkaStep) -> None:
         admin = self._admin
         if admin is None:
             raise StepFailed("Unreachable", "no broker is running")
@@ -336,36 +319,41 @@ def _topic_state(
     )
 
 
-async def _execute(admin: AdminClient, step: KafkaStep) -> None:
+async def _execute(admin: AdminClient, step: steps.KafkaStep) -> None:
     match step:
-        case CreateTopic():
+        case steps.CreateTopic():
             await _create_topic(admin, step)
-        case AlterTopicConfig():
+        case steps.AlterTopicConfig():
             await admin.alter_topic_config(step.topic, set_values=step.set_, delete=step.delete)
-        case AlterBrokerSettings():
+        case steps.AlterBrokerSettings():
             await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
-        case ResetOffsets():
+        case steps.ResetOffsets():
             offsets = {TopicPartition(*key): offset for key, offset in step.offsets.items()}
             (await admin.alter_group_offsets(step.group, offsets, live=step.live)).raise_first()
-        case AlterQuota():
+        case steps.AlterQuota():
             await _alter_quota(admin, step)
-        case CreatePartitions():
+        case steps.CreatePartitions():
             await _create_partitions(admin, step)
-        case DeleteTopic():
+        case steps.DeleteTopic():
             await _ignoring(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, admin.delete_topic(step.topic))
-        case DeleteGroup():
+        case steps.DeleteGroup():
             await _ignoring(ErrorCode.GROUP_ID_NOT_FOUND, admin.delete_group(step.group))
-        case SetScramCredential() | DeleteScramCredential() | CreateAcls() | DeleteAcls():
+        case (
+            steps.SetScramCredential()
+            | steps.DeleteScramCredential()
+            | steps.CreateAcls()
+            | steps.DeleteAcls()
+        ):
             await _execute_access_step(admin, step)
-        case Reassign():
+        case steps.Reassign():
             await _reassign(admin, step)
-        case ElectPreferredLeaders():
+        case steps.ElectPreferredLeaders():
             await admin.elect_preferred_leaders([TopicPartition(*key) for key in step.partitions])
         case _:
             raise StepFailed("NotSupported", f"{step}: not supported")
 
 
-async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
+async def _create_topic(admin: AdminClient, step: steps.CreateTopic) -> None:
     if step.assignment is None:
         creating = admin.create_topic(
             step.topic, partitions=step.partitions, replication_factor=step.replicas, config=step.config
@@ -375,18 +363,18 @@ async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
     await _ignoring(ErrorCode.TOPIC_ALREADY_EXISTS, creating)
 
 
-async def _alter_quota(admin: AdminClient, step: AlterQuota) -> None:
+async def _alter_quota(admin: AdminClient, step: steps.AlterQuota) -> None:
     named = zip(_QUOTA_TYPES, step.entity, strict=True)
     entity = {type_: None if name == _DEFAULT else name for type_, name in named if name is not None}
     await admin.alter_client_quota(entity, {**step.set_, **dict.fromkeys(step.delete)})
 
 
-async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:
+async def _create_partitions(admin: AdminClient, step: steps.CreatePartitions) -> None:
     grown = NewPartitions(step.total, step.assignment)
     (await admin.create_partitions({step.topic: grown})).raise_first()
 
 
-async def _reassign(admin: AdminClient, step: Reassign) -> None:
+async def _reassign(admin: AdminClient, step: steps.Reassign) -> None:
     targets = {TopicPartition(*key): replicas for key, replicas in step.assignment.items()}
     refused = (await admin.alter_partition_reassignments(targets)).errors
     if refused:
@@ -421,19 +409,19 @@ async def _observe_access(admin: AdminClient) -> AccessState:
     return AccessState(scram, {principal: frozenset(found) for principal, found in acls.items()})
 
 
-async def _execute_access_step(admin: AdminClient, step: AccessStep) -> None:
+async def _execute_access_step(admin: AdminClient, step: steps.AccessStep) -> None:
     match step:
-        case SetScramCredential():
+        case steps.SetScramCredential():
             await admin.set_scram_credential(step.user, SCRAM_MECHANISM, step.password, step.iterations)
-        case DeleteScramCredential():
+        case steps.DeleteScramCredential():
             try:
                 await admin.delete_scram_credentials(step.user, [SCRAM_MECHANISM])
             except KafkaError as error:
                 if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                     raise
-        case CreateAcls():
+        case steps.CreateAcls():
             (await admin.create_acls(step.bindings)).raise_first()
-        case DeleteAcls():
+        case steps.DeleteAcls():
             removed = await admin.delete_acls([_exactly(binding) for binding in step.bindings])
             for found in removed.raise_first().values():
                 found.raise_first()

@@ -44,13 +44,9 @@ from ottla.coordinators.transactions.transaction import (
     created,
 )
 from ottla.coordinators.transactions.transitions import Add, End, Event, Init
+from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +246,7 @@ class TransactionCoordinator:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return requests.verify(transaction, producer_id, producer_epoch, partitions)
 
-    def describe(self, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+    def describe(self, transactional_id: str) -> m.DescribeTransactionsResponse.TransactionState:
         """INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and the errors of `OwnedPartitions.check`."""
         owned = self._owner(transactional_id)
         error = ErrorCode.NONE
@@ -265,16 +261,16 @@ class TransactionCoordinator:
             if transaction is not None:
                 return requests.describe(transaction)
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        return DescribeTransactionsResponse.TransactionState(
+        return m.DescribeTransactionsResponse.TransactionState(
             error_code=error, transactional_id=transactional_id
         )
 
-    def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    def list_transactions(self, request: m.ListTransactionsRequest) -> m.ListTransactionsResponse:
         """COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS."""
         if not self._partitions.active:
-            return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._partitions.is_loading:
-            return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         transactions = (
             transaction for owned in self._owned.values() for transaction in owned.transactions.values()
         )

@@ -8,12 +8,8 @@ from collections.abc import Iterable
 
 from ottla.coordinators.transactions.transaction import BY_NAME, State, TopicPartition, Transaction
 from ottla.coordinators.transactions.transitions import check_producer
+from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import (
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
 from ottla.protocol.topics import indexes_by_topic
 
 
@@ -34,9 +30,9 @@ def verify(
     }
 
 
-def describe(transaction: Transaction) -> DescribeTransactionsResponse.TransactionState:
+def describe(transaction: Transaction) -> m.DescribeTransactionsResponse.TransactionState:
     entry = transaction.entry
-    return DescribeTransactionsResponse.TransactionState(
+    return m.DescribeTransactionsResponse.TransactionState(
         transactional_id=transaction.transactional_id,
         transaction_state=entry.state.api_name,
         transaction_timeout_ms=entry.timeout_ms,
@@ -44,21 +40,21 @@ def describe(transaction: Transaction) -> DescribeTransactionsResponse.Transacti
         producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,
         topics=[
-            DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
+            m.DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
             for topic, indexes in indexes_by_topic(entry.partitions).items()
         ],
     )
 
 
 def list_transactions(
-    transactions: Iterable[Transaction], request: ListTransactionsRequest, now_ms: int
-) -> ListTransactionsResponse:
+    transactions: Iterable[Transaction], request: m.ListTransactionsRequest, now_ms: int
+) -> m.ListTransactionsResponse:
     """The transactions that pass all filters; an empty filter passes all. The duration starts with the
     transaction's first partition, also for a completed one, as in Kafka (KIP-994)."""
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
     producer_ids = set(request.producer_id_filters)
     found = [
-        ListTransactionsResponse.TransactionState(
+        m.ListTransactionsResponse.TransactionState(
             transactional_id=transaction.transactional_id,
             producer_id=transaction.entry.producer_id,
             transaction_state=transaction.entry.state.api_name,
@@ -68,7 +64,7 @@ def list_transactions(
         and (not producer_ids or transaction.entry.producer_id in producer_ids)
         and (request.duration_filter < 0 or now_ms - transaction.entry.started_ms > request.duration_filter)
     ]
-    return ListTransactionsResponse(
+    return m.ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in BY_NAME],
         transaction_states=found,
     )

@@ -32,6 +32,7 @@ class Append:
         *,
         topic: str = "append",
         partitions: int = 3,
+        replication_factor: int = 3,
         producers: int = 2,
         consumers: int = 1,
         rate: float = 50.0,
@@ -40,6 +41,7 @@ class Append:
         """`rate` is the number of records that each producer sends in a second."""
         self.topic = topic
         self._partitions = partitions
+        self._replication_factor = replication_factor
         self._producers = producers
         self._consumers = consumers
         self._interval_s = 1 / rate
@@ -56,7 +58,7 @@ class Append:
         await cluster.admin(self._create)
 
     async def _create(self, admin: AdminClient) -> None:
-        await admin.create_topics([NewTopic(self.topic, self._partitions, 3)])
+        await admin.create_topics([NewTopic(self.topic, self._partitions, self._replication_factor)])
 
     async def run(self) -> None:
         cluster = self._cluster

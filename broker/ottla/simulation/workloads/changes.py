@@ -404,33 +404,43 @@ class Changes:
         )
 
     async def _end(self, admin: AdminClient) -> None:
-        await self._until("broker leaves", lambda: self._has_left(admin))
-        await self._until("reassignments end", lambda: self._is_settled(admin))
-        await self._check_changes(admin)
+        await self._until(lambda: self._left(admin))
+        await self._until(lambda: self._settled(admin))
+        await self._until(lambda: self._visible(admin))
         await self._check_records()
         await self._change_all(admin)
         await self._recreate(admin)
-        topic = (await admin.describe_topics([self.topic]))[self.topic]
-        if topic.topic_id != self._ids[-1]:
-            raise Violation(
-                f"topic ids: {self.topic} has {topic.topic_id}, and was created as {self._ids[-1]}"
-            )
+        await self._until(lambda: self._created(admin))
         await self._check_records()
 
-    async def _until(self, what: str, holds: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    async def _until(self, lacking: Callable[[], Coroutine[Any, Any, str]]) -> None:
+        """Wait until nothing is lacking: brokers learn of a change soon, not at once. Raises Violation."""
         deadline = self._cluster.loop.now + SETTLE_S
-        while not await holds():
+        while True:
+            try:
+                problem = await lacking()
+            except ClientError as error:
+                problem = repr(error)
+            if not problem:
+                return
             if self._cluster.loop.now > deadline:
-                raise Violation(f"liveness: not within {SETTLE_S:.0f} s without faults: {what}")
+                raise Violation(f"changes are visible: not within {SETTLE_S:.0f} s without faults: {problem}")
             await asyncio.sleep(0.5)
 
-    async def _has_left(self, admin: AdminClient) -> bool:
+    async def _left(self, admin: AdminClient) -> str:
         if self._leaving is not None:
             await self._drain(admin)
-        return self._leaving is None
+        return "" if self._leaving is None else f"broker {self._leaving} leaves"
 
-    async def _is_settled(self, admin: AdminClient) -> bool:
-        return not await admin.list_partition_reassignments()
+    async def _settled(self, admin: AdminClient) -> str:
+        moves = await admin.list_partition_reassignments()
+        return f"reassignments end: {moves}" if moves else ""
+
+    async def _created(self, admin: AdminClient) -> str:
+        topic = (await admin.describe_topics([self.topic]))[self.topic]
+        if topic.topic_id == self._ids[-1]:
+            return ""
+        return f"{self.topic} has id {topic.topic_id}, and was created as {self._ids[-1]}"
 
     async def _values(self, admin: AdminClient) -> dict[_Key, str]:
         """What the brokers describe."""
@@ -456,15 +466,13 @@ class Changes:
                     found["setting", name, "of", f"broker {resource.name}"] = value or ""
         return found
 
-    async def _check_changes(self, admin: AdminClient) -> None:
+    async def _visible(self, admin: AdminClient) -> str:
         found = await self._values(admin)
         for key, possible in self._possible.items():
             value = found.get(key, "")
             if value not in possible:
-                raise Violation(
-                    f"changes are visible: {' '.join(key)} must be one of {sorted(possible)}, and "
-                    f"is {value!r}"
-                )
+                return f"{' '.join(key)} must be one of {sorted(possible)}, and is {value!r}"
+        return ""
 
     async def _change_all(self, admin: AdminClient) -> None:
         """Change everything once more, without faults: each change must be visible."""
@@ -476,33 +484,34 @@ class Changes:
         (await admin.alter_partition_reassignments(targets)).raise_first()
         values = {name: self._random.choice(choice) for name, choice in TOPIC_SETTINGS.items()}
         await admin.alter_topic_config(self.topic, set_values=values)
-        await self._until("reassignments end", lambda: self._is_settled(admin))
+        await self._until(lambda: self._settled(admin))
 
-        async def is_visible() -> bool:
+        async def lacking() -> str:
             await admin.elect_preferred_leaders(targets)
             described = (await admin.describe_topics([self.topic]))[self.topic]
             config = (await admin.describe_topic_configs([self.topic]))[self.topic]
-            return all(
-                list(each.replicas) == (target := targets[TopicPartition(self.topic, each.partition)])
-                and set(each.isr) == set(target)
-                and each.leader == target[0]
-                for each in described.partitions
-            ) and all(config[name].value == value for name, value in values.items())
+            for each in described.partitions:
+                target = targets[TopicPartition(self.topic, each.partition)]
+                is_as_asked = list(each.replicas) == target and set(each.isr) == set(target)
+                if not is_as_asked or each.leader != target[0]:
+                    return f"{each} is to have replicas {target}"
+            for name, value in values.items():
+                if config[name].value != value:
+                    return f"{name} is {config[name]}, and {value} was set"
+            return self._lacking_in_brokers(values)
 
-        await self._until(f"{targets} with {values}", is_visible)
-        self._check_brokers(values)
+        await self._until(lacking)
 
-    def _check_brokers(self, values: dict[str, str]) -> None:
+    def _lacking_in_brokers(self, values: dict[str, str]) -> str:
         """Every broker must use the settings of the topic."""
         wanted = int(values["min.insync.replicas"])
         for machine in self._cluster.machines.values():
             assert machine.broker is not None
             for replica in machine.broker.replication.replicas.partitions():
-                if replica.topic == self.topic and replica.log.config.min_insync_replicas != wanted:
-                    raise Violation(
-                        f"changes are visible: {machine.host} uses min.insync.replicas "
-                        f"{replica.log.config.min_insync_replicas} for {replica!r}, and {wanted} is set"
-                    )
+                used = replica.log.config.min_insync_replicas
+                if replica.topic == self.topic and used != wanted:
+                    return f"{machine.host} uses min.insync.replicas {used} for {replica!r}, {wanted} is set"
+        return ""
 
     async def _check_records(self) -> None:
         records = await self._cluster.in_process(f"{self.topic}-verifier", self._read_all())

@@ -35,9 +35,14 @@ class Clients:
         process.kill()
         self._cluster.network.process_died(process)
 
-    async def wait(self, timeout_s: float = END_S) -> None:
-        """Wait until every client that was not killed has ended. Raises what they raise, or Violation."""
-        tasks = [task for task, process in self._tasks.items() if process.alive]
+    async def wait(self, *processes: Process, timeout_s: float = END_S) -> None:
+        """Wait until every client that was not killed has ended, or each of the given ones. Raises what they
+        raise, or Violation."""
+        tasks = [
+            task
+            for task, process in self._tasks.items()
+            if process.alive and (not processes or process in processes)
+        ]
         if not tasks:
             return
         done, pending = await asyncio.wait(tasks, timeout=timeout_s)

@@ -317,7 +317,7 @@ class Groups:
     async def _disturb(self, group: Group) -> None:
         source = self._cluster.random(f"{group.name} members")
         while True:
-            await asyncio.sleep(source.expovariate(0.25))
+            await asyncio.sleep(source.expovariate(0.4))
             place = source.randrange(self._members)
             member = group.places[place]
             what = source.choice(("kill", "kill", "pause", "slow", "leave", "replace"))

@@ -74,6 +74,8 @@ class Transactions:
         self._current: list[_Instance] = []
         self._started = 0
         self._stopping = False
+        self._fed = False
+        """The input is complete: everything that was sent is delivered, or has failed."""
         self._drained = False
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -88,7 +90,7 @@ class Transactions:
         (await admin.create_topics(topics)).raise_first()
 
     async def run(self) -> None:
-        self._clients.start(f"{self._name}-feeder", self._feed())
+        self._feeder = self._clients.start(f"{self._name}-feeder", self._feed())
         self._clients.start(f"{self._name}-reader", self._read(f"{self._name}-reader"))
         for isolation_level in ("read_committed", "read_uncommitted"):
             name = f"{self._name}-watcher-{isolation_level.removeprefix('read_')}"
@@ -117,6 +119,7 @@ class Transactions:
                     await asyncio.sleep(0.5)
                 number += 1
                 await asyncio.sleep(self._interval_s * 2 * source.random())
+        self._fed = True
 
     # --- instances ---
 
@@ -165,7 +168,7 @@ class Transactions:
                 consumer.subscribe([self._input])
             else:
                 consumer.assign([(self._input, partition) for partition in instance.input])
-            while not self._drained and not instance.is_superseded:
+            while not self._drained:  # a superseded instance does not know that it is
                 records = await consumer.poll(0.3, source.choice((1, 10, 50)))
                 if records:
                     await self._transact(instance, producer, consumer, records, source)
@@ -235,10 +238,14 @@ class Transactions:
                 old.process.pause()
             old.is_superseded = True
             await asyncio.sleep(source.choice((0.0, 0.5, 3.0)))
-            self._current[number] = self._start_instance(old.transactional_id, old.input)
+            self._replace(number)
             if kind == "replace":
                 # It goes on where it was, and does not know.
                 self._cluster.loop.call_later(source.choice((0.1, 1.0, 8.0)), old.process.resume)
+
+    def _replace(self, number: int) -> None:
+        old = self._current[number]
+        self._current[number] = self._start_instance(old.transactional_id, old.input)
 
     async def _leave_open(self, source: Random) -> None:
         """A producer begins a transaction, and is gone."""
@@ -333,6 +340,10 @@ class Transactions:
         self._disturbing.cancel()
         for process in self._cluster.clients.values():
             process.resume()
+        for number, instance in enumerate(self._current):
+            if instance.is_superseded:
+                self._replace(number)
+        await self._clients.wait(self._feeder)
         await self._clients.until(DRAINED_S, "the input is processed", self._unprocessed)
         self._drained = True
         await self._clients.wait()
@@ -353,6 +364,8 @@ class Transactions:
 
     async def _unprocessed(self, admin: AdminClient) -> str:
         """Which input the group has not committed yet."""
+        if not self._fed:
+            return "the input is not complete"
         try:
             ends = await admin.end_offsets(self._partitions_of(self._input))
             committed = await admin.group_offsets(self._group)

@@ -61,6 +61,10 @@ class Rebalancing:
         """The topics of all subscriptions of the group; known on the leader."""
         self._assigned_view: dict[str, tuple[int, PartitionRacks]] | None = None
         """The metadata from which the leader assigned partitions."""
+        self._withheld = False
+        """On the leader: a partition has no owner in this generation, because its owner has to revoke it
+        first."""
+        self._withheld_since: float | None = None
         self._cluster_version = -1
 
     @property
@@ -118,6 +122,22 @@ class Rebalancing:
         elif self._assigned_view is not None and self._assigned_view != self._view(self._group_topics):
             member.request_rejoin("cached metadata has changed")
 
+    def reassign_withheld(self, now: float) -> None:
+        """On the leader: request a rebalance if a partition that its owner was to revoke has no owner after
+        max.poll.interval.ms.
+
+        Mostly the owner revokes it and joins again. A static member that restarts instead gets its new share
+        from the coordinator without a rebalance, and does not know that it had more. Kafka's client waits for
+        the next rebalance, which may never come.
+        """
+        member = self.member
+        if not self._withheld or member is None or not member.is_leader or member.rejoin or member.joining:
+            return
+        if self._withheld_since is None:
+            self._withheld_since = now
+        elif now >= self._withheld_since + self._config.max_poll_interval_ms / 1000:
+            member.request_rejoin("partitions are still without an owner")
+
     def _matches(self, name: str) -> bool:
         assert self.pattern is not None
         state = self._cluster.topics[name]
@@ -164,6 +184,7 @@ class Rebalancing:
         self._joined_topics = self.topics
         self._group_topics = frozenset()
         self._assigned_view = None
+        self._withheld, self._withheld_since = False, None
         self._want_topics()
         owned = tuple(sorted(self._assigned.partitions))
         rack = self._config.client_rack or None
@@ -197,6 +218,13 @@ class Rebalancing:
         shares = {name: as_assignment(share) for name, share in decided.items()}
         if self._cooperative and protocol != CooperativeStickyAssignor.name:
             _check_cooperative(protocol, members, shares)
+        given = {tp for share in shares.values() for tp in share.partitions}
+        self._withheld_since = None
+        self._withheld = self._cooperative and any(
+            tp not in given and tp.topic in view and tp.partition < view[tp.topic][0]
+            for member in members.values()
+            for tp in member.owned
+        )
         log.info("group %s: assigned by %s: %s", self._config.group_id, protocol, shares)
         return shares
 

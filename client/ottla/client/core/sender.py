@@ -143,7 +143,7 @@ class Sender:
         found: dict[int, list[PartitionQueue]] = {}
         ready_at, leader_of = self._accumulator.ready_at, self._cluster.leader
         ending = self._transactions is not None and self._transactions.ending
-        for queue in self._accumulator.active:
+        for queue in list(self._accumulator.active):  # `_may_send` may empty a queue
             at = ready_at(queue)
             if at > now and not (ending and not queue.batches[0].attempts):
                 self._next = min(self._next, at)

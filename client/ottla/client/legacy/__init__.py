@@ -11,96 +11,47 @@ coordinates a `ConsumerConnector` with zookeeper.connect; kazoo is imported in t
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
-    from ottla.client.legacy.connector import Consumer, ConsumerConnector
-    from ottla.client.legacy.encoders import (
-        Decoder,
-        DefaultDecoder,
-        DefaultEncoder,
-        Encoder,
-        NullEncoder,
-        StringDecoder,
-        StringEncoder,
-    )
-    from ottla.client.legacy.errors import (
-        ConsumerRebalanceFailedError,
-        ConsumerTimeoutError,
-        FailedToSendMessageError,
-        MessageStreamsExistError,
-        ProducerClosedError,
-        QueueFullError,
-    )
-    from ottla.client.legacy.handlers import (
-        CallbackHandler,
-        ConsumerRebalanceListener,
-        EventHandler,
-        KeyedMessage,
-        ProducerData,
-    )
-    from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageAndOffset, MessageSet
-    from ottla.client.legacy.partitioners import ByteArrayPartitioner, DefaultPartitioner, Partitioner
-    from ottla.client.legacy.producer import Producer
-    from ottla.client.legacy.simple_consumer import SimpleConsumer
-    from ottla.client.legacy.simple_requests import (
-        EARLIEST_TIME,
-        LATEST_TIME,
-        BuiltFetchRequest,
-        FetchRequest,
-        FetchRequestBuilder,
-        MultiFetchResponse,
-        OffsetRequest,
-    )
-    from ottla.client.legacy.streams import KafkaStream, MessageAndMetadata
-    from ottla.client.legacy.topic_filters import Blacklist, TopicFilter, Whitelist
-
-_NAMES: Final = {
-    "configs": ("ConsumerConfig", "ProducerConfig"),
-    "connector": ("Consumer", "ConsumerConnector"),
-    "encoders": (
-        "Decoder",
-        "DefaultDecoder",
-        "DefaultEncoder",
-        "Encoder",
-        "NullEncoder",
-        "StringDecoder",
-        "StringEncoder",
-    ),
-    "errors": (
-        "ConsumerRebalanceFailedError",
-        "ConsumerTimeoutError",
-        "FailedToSendMessageError",
-        "MessageStreamsExistError",
-        "ProducerClosedError",
-        "QueueFullError",
-    ),
-    "handlers": (
-        "CallbackHandler",
-        "ConsumerRebalanceListener",
-        "EventHandler",
-        "KeyedMessage",
-        "ProducerData",
-    ),
-    "message_sets": ("ByteBufferMessageSet", "Message", "MessageAndOffset", "MessageSet"),
-    "partitioners": ("ByteArrayPartitioner", "DefaultPartitioner", "Partitioner"),
-    "producer": ("Producer",),
-    "simple_consumer": ("SimpleConsumer",),
-    "simple_requests": (
-        "EARLIEST_TIME",
-        "LATEST_TIME",
-        "BuiltFetchRequest",
-        "FetchRequest",
-        "FetchRequestBuilder",
-        "MultiFetchResponse",
-        "OffsetRequest",
-    ),
-    "streams": ("KafkaStream", "MessageAndMetadata"),
-    "topic_filters": ("Blacklist", "TopicFilter", "Whitelist"),
-}
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
+from ottla.client.legacy.connector import Consumer, ConsumerConnector
+from ottla.client.legacy.encoders import (
+    Decoder,
+    DefaultDecoder,
+    DefaultEncoder,
+    Encoder,
+    NullEncoder,
+    StringDecoder,
+    StringEncoder,
+)
+from ottla.client.legacy.errors import (
+    ConsumerRebalanceFailedError,
+    ConsumerTimeoutError,
+    FailedToSendMessageError,
+    MessageStreamsExistError,
+    ProducerClosedError,
+    QueueFullError,
+)
+from ottla.client.legacy.handlers import (
+    CallbackHandler,
+    ConsumerRebalanceListener,
+    EventHandler,
+    KeyedMessage,
+    ProducerData,
+)
+from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageAndOffset, MessageSet
+from ottla.client.legacy.partitioners import ByteArrayPartitioner, DefaultPartitioner, Partitioner
+from ottla.client.legacy.producer import Producer
+from ottla.client.legacy.simple_consumer import SimpleConsumer
+from ottla.client.legacy.simple_requests import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    BuiltFetchRequest,
+    FetchRequest,
+    FetchRequestBuilder,
+    MultiFetchResponse,
+    OffsetRequest,
+)
+from ottla.client.legacy.streams import KafkaStream, MessageAndMetadata
+from ottla.client.legacy.topic_filters import Blacklist, TopicFilter, Whitelist
 
 __all__ = [
     "EARLIEST_TIME",
@@ -147,11 +98,3 @@ __all__ = [
     "TopicFilter",
     "Whitelist",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found

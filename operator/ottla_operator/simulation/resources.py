@@ -1,0 +1,113 @@
+"""The custom resources in memory, as the API server keeps them; Events go to the timeline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from ottla.simulation.cluster import Cluster
+from ottla_operator.planning.observed import DriverInstance, Secret
+from ottla_operator.platform.interfaces import InvolvedObject
+from ottla_operator.resources import AnyResource, Pipeline
+from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import parse_resource
+
+LATENCY_S = 0.002
+
+
+class SimulatedStore:
+    """The interface `Store`, with generations as the API server counts them. Each call takes time before and
+    after its effect, so that an operator can be killed there."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, AnyResource] = {}
+        self.writes = 0
+        """Written statuses."""
+        self.changed = asyncio.Event()
+        """Set when a spec changes: what a watch delivers. Each operator has one of its own."""
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, object]) -> None:
+        """Create a resource or change its spec, as a user does."""
+        key = f"{kind}/{name}"
+        old = self.stored.get(key)
+        metadata = {
+            "name": name,
+            "uid": key,
+            "generation": old.metadata.generation + 1 if old else 1,
+            "creationTimestamp": f"2024-01-01T00:{len(self.stored):02}:00Z",
+        }
+        status = old.status.model_dump(by_alias=True, exclude_none=True) if old else None
+        if old is not None:
+            metadata["creationTimestamp"] = old.metadata.creation_timestamp
+        resource, problems = parse_resource(kind, metadata, spec, status)
+        assert resource is not None, problems
+        self.stored[key] = resource
+        self.changed.set()
+
+    async def resources(self) -> Sequence[AnyResource]:
+        await asyncio.sleep(LATENCY_S)
+        return list(self.stored.values())
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None:
+        await asyncio.sleep(LATENCY_S)
+        stored = self.stored[resource.key]
+        self.stored[resource.key] = stored.model_copy(update={"status": status})
+        self.writes += 1
+        await asyncio.sleep(LATENCY_S)
+
+    async def release(self, resource: AnyResource) -> None:
+        await asyncio.sleep(LATENCY_S)
+        del self.stored[resource.key]
+
+
+class TimelineRecorder:
+    """The interface `Recorder`: Events on the timeline."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
+        self._cluster.note("operator", f"{'warning ' if warning else ''}{reason} {resource.key}: {message}")
+
+
+class NoSecrets:
+    """The interface `Secrets` for resources that have none."""
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        return {}
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        _unused()
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        _unused()
+
+    async def release(self, owner: AnyResource) -> None:
+        """There is nothing to delete."""
+
+
+class NoDrivers:
+    """The interface `Drivers` without pipelines."""
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        _unused()
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        return {}
+
+    async def ensure_children(self, pipeline: Pipeline, launch: object) -> Sequence[str]:
+        _unused()
+
+    async def start(self, pipeline: Pipeline, launch: object) -> None:
+        _unused()
+
+    async def stop(self, pipeline: Pipeline, after: object) -> None:
+        _unused()
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        _unused()
+
+
+def _unused() -> NoReturn:
+    raise AssertionError("the simulation has no Secrets and no pipelines")

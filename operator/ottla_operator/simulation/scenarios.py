@@ -1,0 +1,259 @@
+"""Runs of the operator: what a user asks of it while faults and the append workload go on, and what must
+hold.
+
+`OperatorWorkload` is a workload of `ottla.simulation`: it has the operator start the brokers, changes the
+resources, and at the end waits until the operator has converged. Checked, besides what `platform` checks: the
+cluster is as asked, the operator converges within `CONVERGED_S` after the last fault, and reconciliations of
+a converged cluster do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.simulation.cluster import Cluster, Violation
+from ottla.simulation.runner import (
+    DURABLE,
+    Plan,
+    Result,
+    execute,
+    planned_faults,
+    run_workloads,
+    separate_run,
+)
+from ottla.simulation.workloads.append import Append
+from ottla_operator.reconcile import is_ready
+from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
+from ottla_operator.simulation.platform import SimulatedPlatform
+from ottla_operator.simulation.resources import SimulatedStore
+
+CONVERGED_S: Final = 300.0
+TOPIC: Final = "append"
+PARTITIONS: Final = 3
+BROKERS_MAX: Final = 4
+"""Faults hit these; those of brokers that do not exist have no effect."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a user changes, at a share of the run's time."""
+
+    at: float
+    replicas: int | None = None
+    config: Mapping[str, str] | None = None
+    factor: int | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The changes of a run."""
+
+    changes: tuple[Change, ...]
+    factor: int = 3
+    """The topic's replication factor at first."""
+    spec: Mapping[str, object] = field(default_factory=dict)
+    """More of the BrokerCluster's spec."""
+
+
+_SETTING: Final = "replica.fetch.wait.max.ms"
+SCENARIOS: Final = {
+    "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
+    "roll": Scenario((Change(0.15, config={_SETTING: "400"}),)),
+    "factor": Scenario((Change(0.15, factor=3),), factor=2),
+    "rebalance": Scenario((Change(0.15, replicas=4),)),
+    "two rolls": Scenario((Change(0.1, config={_SETTING: "400"}), Change(0.4, config={_SETTING: "300"}))),
+    "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
+    "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
+    "throttled": Scenario(
+        (Change(0.15, replicas=4), Change(0.6, replicas=3)),
+        spec={"rebalance": {"replicationThrottle": "20k"}},
+    ),
+}
+
+
+class OperatorWorkload:
+    """See the module."""
+
+    def __init__(self, scenario: Scenario, seconds: float, lifetime: Lifetime, *, restarts: bool) -> None:
+        self._scenario = scenario
+        self._seconds = seconds
+        self._lifetime = lifetime
+        self._restarts = restarts
+        self._replicas, self._factor = 3, scenario.factor
+        self._config: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def prepare(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._store = SimulatedStore()
+        self._platform = SimulatedPlatform(cluster, restarts=self._restarts)
+        self.operator = SimulatedOperator(cluster, self._platform, self._store)
+        self._tasks.append(cluster.loop.create_task(self._platform.watch()))
+        self._apply_cluster()
+        self.operator.start()
+        await self._converge(lambda: len(cluster.machines) == self._replicas)
+
+    def _apply_cluster(self) -> None:
+        delete = self._cluster.random("volumes").random() < 0.5
+        spec: dict[str, object] = {
+            "replicas": self._replicas,
+            "config": self._config,
+            "storage": {"deleteClaim": delete},
+            **self._scenario.spec,
+        }
+        self._store.apply("BrokerCluster", "demo", spec)
+
+    def _apply_topic(self) -> None:
+        spec = {
+            "clusterRef": {"name": "demo"},
+            "partitions": PARTITIONS,
+            "replicas": self._factor,
+            "adopt": True,
+        }
+        self._store.apply("Topic", TOPIC, spec)
+
+    async def run(self) -> None:
+        self._apply_topic()
+        self.operator.lifetime = self._lifetime
+        self.operator.kill()
+        self._tasks.append(self._cluster.loop.create_task(self._change()))
+
+    async def _change(self) -> None:
+        for change in self._scenario.changes:
+            await asyncio.sleep(max(0.0, change.at * self._seconds - self._cluster.loop.now))
+            self._cluster.note("user", f"asks for {change}")
+            self._config.update(change.config or {})
+            if change.replicas is not None or change.config is not None:
+                self._replicas = change.replicas or self._replicas
+                self._apply_cluster()
+            if change.factor is not None:
+                self._factor = change.factor
+                self._apply_topic()
+
+    async def finish(self) -> None:
+        await self._converge(lambda: True)
+        self._check()
+        await self._check_idle()
+        cluster = self._cluster
+        for task in self._tasks:
+            task.cancel()
+        cluster.note(
+            "simulation",
+            f"operator: {self.operator.processes} processes, {self.operator.reconciles} reconciliations",
+        )
+
+    def settle(self) -> None:
+        """The operator is not killed any more."""
+        self.operator.settle()
+
+    async def _converge(self, holds: Callable[[], bool]) -> None:
+        """Wait for a reconciliation that does nothing, begun from now on, with all resources Ready."""
+        began_s = self._cluster.loop.now
+        while True:
+            result = self.operator.result
+            if (
+                result is not None
+                and self.operator.began_s >= began_s
+                and result.idle
+                and all(is_ready(resource) for resource in self._store.stored.values())
+                and holds()
+            ):
+                return
+            if self._cluster.loop.now > began_s + CONVERGED_S:
+                raise Violation(f"the operator converges: not within {CONVERGED_S:.0f} s: {self._state()}")
+            await asyncio.sleep(0.5)
+
+    def _state(self) -> str:
+        """The conditions of the resources, and the last steps."""
+        found = [
+            f"{key}: {condition.type} {condition.status} {condition.reason} {condition.message}"
+            for key, resource in self._store.stored.items()
+            for condition in resource.status.conditions
+        ]
+        steps = self.operator.result.steps if self.operator.result is not None else []
+        return "; ".join([*found, f"last steps: {steps}"])
+
+    def _check(self) -> None:
+        cluster = self._cluster
+        brokers = list(range(self._replicas))
+        if sorted(cluster.machines) != brokers:
+            raise Violation(f"the cluster is as asked: brokers {sorted(cluster.machines)}, not {brokers}")
+        for machine in cluster.machines.values():
+            differing = {n: v for n, v in self._config.items() if machine.settings.get(n) != v}
+            if differing:
+                raise Violation(f"the cluster is as asked: {machine.host} runs without {differing}")
+        replicas = cluster.topics()[TOPIC].partitions
+        if any(len(each) != self._factor for each in replicas.values()):
+            raise Violation(f"the cluster is as asked: {TOPIC} has {replicas}, not {self._factor} replicas")
+        holding = {
+            each for topic in cluster.topics().values() for r in topic.partitions.values() for each in r
+        }
+        if holding != set(brokers):
+            raise Violation(f"the cluster is as asked: brokers {sorted(holding)} hold replicas, of {brokers}")
+
+    async def _check_idle(self) -> None:
+        """Reconciliations of a converged cluster do nothing, by this operator and by another one."""
+        for _ in range(2):
+            reconciles, writes = self.operator.reconciles, self._store.writes
+            self._store.changed.set()
+            await asyncio.sleep(5.0)
+            result = self.operator.result
+            assert result is not None
+            if self.operator.reconciles == reconciles:
+                raise Violation("the operator reconciles when a resource changes")
+            if result.steps or self._store.writes != writes:
+                raise Violation(
+                    f"a converged cluster stays as it is: the operator executed {result.steps} and wrote "
+                    f"{self._store.writes - writes} statuses"
+                )
+            self.operator.kill()
+            await self._converge(lambda: True)
+
+
+def lifetimes(source: random.Random) -> Lifetime:
+    """Operators that are killed after few or many awaits, or live for long."""
+    longest = source.choice((10, 40, 150))
+
+    def lifetime(process: int) -> int | None:
+        return source.randint(1, longest) if source.random() < 0.8 else 1000
+
+    return lifetime
+
+
+def simulate(run: Plan) -> Result:
+    """One run, in this thread. The plan's workloads are names of scenarios."""
+    with separate_run():
+        return _simulate(run)
+
+
+def _simulate(run: Plan) -> Result:
+    choices = random.Random(f"{run.seed} operator run")
+    chosen = choices.choice(run.workloads or tuple(SCENARIOS))
+    scenario = SCENARIOS[chosen]
+    is_durable = choices.random() < 0.25
+    cluster = Cluster(run.seed, brokers=0, settings=DURABLE if is_durable else {})
+    faults = planned_faults(run, BROKERS_MAX) if run.faults is None else run.faults
+    lifetime = lifetimes(cluster.random("lifetimes"))
+    operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
+    append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)
+    cluster.note("simulation", f"seed {run.seed}: {chosen}; {len(faults)} faults; durable: {is_durable}")
+    work = run_workloads(
+        cluster,
+        faults,
+        [operator, append],
+        run.seconds,
+        is_durable=is_durable,
+        whole_again_s=CONVERGED_S,
+        on_faults_ended=operator.settle,
+    )
+    return execute(cluster, work, faults)
+
+
+def outcome_of(run: Plan) -> tuple[int, str, str, float]:
+    """One run for a worker process: seed, violation, trace and virtual seconds."""
+    result = simulate(run)
+    return result.seed, result.violation, result.trace, result.virtual_s
