@@ -140,7 +140,7 @@ _ALL: Final = (
         "expansion-counts-when-confirmed",
         "KAFKA-8836, KIP-497",
         "a follower that is proposed for the ISR does not hold back the high watermark yet",
-        "leader completeness",
+        "ISR",
         (
             Edit(
                 _ISR,
@@ -154,14 +154,14 @@ _ALL: Final = (
         "shrink-counts-at-once",
         "KAFKA-8836, KIP-497",
         "a follower that is proposed to leave the ISR does not hold back the high watermark any more",
-        "leader completeness",
+        "ISR",
         (Edit(_ISR, "        return self.committed | self.proposed\n", "        return self.proposed\n"),),
     ),
     Bug(
         "isr-shrinks-without-proposal",
         "KAFKA-8836, KIP-497",
         "a leader removes slow followers from its ISR without the controller",
-        "nothing acknowledged is lost",
+        "ISR",
         (
             Edit(
                 _PARTITION,
@@ -176,7 +176,7 @@ _ALL: Final = (
         "failed-shrink-is-dropped",
         "KIP-497 (pending ISR state)",
         "after an error of AlterPartition the leader forgets the change, though the controller may have made it",
-        "nothing acknowledged is lost",
+        "ISR",
         (
             Edit(
                 _PARTITION,
@@ -197,7 +197,7 @@ _ALL: Final = (
         "high-watermark-before-fetch",
         "KIP-101 (a follower confirms with its next fetch)",
         "records count as replicated as soon as the leader has sent them",
-        "leader completeness",
+        "min.insync.replicas",
         (
             Edit(
                 _PARTITION,
@@ -210,7 +210,7 @@ _ALL: Final = (
         "diverging-fetch-counts",
         "KAFKA-13141",
         "the leader counts the fetch offset of a follower whose log diverges",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _READS,
@@ -225,7 +225,7 @@ _ALL: Final = (
         "joins-isr-at-high-watermark",
         "KAFKA-7128",
         "a follower joins the ISR at the high watermark, below the start of the leader epoch",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _PARTITION,
@@ -239,7 +239,7 @@ _ALL: Final = (
         "follower-state-survives-epochs",
         "KAFKA-9654 (follower state at a new leader epoch)",
         "a new leader keeps the ends of its followers from the time when it led before",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _ISR,
@@ -650,7 +650,7 @@ _ALL: Final = (
         "commit-before-all-partitions-are-known",
         "KAFKA-5477, KIP-98 (partitions of a transaction)",
         "the coordinator forgets the partitions that were added before the last AddPartitionsToTxn",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSITIONS,
@@ -672,7 +672,7 @@ _ALL: Final = (
         "prepared-outcome-changes",
         "KAFKA-5251 (a commit after an abort)",
         "a new producer aborts a transaction whose commit is prepared",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSITIONS,
@@ -706,7 +706,7 @@ _ALL: Final = (
         "aborted-transactions-not-listed",
         "KIP-98 (aborted transactions in Fetch)",
         "a fetch of a read_committed consumer does not list the aborted transactions",
-        "no aborted data",
+        "no aborted data (G1a)",
         (
             Edit(
                 _LOG,
@@ -720,7 +720,7 @@ _ALL: Final = (
         "abort-not-in-index-of-follower",
         "KAFKA-6119 (aborted transactions after a failover)",
         "a follower does not write aborted transactions to its transaction index",
-        "no aborted data",
+        "no aborted data (G1a)",
         (
             Edit(
                 _LOG,
@@ -735,7 +735,7 @@ _ALL: Final = (
         "producer-epoch-not-checked",
         "KAFKA-9144, KIP-360 (zombie producers)",
         "a partition accepts batches of a fenced transactional producer",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(_PRODUCERS, "        if epoch < entry.epoch:\n", "        if False:\n"),
             Edit(
@@ -764,7 +764,7 @@ _ALL: Final = (
         "offsets-of-aborted-transactions",
         "KAFKA-5211 (offsets of transactions)",
         "the offsets of an aborted transaction are committed",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSACTIONAL_COMMITS,
@@ -778,7 +778,7 @@ _ALL: Final = (
         "transactional-offsets-lost-at-failover",
         "KAFKA-5211, KAFKA-10284",
         "a new coordinator does not restore the offsets of open transactions",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -817,7 +817,7 @@ _ALL: Final = (
         "generation-not-persisted",
         "KAFKA-4845 (generation after a failover)",
         "a group that is loaded after a failover starts with generation 0",
-        "generations",
+        "generations advance",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -889,7 +889,7 @@ _ALL: Final = (
         "compaction-beyond-last-stable-offset",
         "KAFKA-5413, KIP-98",
         "the cleaner compacts records beyond the last stable offset",
-        "compaction",
+        "nothing past the last stable offset is compacted",
         (
             Edit(
                 "broker/ottla/storage/cleaner/planning.py",
@@ -903,7 +903,7 @@ _ALL: Final = (
         "tombstone-removed-too-early",
         "KAFKA-8522, KIP-534",
         "the cleaner removes a tombstone at once",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -917,7 +917,7 @@ _ALL: Final = (
         "compaction-keeps-first-value",
         "KAFKA-1641 (the cleaner's offset map)",
         "the cleaner keeps an older value of a key",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -932,7 +932,7 @@ _ALL: Final = (
         "aborted-records-compacted-as-committed",
         "KAFKA-5490 (cleaner and transactions)",
         "the cleaner takes the records of aborted transactions for committed ones",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -946,7 +946,7 @@ _ALL: Final = (
         "marker-removed-before-its-records",
         "KAFKA-5490 (cleaner and transactions)",
         "the cleaner removes the marker of a transaction that still has records",
-        "compaction",
+        "transactions end",
         (
             Edit(
                 _BATCH_FILTER,
@@ -965,7 +965,7 @@ _ALL: Final = (
         "requests-of-former-topic",
         "KAFKA-10545, KIP-516 (a topic that is created anew)",
         "a broker takes the state of a deleted topic for that of the new one with its name",
-        "changes",
+        "no records of a deleted topic",
         (
             Edit(
                 _MANAGER,
@@ -1012,7 +1012,7 @@ _ALL: Final = (
             Edit(
                 "broker/ottla/server/dispatch/purgatory.py",
                 "        delayed.bucket = bucket\n",
-                "        delayed.bucket = bucket\n        if not hasattr(delayed, 'done') or isinstance(delayed, FetchWatcher):\n            return\n",
+                "        delayed.bucket = bucket\n        if not isinstance(delayed, ReplicationWait):\n            return\n",
             ),
             Edit(
                 "broker/ottla/server/dispatch/purgatory.py",
