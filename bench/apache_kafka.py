@@ -16,8 +16,7 @@ from typing import Final
 from bench.maven import Artifact, fetch_jars
 from bench.maven import JarsUnavailable as JarsUnavailable
 from ottla.local.brokers import escaped
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, free_port, wait_until
 from ottla.local.zookeeper import find_java
 from ottla.protocol.codec import decode
 from ottla.protocol.frames import encode_request, response_body_offset

@@ -33,7 +33,7 @@ from bench.processes import cpu_s_of
 from bench.requests import IN_FLIGHT, TOPIC, produce_frame
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 BROKERS = 3
 WAIT_S = 180.0

@@ -31,7 +31,7 @@ from rich.table import Table
 from bench.processes import usage_of
 from bench.sides import Side, chosen_sides, only_option
 from demo import events
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import lake
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import build_session

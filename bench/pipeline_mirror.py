@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 
 from ottla.local.cluster import LocalCluster
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.config import MirrorConfig
 from ottla_pipeline.running import JobContext

@@ -31,8 +31,7 @@ from bench.processes import cpu_ticks, main_thread_cpu_s, touch_free_pages
 from bench.sides import python_path
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol import frames

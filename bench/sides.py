@@ -25,8 +25,7 @@ from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import StartFailed
+from ottla.local.processes import StartFailed, free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from tests.certificates import Authority
 

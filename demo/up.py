@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.local.ports import port_in_use
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, port_in_use
 
 RESOURCES = Path(__file__).with_name("cluster")
 BROKERS = 3

@@ -28,6 +28,8 @@ UNKNOWN_S = 30.0
 """Counted for a file without a recorded duration."""
 
 CORE = (
+    # Whole simulated clusters
+    "tests/unit/test_simulation_seeds.py",
     # Processes that fail, Kubernetes' resources without Kubernetes, Kafka Streams and Connect
     "tests/cluster/test_failover.py",
     "tests/cluster/test_network_faults.py",

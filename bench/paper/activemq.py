@@ -14,8 +14,7 @@ from bench.maven import Artifact, fetch_jars
 from bench.paper.systems import BATCH, CLIENT_TIMEOUT_S, MESSAGE_BYTES, System
 from bench.sides import on_core
 from bench.tools import BROKER_CORE, run_client
-from ottla.local.ports import free_port, port_in_use, wait_until
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, free_port, port_in_use, wait_until
 from ottla.local.zookeeper import find_java
 
 VERSION: Final = "5.18.6"

@@ -17,8 +17,7 @@ from bench.maven import Artifact, fetch_jars
 from bench.paper.systems import BATCH, CLIENT_TIMEOUT_S, MESSAGE_BYTES, System, Unavailable
 from bench.sides import on_core
 from bench.tools import BROKER_CORE, ToolFailed, run_client
-from ottla.local.ports import free_port, port_in_use, wait_until
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, free_port, port_in_use, wait_until
 from ottla.local.zookeeper import find_java
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

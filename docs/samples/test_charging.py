@@ -13,8 +13,8 @@ from ottla.client import Producer
 from ottla.client.errors import ClientError
 from ottla.testing.simulation import Faults, SimulatedCluster, simulated
 
-FAULTS = Faults(kill=0.1, cut=0.1, kill_application=0.3, pause_application=0.1)
-ORDERS = 20
+FAULTS = Faults(seconds=8, kill=0.1, cut=0.1, kill_application=0.4, pause_application=0.1)
+ORDERS = 10
 
 
 class Provider:

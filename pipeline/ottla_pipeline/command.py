@@ -29,8 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline import errors, jobs
-from ottla_pipeline.config.common import JobConfig
-from ottla_pipeline.config.loading import ConfigError, load
+from ottla_pipeline.config.common import ConfigError, JobConfig, load
 from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.progress import GroupOffsets, Status
 from ottla_pipeline.running import JobContext, JobMetrics, ProgressListener, await_queries

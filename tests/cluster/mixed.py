@@ -12,7 +12,7 @@ from typing import Literal
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 
 Kind = Literal["kafka", "ottla"]
 

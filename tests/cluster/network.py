@@ -19,8 +19,7 @@ import pytest
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
 _TOOLS = ("ip", "iptables", "nsenter", "unshare")

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, wait_until
 
 _LIMITED = (
     "import os, resource, sys; limit = int(sys.argv[1]); "

@@ -28,7 +28,7 @@ from oracles import needs_kafka_jars
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
 from ottla.client.errors import CommitFailedError, RebalanceInProgressError
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 

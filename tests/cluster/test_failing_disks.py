@@ -12,7 +12,7 @@ import pytest
 from small_disk import SmallDisk
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode

@@ -23,7 +23,7 @@ from mixed import Kind, Seat
 from oracles import needs_kafka_jars
 from verify import VerifiableProducer, check_all_kept
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 

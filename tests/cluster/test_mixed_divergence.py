@@ -21,7 +21,7 @@ from mixed import Kind, Seat
 from network import Host, Network, needs_namespaces
 from oracles import needs_kafka_jars
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState

@@ -18,7 +18,7 @@ from faults import (
 )
 
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 RECORDS = 2000
 VALUE_BYTES = 200

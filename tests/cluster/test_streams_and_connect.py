@@ -21,8 +21,7 @@ from oracles import java, needs_kafka_jars, streams_and_connect
 from bench.apache_kafka import LEAN_JVM, kafka_classpath
 from bench.maven import JarsUnavailable
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port, wait_until
 
 WAIT_S = 240
 WORDS = ("water", "wheel", "mill", "stone", "grain", "flour")

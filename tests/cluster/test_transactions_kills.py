@@ -20,7 +20,7 @@ from oracles import needs_kafka_jars
 from bench.apache_kafka import java_command
 from ottla.coordinators.records import partition_for
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 RECORDS, IN_A_TRANSACTION = 120, 5
 """Of each round."""

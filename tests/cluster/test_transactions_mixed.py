@@ -21,7 +21,7 @@ from mixed import Kind, Seat
 from oracles import needs_kafka_jars
 
 from ottla.coordinators.records import partition_for
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode

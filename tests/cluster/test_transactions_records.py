@@ -28,7 +28,7 @@ from oracles import needs_kafka_jars
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.messages import ListOffsetsRequest
 from ottla.protocol.records import decode_records
 from ottla.wire.connection import BrokerConnection

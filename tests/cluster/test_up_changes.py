@@ -20,7 +20,7 @@ from up_session import HOST, UpSession
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.ports import port_in_use
+from ottla.local.processes import port_in_use
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from up_session import HOST, UpSession
 
-from ottla.local.ports import port_in_use
+from ottla.local.processes import port_in_use
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from up_session import HOST, UpSession
 
 from bench.apache_kafka import run_tool
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.errors import ErrorCode
 from tests.interop.secured import RawSaslConnection
 from tests.oracles import needs_kafka_jars

@@ -22,7 +22,7 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicDescription
 from ottla.client.routing import ClusterUnreachable
 from ottla.local.cluster import run_admin
-from ottla.local.ports import port_in_use
+from ottla.local.processes import port_in_use
 from ottla.protocol.errors import KafkaError
 
 READY = re.compile(r"^ready bootstrap=(\S+) zookeeper=(\S+)$")

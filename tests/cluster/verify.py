@@ -15,7 +15,7 @@ from typing import Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from bench.apache_kafka import java_command
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 
 class VerifiableProducer:

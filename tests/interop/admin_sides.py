@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient, Results
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from tests.interop.secured import JAAS, PLAIN_MODULE, SCRAM_MODULE
 

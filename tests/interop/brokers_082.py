@@ -19,7 +19,7 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
 WAIT_S = 150

@@ -11,7 +11,7 @@ from pathlib import Path
 from kafka_tools import compiled
 
 from bench.apache_kafka import java_command
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 _WAIT_S = 90.0
 

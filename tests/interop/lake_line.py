@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.manifest import committed_files

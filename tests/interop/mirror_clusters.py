@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from tests.interop.one_broker import one_broker
 
 

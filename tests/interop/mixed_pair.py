@@ -13,7 +13,7 @@ from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, wait_until
 
 SETTINGS = {
     "broker.id": "0",

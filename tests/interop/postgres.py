@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port, wait_until
 
 USER, PASSWORD, DATABASE = "shop", "secret of the shop", "shop"
 HOST = "127.0.0.1"

@@ -14,8 +14,7 @@ from typing import Any, Final
 import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port, wait_until
 from ottla_pipeline.registry.access import hashed
 
 START_S: Final = 120.0

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import (
     DescribeGroupsRequest,

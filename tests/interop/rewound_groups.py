@@ -27,7 +27,7 @@ from bench.apache_kafka import java_command
 from ottla.client import Consumer
 from ottla.client.admin import AdminClient, TopicPartition
 from ottla.client.errors import ClientError
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 PARTITIONS = 2
 RECORDS = 30_000

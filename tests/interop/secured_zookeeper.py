@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import make_digest_acl_credential
 
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import JAVA_OPTIONS, ZooKeeperAccess, java_properties

@@ -42,7 +42,7 @@ from ottla.cli.main import main
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.records import Record, build_batch

@@ -26,7 +26,7 @@ from one_broker import one_broker
 
 from ottla.client import admin as ottla_admin
 from ottla.client.admin import Results
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message

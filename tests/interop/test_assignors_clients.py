@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from one_broker import OneBroker, one_broker
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 TOPIC, PARTITIONS = "t", 4
 EAGER, COOPERATIVE = "range", "cooperative-sticky"

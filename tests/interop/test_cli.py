@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, ScramMechanism
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 pytestmark = pytest.mark.timeout(420)
 

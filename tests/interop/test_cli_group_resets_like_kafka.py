@@ -19,7 +19,7 @@ from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient, NewTopic, TopicPartition
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.messages import JoinGroupRequest
 
 pytestmark = pytest.mark.timeout(300)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from one_broker import OneBroker, one_broker
 
 from ottla.client.legacy import ConsumerConnector, KafkaStream, StringDecoder, Whitelist
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 6

@@ -54,7 +54,7 @@ from ottla.client.legacy import (
     StringDecoder,
     Whitelist,
 )
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.protocol import messages as m
 from ottla.testing import DevBroker
 

@@ -15,7 +15,7 @@ from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.admin import TopicPartition
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.testing import DevBroker
 
 pytestmark = pytest.mark.timeout(300)

@@ -23,7 +23,7 @@ from bench.apache_kafka import KafkaBroker
 from ottla.client import RequestClient, blocking, errors
 from ottla.client.request_client import ANY_BROKER
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import frames
 from ottla.protocol import messages as m

@@ -14,8 +14,7 @@ from java_member import java_member
 from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
-from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

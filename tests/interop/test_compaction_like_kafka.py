@@ -23,7 +23,7 @@ from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.ports.files import OS_FILES
 from ottla.protocol import messages as m

@@ -23,7 +23,7 @@ from request_recorder import RequestRecorder, compare, ready, side_by_side, unti
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.records import LOG_OVERHEAD, Record, build_batch

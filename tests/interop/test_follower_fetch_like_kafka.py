@@ -27,7 +27,7 @@ from ottla.client import Producer as OurProducer
 from ottla.client.errors import LogTruncationError
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteRecordsRequest, FetchRequest, FetchResponse, MetadataRequest

@@ -32,7 +32,7 @@ from raw_client import (
 )
 from test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol import frames
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey

@@ -19,7 +19,7 @@ from rewound_groups import BETWEEN, PARTITIONS, TO, RunningGroup, written_topic
 from ottla.coordinators.records import OffsetRecordKey, parse_key, parse_offset_value
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.records import decode_records

@@ -23,7 +23,7 @@ from oracles import needs_kafka_jars
 from rewound_groups import BETWEEN, FAR, TO, GroupOfTopic, written_topic
 
 from bench.apache_kafka import java_command
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 120

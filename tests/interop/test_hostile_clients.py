@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from one_broker import one_broker
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol import frames
 from ottla.protocol.messages import (
     ApiVersionsRequest,

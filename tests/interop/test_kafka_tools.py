@@ -12,7 +12,7 @@ from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 

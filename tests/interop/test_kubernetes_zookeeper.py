@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client

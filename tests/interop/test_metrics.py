@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from confluent_kafka.admin import AdminClient, NewTopic
 from one_broker import one_broker
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 COUNT = 300
 CODECS = [None, "gzip", "snappy", "lz4"]

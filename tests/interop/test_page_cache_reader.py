@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pytest
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.ports.files import OS_FILES, OsFiles

@@ -16,7 +16,7 @@ from oracles import needs_kafka_jars
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin_types import TopicDescription
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 

@@ -28,10 +28,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.reporting import AuditOptions
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs import audit, audit_report, lake
 from ottla_pipeline.lake.manifest import committed_files

@@ -26,11 +26,11 @@ from pyspark.sql import SparkSession
 from test_pipeline_audited_clients import Line, Name, name_of, read_all
 
 from ottla.client.core.types import ConsumerRecord, TopicPartition
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.ottla_consumer import AuditedConsumer, BlockingAuditedConsumer
 from ottla_pipeline.completeness.config import AuditConfig
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import audit, audit_report
 from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.spark import JavaMissing, check_java
 from tests.interop.one_broker import OneBroker, one_broker
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.jobs import lake, lake_compact
 from ottla_pipeline.running import JobContext
 from tests.interop.lake_line import SMALL, Line, create_topics

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.errors import error_summary
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.topics import describe_topics

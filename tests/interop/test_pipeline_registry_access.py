@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from one_broker import OneBroker
 from registries import Registry, rules_file
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.registry.access import Access, Passwords, Rule, hashed
 from ottla_pipeline.registry.command import main as command
 

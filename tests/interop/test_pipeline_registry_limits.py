@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from registries import Registry
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline.registry.checks import Compare, EarlierVersion, Invalid, Parse, Source
 from ottla_pipeline.registry.errors import CheckFailed
 from ottla_pipeline.registry.worker import WorkerPool

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import Schema
 from pyspark.sql import SparkSession
 
-from ottla.local.ports import free_port, wait_until
-from ottla_pipeline.config.loading import validate
+from ottla.local.processes import free_port, wait_until
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.running import JobContext
 from tests.interop.mirror_clusters import create, read, send, send_transactions, values

@@ -21,9 +21,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla_pipeline import streams
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs.python import PythonConfig
 from ottla_pipeline.running import await_queries

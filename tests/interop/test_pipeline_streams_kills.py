@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from tests.interop.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
 
 pytestmark = pytest.mark.timeout(900)

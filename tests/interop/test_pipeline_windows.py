@@ -36,8 +36,8 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ottla.local.ports import wait_until
-from ottla_pipeline.config.loading import validate
+from ottla.local.processes import wait_until
+from ottla_pipeline.config.common import validate
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.jobs import windows

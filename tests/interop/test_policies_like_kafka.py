@@ -14,8 +14,7 @@ from request_recorder import RequestRecorder, kafka_and_ottla, side_by_side
 from test_configs_like_kafka import APPEND, BROKER, DELETE, SET, TOPIC, change, make_topics, replace
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
-from ottla.local.processes import StartFailed
+from ottla.local.processes import StartFailed, free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest

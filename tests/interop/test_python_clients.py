@@ -33,7 +33,7 @@ from confluent_kafka.admin import (
 )
 
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 PARTITIONS = 6
 COUNT = 1200

@@ -15,12 +15,11 @@ from oracles import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.broker import ALL_PARTITIONS, ConnectionQuotas, ReplicationQuota, throttled_partitions
 from ottla.quotas.clients import ClientQuotas, RequestQuotas
-from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 from ottla.quotas.mutations import ControllerMutationQuotas, TokenBucket
 from ottla.quotas.rates import SimpleRate, Windows
-from ottla.quotas.replication import ALL_PARTITIONS, ReplicationQuota, throttled_partitions
 
 py4j_gateway = pytest.importorskip("py4j.java_gateway")
 py4j_protocol = pytest.importorskip("py4j.protocol")

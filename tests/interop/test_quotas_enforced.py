@@ -23,7 +23,7 @@ from oracles import needs_kafka_jars
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import LocalCluster
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
 from ottla.wire.connection import BrokerConnection

@@ -23,7 +23,7 @@ from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.protocol import messages as m
 from ottla.protocol.messages import (
     AlterClientQuotasRequest,

@@ -34,7 +34,7 @@ from kafka import TopicPartition as KafkaTopicPartition
 from one_broker import one_broker
 
 from bench.apache_kafka import run_tool
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.protocol.messages import MetadataRequest
 from ottla_operator.platform.kafka import KafkaAdmin
 from tests.interop.secured import OAUTH_MODULE, Place, RawSaslConnection, write_properties

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from one_broker import one_broker
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 COUNT = 300
 pytestmark = pytest.mark.timeout(420)

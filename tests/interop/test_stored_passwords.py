@@ -22,7 +22,7 @@ from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from tests.certificates import PASSWORD, Authority

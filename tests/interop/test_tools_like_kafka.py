@@ -18,7 +18,7 @@ from kafka_tools import Command, Printed, run_all
 from oracles import needs_kafka_jars
 from request_recorder import kafka_and_ottla
 
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla.protocol.api import ApiKey
 
 SETTINGS = {

@@ -22,7 +22,7 @@ from one_broker import one_broker
 from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 
 WAIT_S = 150
 pytestmark = pytest.mark.timeout(420)

@@ -19,7 +19,7 @@ import pytest
 from secured_zookeeper import USER, SecuredZooKeeper, access
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable
 from ottla.metadata.kazoo_connection import TlsHandler
 from ottla.metadata.store import StoreDenied, StoreUnavailable

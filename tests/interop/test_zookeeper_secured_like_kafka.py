@@ -25,8 +25,7 @@ from bench.apache_kafka import LEAN_JVM, SMALL_BROKER_JVM, KafkaBroker, java_com
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port, wait_until
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.security.acls import (

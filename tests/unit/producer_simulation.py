@@ -172,12 +172,23 @@ class ProducerSimulation:
         assert isinstance(request, m.EndTxnRequest)
         return m.EndTxnResponse()
 
-    def serve(self, node: int, *, error: ErrorCode | None = None, answered: bool = True) -> None:
-        """The node takes its oldest request; without an answer, the connection is lost after it."""
+    def serve(
+        self,
+        node: int,
+        *,
+        error: ErrorCode | None = None,
+        error_after: ErrorCode | None = None,
+        answered: bool = True,
+    ) -> None:
+        """The node takes its oldest request; without an answer, the connection is lost after it.
+        `error_after`: the answer although the node has written the batches."""
         if not self.wire[node]:
             return
         unsent = self.wire[node].popleft()
         response = self._produced(node, unsent.message, error)
+        if error_after is not None:
+            for row in response.responses[0].partition_responses:
+                row.error_code = error_after
         if answered:
             self.sender.on_response(unsent.tag, response, self.now)
         else:

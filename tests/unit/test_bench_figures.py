@@ -28,7 +28,7 @@ from bench.report import (
 )
 from bench.runner import Plan, warm_up
 from bench.tools import ToolFailed, consumed, produced
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.protocol.records import Record, build_batch
 
 PRODUCED = """\

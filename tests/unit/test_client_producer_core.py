@@ -388,6 +388,26 @@ def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch() -> None:
     assert simulation.logs[0].values == [b"a", b"b", b"c", b"d"]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT],
+)
+def test_a_batch_that_a_deposed_leader_may_have_written_is_not_sent_under_a_new_epoch(
+    answer: ErrorCode,
+) -> None:
+    simulation = ProducerSimulation(partitions=1)
+    simulation.send(b"a", 0)
+    simulation.run_until_idle()
+    simulation.send(b"in doubt", 0)
+    simulation.poll()
+    simulation.serve(1, error_after=answer)
+    simulation.logs[0].forget()
+    simulation.run_until_idle()
+    assert simulation.logs[0].values == [b"a", b"in doubt"]
+    (outcome,) = simulation.outcomes[b"in doubt"]
+    assert isinstance(outcome.error, errors.OutOfOrderSequenceNumberError)
+
+
 def test_a_leader_named_in_a_response_is_used_at_once() -> None:
     simulation = ProducerSimulation(partitions=1)
     simulation.send(b"a", 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.platform import local
 from ottla_operator.platform.interfaces import BrokerLaunch, StepFailed

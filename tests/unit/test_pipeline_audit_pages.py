@@ -15,7 +15,7 @@ from ottla_pipeline.completeness.auditor import caught_up_ms
 from ottla_pipeline.completeness.config import AuditConfig, interval_ms
 from ottla_pipeline.completeness.report import AuditMetrics, AuditResult
 from ottla_pipeline.completeness.verdicts import TierRule, WindowVerdict
-from ottla_pipeline.config.loading import ConfigError, validate
+from ottla_pipeline.config.common import ConfigError, validate
 
 WHOLE = WindowVerdict("orders", 60_000, "brokers", "complete", 10, 10, completed_ms=125_000)
 LOSS = WindowVerdict("orders", 60_000, "lake", "missing", 10, 9, missing=1, samples=("web-<17>/1 number 7",))

@@ -22,7 +22,7 @@ from ottla_pipeline.completeness.verdicts import (
     silent_clients,
     verdict,
 )
-from ottla_pipeline.config.loading import validate
+from ottla_pipeline.config.common import validate
 
 MINUTE_MS = 60_000
 RULES = {"brokers": TierRule(1_000), "lake": TierRule(5_000)}

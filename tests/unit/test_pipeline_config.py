@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla_pipeline.config.common import JobConfig, KafkaConfig, TopicsConfig
-from ottla_pipeline.config.loading import ConfigError, load, validate
+from ottla_pipeline.config.common import ConfigError, JobConfig, KafkaConfig, TopicsConfig, load, validate
 
 GOOD: dict[str, Any] = {"name": "orders", "kafka": {"bootstrap": "a:9092,b:9092"}, "checkpoint": "cp"}
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.checkpoints import OffsetRange, parse_entry
-from ottla_pipeline.config.loading import ConfigError, validate
+from ottla_pipeline.config.common import ConfigError, validate
 from ottla_pipeline.lake.compaction import PARTITION_BYTES_MAX, choose_files
 from ottla_pipeline.lake.config import Compaction, LakeConfig
 from ottla_pipeline.lake.reprocessing import backfill_ranges

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla_pipeline.config.loading import ConfigError, validate
+from ottla_pipeline.config.common import ConfigError, validate
 from ottla_pipeline.mirroring.config import MirrorConfig
 from ottla_pipeline.mirroring.groups import GroupFilter, offsets_to_commit, translated
 from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from ottla_pipeline.config.loading import ConfigError, validate
+from ottla_pipeline.config.common import ConfigError, validate
 from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.jobs.python import PythonConfig, function_of
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ottla.local.ports import free_port
+from ottla.local.processes import free_port
 from ottla_pipeline import errors
 from ottla_pipeline.errors import error_summary
 

@@ -15,7 +15,7 @@ from ottla_pipeline.checkpoints import (
     parse_entry,
     parse_initial,
 )
-from ottla_pipeline.config.loading import ConfigError, load, validate
+from ottla_pipeline.config.common import ConfigError, load, validate
 from ottla_pipeline.windowing.config import WindowConfig, WindowsConfig, interval_us
 from ottla_pipeline.windowing.late import can_be_late, earliest_end_us
 from ottla_pipeline.windowing.plan import names

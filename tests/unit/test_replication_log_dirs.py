@@ -14,8 +14,8 @@ from replication_cluster import values_of
 
 from ottla.ports.files import OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.broker import ReplicationQuota
 from ottla.quotas.rates import Windows
-from ottla.quotas.replication import ReplicationQuota
 
 
 def run_scenario(path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.security.distinguished_names import subject_of
-from ottla.security.mapping_rules import MappingRules
+from ottla.security.distinguished_names import MappingRules, subject_of
 from ottla.security.principals import ANONYMOUS, DEFAULT_CLASS, Identity, Principal, principal_builder
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, client_context, openssl_name, server_context

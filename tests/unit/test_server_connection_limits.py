@@ -13,7 +13,7 @@ from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.ports import OsClock
 from ottla.ports.network import OsNetwork
 from ottla.ports.workers import OsWorkers
-from ottla.quotas.connections import ConnectionQuotas
+from ottla.quotas.broker import ConnectionQuotas
 from ottla.quotas.rates import Windows
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.channel import Connection

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.local.ports import wait_until
+from ottla.local.processes import wait_until
 from ottla.ports.files import OS_FILES
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.log import Log

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, wait_until
 
 
 class BrokerProcess:

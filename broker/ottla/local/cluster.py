@@ -16,8 +16,7 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ClusterDescription, TopicDescription
 from ottla.client.routing import ClusterUnreachable
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import StartFailed
+from ottla.local.processes import StartFailed, free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.wire.connection import ConnectionLost

@@ -22,8 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, free_port, wait_until
 
 JAVA_MIN: Final = 17
 """The version that Spark 4 requires; ZooKeeper requires less."""

@@ -1,6 +1,6 @@
 """Rates over the last seconds, with the arithmetic of Kafka's metrics (3.9).
 
-Used by `clients` and `replication`. A rate is a ring of samples; a sample is a time window and the amount
+Used by `clients` and `broker`. A rate is a ring of samples; a sample is a time window and the amount
 recorded in it. Kafka divides by the time since the oldest sample's start, which is nearly always a little
 longer than the nominal window. Throttle times depend on it, so the arithmetic here is exactly the same; a
 test compares it with Kafka's classes.

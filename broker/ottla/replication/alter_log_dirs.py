@@ -18,8 +18,8 @@ from functools import partial
 from typing import Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.broker import ReplicationQuota
 from ottla.quotas.rates import Windows
-from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.storage.future_log import FutureLog

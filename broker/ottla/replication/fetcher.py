@@ -26,7 +26,7 @@ from typing import Final
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse
-from ottla.quotas.replication import ReplicationQuota
+from ottla.quotas.broker import ReplicationQuota
 from ottla.replication.fetch_session import SESSION_ERRORS, FetchSessionHandler
 from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry, Step
 from ottla.replication.leader_endpoint import epoch_ends, leader_offset

@@ -24,8 +24,8 @@ from ottla.metadata.stored_topics import StoredTopics
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import is_legal_topic_name
+from ottla.quotas.broker import ReplicationQuota
 from ottla.quotas.rates import Windows
-from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirsManager
 from ottla.replication.alter_partition import AlterPartitionManager, IsrChanges, SendAlterPartition
 from ottla.replication.fetcher import FetchSettings, ReplicaFetcher

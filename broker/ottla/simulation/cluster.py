@@ -215,6 +215,12 @@ class Cluster:
         if isinstance(problem, Violation):
             self.failures.append(problem)
             return
+        if (
+            process is None
+            and isinstance(context.get("future"), asyncio.Future)
+            and not isinstance(context["future"], asyncio.Task)
+        ):
+            return  # of a process that is not known, and may have been killed
         trace = "".join(traceback.format_exception(problem))
         self.problems.append(f"{self.loop.now:.4f} {name}: {text}\n{trace}")
 

@@ -16,6 +16,7 @@ import gc
 import heapq
 import logging
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Executor
@@ -139,6 +140,13 @@ class _Timer(asyncio.TimerHandle):
         self._when = when
         self._scheduled = True
         self.process: Process | None = context.get(CURRENT)
+
+
+class Task(asyncio.Task[Any]):
+    """A task that knows its process: an exception that nobody retrieves is reported when it is collected."""
+
+    __slots__ = ("process",)
+    process: Process | None
 
 
 class Readiness(Protocol):
@@ -278,8 +286,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         if context is None:
             context = contextvars.copy_context()
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **settings)
-        process = context.get(CURRENT)
+        task = Task(work, loop=loop, context=context, **settings)
+        process = task.process = context.get(CURRENT)
         if process is not None:
             process.tasks.add(task)
             task.add_done_callback(process.tasks.discard, context=context)
@@ -288,8 +296,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ProcessKilled):
             return
-        # The loop calls this outside of the context of the callback that failed.
-        process = getattr(context.get("handle"), "process", None) or CURRENT.get()
+        # The loop calls this outside of the context of the callback or task that failed.
+        owner = context.get("handle") or context.get("task") or context.get("future")
+        process = getattr(owner, "process", None) or CURRENT.get()
         if process is None or process.alive:
             self.on_problem(process, context)
 
@@ -414,7 +423,9 @@ def unheard() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+            yield
     finally:
         logging.disable(disabled)
         sys.unraisablehook = hook

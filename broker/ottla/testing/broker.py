@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from ottla.client import errors
 from ottla.client.core.types import ConsumerRecord
-from ottla.local.ports import free_port
-from ottla.local.processes import ChildProcess, StartFailed
+from ottla.local.processes import ChildProcess, StartFailed, free_port
 from ottla.protocol import messages as m
 from ottla.testing.connection import BlockingConnection, read_records
 

@@ -121,6 +121,8 @@ class Simulation:
                     f"the test has not ended after {self.timeout_s:g} virtual seconds; what waits:\n  {tasks}"
                 ) from None
             gc.collect()  # reports the exceptions of tasks that nobody awaited
+            if cluster.failures:
+                raise cluster.failures[0]
             if cluster.problems:
                 raise SimulationFailed(f"nothing handled an error: {cluster.problems[0]}")
 
@@ -259,7 +261,8 @@ def _explained(outcome: Outcome, command: str) -> BaseException:
     problem = outcome.problem
     assert problem is not None
     events = [event for event in outcome.timeline if not _is_noise(event)]
-    lines = [f"seed {outcome.seed} fails, with {len(outcome.faults)} faults. The timeline:"]
+    count = len(outcome.faults)
+    lines = [f"seed {outcome.seed} fails, with {count} fault{'' if count == 1 else 's'}. The timeline:"]
     if len(events) > SHOWN_EVENTS_MAX:
         lines.append(f"… {len(events) - SHOWN_EVENTS_MAX} earlier events")
     lines += [_shorten(str(event)) for event in events[-SHOWN_EVENTS_MAX:]]

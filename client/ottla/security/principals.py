@@ -11,8 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final, NamedTuple, Protocol, cast
 
-from ottla.security.distinguished_names import subject_of
-from ottla.security.mapping_rules import MappingRules
+from ottla.security.distinguished_names import MappingRules, subject_of
 
 USER: Final = "User"
 

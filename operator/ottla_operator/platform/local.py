@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, port_in_use
-from ottla.local.processes import StartFailed
+from ottla.local.processes import StartFailed, free_port, port_in_use
 from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection

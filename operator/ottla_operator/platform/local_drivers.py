@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ottla.local.ports import free_port
-from ottla.local.processes import ChildProcess
+from ottla.local.processes import ChildProcess, free_port
 from ottla_operator.planning.observed import DriverInstance
 from ottla_operator.planning.pipeline_config import DriverLaunch, complete_config, driver_heap_mib
 from ottla_operator.planning.pipelines import CONFIG_FILE, EXIT_CANNOT_START

@@ -27,6 +27,7 @@ from ottla.simulation.runner import (
 )
 from ottla.simulation.workloads.append import Append
 from ottla_operator.reconcile import is_ready
+from ottla_operator.resources import AnyResource
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -50,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Scenario:
-    """The changes of a run."""
+    """What a user does in a run."""
 
     changes: tuple[Change, ...]
     factor: int = 3
@@ -59,6 +60,8 @@ class Scenario:
     """More of the BrokerCluster's spec."""
 
 
+_UNSETTLED: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
+"""Conditions that are False in a settled state; all others are True."""
 _SETTING: Final = "replica.fetch.wait.max.ms"
 SCENARIOS: Final = {
     "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
@@ -159,7 +162,7 @@ class OperatorWorkload:
                 result is not None
                 and self.operator.began_s >= began_s
                 and result.idle
-                and all(is_ready(resource) for resource in self._store.stored.values())
+                and all(_is_settled(resource) for resource in self._store.stored.values())
                 and holds()
             ):
                 return
@@ -214,6 +217,19 @@ class OperatorWorkload:
             await self._converge(lambda: True)
 
 
+def _is_settled(resource: AnyResource) -> bool:
+    """Whether the resource is Ready, and nothing else about it is expected to change."""
+    return is_ready(resource) and all(
+        condition.status == ("False" if condition.type in _UNSETTLED else "True")
+        for condition in resource.status.conditions
+    )
+
+
+def one_await_more(process: int) -> int:
+    """Each process is killed one await later than the one before: at each step of a reconciliation."""
+    return process
+
+
 def lifetimes(source: random.Random) -> Lifetime:
     """Operators that are killed after few or many awaits, or live for long."""
     longest = source.choice((10, 40, 150))
@@ -224,20 +240,21 @@ def lifetimes(source: random.Random) -> Lifetime:
     return lifetime
 
 
-def simulate(run: Plan) -> Result:
-    """One run, in this thread. The plan's workloads are names of scenarios."""
+def simulate(run: Plan, lifetime: Lifetime | None = None) -> Result:
+    """One run, in this thread. The plan's workloads are names of scenarios; `lifetime`: instead of what the
+    seed chooses."""
     with separate_run():
-        return _simulate(run)
+        return _simulate(run, lifetime)
 
 
-def _simulate(run: Plan) -> Result:
+def _simulate(run: Plan, lifetime: Lifetime | None) -> Result:
     choices = random.Random(f"{run.seed} operator run")
     chosen = choices.choice(run.workloads or tuple(SCENARIOS))
     scenario = SCENARIOS[chosen]
     is_durable = choices.random() < 0.25
     cluster = Cluster(run.seed, brokers=0, settings=DURABLE if is_durable else {})
     faults = planned_faults(run, BROKERS_MAX) if run.faults is None else run.faults
-    lifetime = lifetimes(cluster.random("lifetimes"))
+    lifetime = lifetime or lifetimes(cluster.random("lifetimes"))
     operator = OperatorWorkload(scenario, run.seconds, lifetime, restarts=choices.random() < 0.5)
     append = Append(topic=TOPIC, partitions=PARTITIONS, replication_factor=scenario.factor, rate=20.0)
     cluster.note("simulation", f"seed {run.seed}: {chosen}; {len(faults)} faults; durable: {is_durable}")

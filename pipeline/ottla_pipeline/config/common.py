@@ -1,9 +1,10 @@
 """Shared parts of the jobs' configurations: the strict base model, brokers and their security, topics,
 triggers.
 
-Used by every job's model and by `config.loading`. Field names are snake_case here and camelCase in YAML,
-as in the custom resources. A client's security is configured once and translated to the settings of Java
-clients (Spark's) and of librdkafka.
+Used by every job's model and by `command`, which loads a job's YAML file into its model; ConfigError lists
+all problems, one per line, as `lake.yaml: kafka.bootstrap: …`. Field names are snake_case here and camelCase
+in YAML, as in the custom resources. A client's security is configured once and translated to the settings of
+Java clients (Spark's) and of librdkafka.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from ottla.client.registry import RegistryClient
@@ -293,3 +303,70 @@ class JobConfig(Model):
             "failOnDataLoss": "true",
             **({"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}),
         }
+
+
+C = TypeVar("C", bound=BaseModel)
+
+_MESSAGES = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+}
+
+
+class ConfigError(Exception):
+    """An invalid configuration; the message has one line per problem."""
+
+
+def load(path: Path, model: type[C]) -> C:
+    """The file as `model`. Raises ConfigError."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must hold a mapping of keys")
+    return validate(raw, model, str(path))
+
+
+def validate(raw: dict[str, Any], model: type[C], where: str) -> C:
+    """`raw` as `model`; `where` is the prefix of each line of the ConfigError."""
+    try:
+        return model.model_validate(raw, by_alias=True, by_name=False)
+    except ValidationError as error:
+        lines = sorted({f"{where}: {line}" for line in problems(error, model)})
+        raise ConfigError("\n".join(lines)) from None
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One line per problem: the key's path as written in YAML, and the allowed values."""
+    found = []
+    for one in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(part) for part in one["loc"])
+        if one["type"] == "extra_forbidden":
+            message = f"unknown key{_known(model, one['loc'])}"
+        else:
+            message = _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))
+        found.append(f"{path}: {message}" if path else message)
+    return found
+
+
+def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """The keys that are valid beside the unknown one, if the path to it consists of plain models."""
+    for part in loc[:-1]:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        inner = fields[part].annotation if isinstance(part, str) and part in fields else None
+        options = [inner, *getattr(inner, "__args__", ())]
+        models = [t for t in options if isinstance(t, type) and issubclass(t, BaseModel)]
+        if len(models) != 1:
+            return ""
+        model = models[0]
+    return "; known are " + ", ".join(field.alias or name for name, field in model.model_fields.items())

@@ -22,8 +22,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ottla.client.registry import CONTENT_TYPE
-from ottla.security.distinguished_names import subject_of
-from ottla.security.mapping_rules import MappingRules
+from ottla.security.distinguished_names import MappingRules, subject_of
 from ottla_pipeline.registry import access, errors
 from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText, operation
 from ottla_pipeline.registry.errors import Refused

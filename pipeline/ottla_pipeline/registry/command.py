@@ -10,7 +10,7 @@ import click
 import uvicorn
 
 from ottla import logs
-from ottla.security.mapping_rules import MappingRules
+from ottla.security.distinguished_names import MappingRules
 from ottla_pipeline.config.common import check_addresses
 from ottla_pipeline.registry import access
 from ottla_pipeline.registry.app import Authenticator, PeerProtocol, RegistryApp

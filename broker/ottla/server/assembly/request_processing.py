@@ -14,9 +14,9 @@ from typing import Protocol
 
 from ottla.metadata.acls import StoredAcls, start_acls
 from ottla.metadata.client_quotas import StoredQuotas
-from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.stored_topics import read_topics
+from ottla.metadata.zookeeper_groups import ConsumerOffsets
 from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
 from ottla.server.assembly.components import Coordinators, Replication
@@ -51,8 +51,11 @@ from ottla.server.handlers.groups.handler import GroupsHandler
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.handlers.produce.handler import ProduceHandler
 from ottla.server.handlers.produce.verification import TransactionVerification
-from ottla.server.handlers.transactions.handler import TransactionsHandler, TransactionStatesHandler
-from ottla.server.handlers.transactions.producer_ids import ProducerIdsHandler
+from ottla.server.handlers.transactions.handler import (
+    ProducerIdsHandler,
+    TransactionsHandler,
+    TransactionStatesHandler,
+)
 from ottla.server.logs.deferred_validation import DeferredValidation
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer

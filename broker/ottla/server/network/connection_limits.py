@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listeners import parse_address_limits
-from ottla.quotas.connections import ConnectionQuotas
+from ottla.quotas.broker import ConnectionQuotas
 
 log = logging.getLogger(__name__)
 

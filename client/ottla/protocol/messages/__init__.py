@@ -8,19 +8,14 @@ from ottla.protocol.messages.acls import *
 from ottla.protocol.messages.authentication import *
 from ottla.protocol.messages.cluster import *
 from ottla.protocol.messages.configs import *
-from ottla.protocol.messages.consumer_groups import *
 from ottla.protocol.messages.delegation_tokens import *
-from ottla.protocol.messages.group_offsets import *
 from ottla.protocol.messages.groups import *
 from ottla.protocol.messages.headers import *
 from ottla.protocol.messages.logs import *
 from ottla.protocol.messages.metadata import *
 from ottla.protocol.messages.offsets import *
 from ottla.protocol.messages.produce_fetch import *
-from ottla.protocol.messages.quotas import *
-from ottla.protocol.messages.reassignments import *
 from ottla.protocol.messages.topics import *
-from ottla.protocol.messages.transaction_states import *
 from ottla.protocol.messages.transactions import *
 from ottla.protocol.types import Message
 

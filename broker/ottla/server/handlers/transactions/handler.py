@@ -1,5 +1,6 @@
 """Transactions: AddPartitionsToTxn 0 to 5, AddOffsetsToTxn 0 to 4, EndTxn 0 to 4, TxnOffsetCommit 0 to 4 of
-producers, WriteTxnMarkers 0 to 1 of coordinators, DescribeTransactions and ListTransactions of tools.
+producers, WriteTxnMarkers 0 to 1 of coordinators, DescribeTransactions and ListTransactions of tools,
+InitProducerId 0 to 5 of idempotent and transactional producers, AllocateProducerIds 0 of brokers.
 
 Behaviour: `ottla.coordinators` has the rules; the handlers pass requests to it and build the responses.
 AddPartitionsToTxn is one producer's up to version 3; from version 4 brokers send it, with transactions of
@@ -7,6 +8,12 @@ many producers, to verify partitions before they append (KIP-890). One unknown p
 transaction (OPERATION_NOT_ATTEMPTED for the others). Before KIP-588 PRODUCER_FENCED is
 INVALID_PRODUCER_EPOCH. WriteTxnMarkers is responded when every marker is replicated or has failed, or
 request.timeout.ms is over.
+
+Without a transactional id any broker responds to InitProducerId with an id from its block; if the block is
+used up and the controller allocates none in time, with COORDINATOR_LOAD_IN_PROGRESS, which every client
+retries. An idempotent producer that sends its id and epoch (version 3 and later, KIP-360) gets a new id. With
+a transactional id its coordinator responds. The controller allocates blocks of 1000 ids to brokers with their
+current epoch (KIP-730).
 """
 
 from __future__ import annotations
@@ -15,14 +22,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.controller.controller import Controller
 from ottla.coordinators.coordinator import GroupCoordinator
-from ottla.coordinators.transactions.coordinator import TransactionCoordinator
-from ottla.coordinators.transactions.interfaces import Marker
+from ottla.coordinators.transactions.coordinator import Outcome, TransactionCoordinator
+from ottla.coordinators.transactions.interfaces import Marker, NoProducerId
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import OFFSETS_TOPIC, by_topic
 from ottla.server.coordination.transaction_markers import TransactionMarkerWriter
+from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.dispatcher import Request, Route
 
 MANY_FROM: Final = 4
@@ -291,3 +300,59 @@ def _list_transactions_error(
     message: m.ListTransactionsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> m.ListTransactionsResponse:
     return m.ListTransactionsResponse(error_code=code)
+
+
+INIT_FENCED_FROM: Final = 4
+"""The first version of InitProducerId with PRODUCER_FENCED."""
+_NONE: Final = -1
+
+
+class ProducerIdsHandler:
+    """Producer ids for producers, and blocks of them for brokers."""
+
+    def __init__(self, transactions: TransactionService, controller: Controller) -> None:
+        self._transactions = transactions
+        self._controller = controller
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(m.InitProducerIdRequest, self.init, _init_error),
+            Route(m.AllocateProducerIdsRequest, self.allocate, _allocate_error),
+        ]
+
+    async def init(self, request: Request) -> m.InitProducerIdResponse:
+        message = request.decode(m.InitProducerIdRequest)
+        error, producer_id, epoch = await self._init(message)
+        if error is ErrorCode.PRODUCER_FENCED and request.version < INIT_FENCED_FROM:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        return m.InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+
+    async def _init(self, message: m.InitProducerIdRequest) -> Outcome:
+        given = (message.producer_id, message.producer_epoch)
+        if (given[0] == _NONE) != (given[1] == _NONE):
+            return Outcome(ErrorCode.INVALID_REQUEST)
+        if message.transactional_id is not None:
+            return await self._transactions.coordinator.init_producer_id(
+                message.transactional_id,
+                message.transaction_timeout_ms,
+                None if given == (_NONE, _NONE) else given,
+            )
+        try:
+            return Outcome(ErrorCode.NONE, await self._transactions.new_producer_id(), 0)
+        except NoProducerId:
+            return Outcome(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    async def allocate(self, request: Request) -> m.AllocateProducerIdsResponse:
+        return await self._controller.allocate_producer_ids(request.decode(m.AllocateProducerIdsRequest))
+
+
+def _init_error(
+    message: m.InitProducerIdRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.InitProducerIdResponse:
+    return m.InitProducerIdResponse(error_code=code, producer_epoch=_NONE)
+
+
+def _allocate_error(
+    message: m.AllocateProducerIdsRequest, version: int, code: ErrorCode, detail: str | None
+) -> m.AllocateProducerIdsResponse:
+    return m.AllocateProducerIdsResponse(error_code=code)

@@ -1,0 +1,38 @@
+"""Runs of whole simulated clusters under faults: the seeds that have found a bug, and many others.
+
+A seed whose run fails is repeated by `make simulate SEED=…`. When its bug is repaired and no small test shows
+it, the seed goes to REGRESSIONS.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.simulation.runner import Plan, simulate
+
+REGRESSIONS = (
+    # An idempotent producer's record was stored twice.
+    Plan(4, 40.0, workloads=("append",)),
+    Plan(24, 40.0, workloads=("append",)),
+)
+SEEDS = 5
+"""How many other seeds run, with all workloads and faults; from 1."""
+SECONDS = 60.0
+AT_ONCE = 2
+"""Seeds in one test, so that pytest-xdist can divide them."""
+
+
+def _name(plan: Plan) -> str:
+    return "-".join([*plan.workloads, str(plan.seed)])
+
+
+@pytest.mark.parametrize("plan", REGRESSIONS, ids=_name)
+def test_a_seed_that_has_found_a_bug_passes(plan: Plan) -> None:
+    assert not simulate(plan).violation
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+def test_seeds_pass(first: int) -> None:
+    for seed in range(first, min(first + AT_ONCE, SEEDS + 1)):
+        result = simulate(Plan(seed, SECONDS))
+        assert not result.violation, f"make simulate SEED={seed}"
