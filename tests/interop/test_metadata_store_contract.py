@@ -18,7 +18,6 @@ import pytest
 from secured_zookeeper import SecuredZooKeeper, access
 
 from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
-from ottla.metadata.bulk_reads import MultiRead
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import (
     BadVersion,
@@ -37,7 +36,7 @@ from ottla.metadata.store import (
     ensure_path,
     get_many,
 )
-from ottla.metadata.zookeeper import ZooKeeperStore
+from ottla.metadata.zookeeper import MultiRead, ZooKeeperStore
 from ottla.simulation.ensemble import Ensemble, EnsembleStore
 from ottla.simulation.loop import SimulatedLoop
 from ottla.simulation.network import SimulatedNetwork

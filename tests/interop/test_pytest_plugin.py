@@ -126,7 +126,7 @@ def test_mistakes_are_told(pytester: pytest.Pytester, ini: str, marker: str, pro
 def test_the_documents_examples_run(pytester: pytest.Pytester, page: str) -> None:
     text = (Path(__file__).parents[2] / page).read_text()
     python = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    tests = "\n".join(block for block in python if "def test_" in block)
+    tests = "\n".join(block for block in python if "def test_" in block and "@simulated" not in block)
     pytester.makepyfile(tests)
     result = pytester.runpytest_subprocess("-p", "ottla.pytest", "--strict-markers")
     result.assert_outcomes(passed=len(re.findall(r"^def test_", tests, re.MULTILINE)))

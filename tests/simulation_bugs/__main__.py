@@ -49,11 +49,12 @@ class Searcher:
 
 
 def directed(bug: Bug, seeds: Sequence[int]) -> list[int]:
-    """The seeds in the order of how long their runs have faults of the kinds that provoke the bug."""
+    """The seeds in the order of how much the faults that provoke the bug prevail in their runs."""
 
     def weight(seed: int) -> float:
         faults = planned_faults(Plan(seed, bug.seconds))
-        return sum(min(fault.duration_s, 5.0) for fault in faults if fault.kind in bug.faults)
+        provoking = [min(fault.duration_s, 5.0) for fault in faults if fault.kind in bug.faults]
+        return sum(provoking) / (5 + len(faults) - len(provoking))
 
     return sorted(seeds, key=weight, reverse=True)
 

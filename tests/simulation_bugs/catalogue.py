@@ -134,12 +134,13 @@ _ALL: Final = (
                 "    if False:\n",
             ),
         ),
+        faults=("lost answers", "session", "cut pair"),
     ),
     Bug(
         "expansion-counts-when-confirmed",
         "KAFKA-8836, KIP-497",
         "a follower that is proposed for the ISR does not hold back the high watermark yet",
-        "leader completeness",
+        "ISR",
         (
             Edit(
                 _ISR,
@@ -147,19 +148,20 @@ _ALL: Final = (
                 "        self.maximal = self.committed\n",
             ),
         ),
+        faults=("cut pair", "resets", "lost answers"),
     ),
     Bug(
         "shrink-counts-at-once",
         "KAFKA-8836, KIP-497",
         "a follower that is proposed to leave the ISR does not hold back the high watermark any more",
-        "leader completeness",
+        "ISR",
         (Edit(_ISR, "        return self.committed | self.proposed\n", "        return self.proposed\n"),),
     ),
     Bug(
         "isr-shrinks-without-proposal",
         "KAFKA-8836, KIP-497",
         "a leader removes slow followers from its ISR without the controller",
-        "nothing acknowledged is lost",
+        "ISR",
         (
             Edit(
                 _PARTITION,
@@ -168,12 +170,13 @@ _ALL: Final = (
                 "            self._advance_and_notify(now_ms, isr_changed=True)\n",
             ),
         ),
+        faults=("cut pair",),
     ),
     Bug(
         "failed-shrink-is-dropped",
         "KIP-497 (pending ISR state)",
         "after an error of AlterPartition the leader forgets the change, though the controller may have made it",
-        "nothing acknowledged is lost",
+        "ISR",
         (
             Edit(
                 _PARTITION,
@@ -188,13 +191,13 @@ _ALL: Final = (
                 "                return False\n",
             ),
         ),
-        faults=STORE,
+        faults=("cut pair", "resets", "lost answers"),
     ),
     Bug(
         "high-watermark-before-fetch",
         "KIP-101 (a follower confirms with its next fetch)",
         "records count as replicated as soon as the leader has sent them",
-        "leader completeness",
+        "min.insync.replicas",
         (
             Edit(
                 _PARTITION,
@@ -207,7 +210,7 @@ _ALL: Final = (
         "diverging-fetch-counts",
         "KAFKA-13141",
         "the leader counts the fetch offset of a follower whose log diverges",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _READS,
@@ -222,7 +225,7 @@ _ALL: Final = (
         "joins-isr-at-high-watermark",
         "KAFKA-7128",
         "a follower joins the ISR at the high watermark, below the start of the leader epoch",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _PARTITION,
@@ -230,12 +233,13 @@ _ALL: Final = (
                 "        if end < self.high_watermark:\n",
             ),
         ),
+        faults=("kill", "resets", "cut pair"),
     ),
     Bug(
         "follower-state-survives-epochs",
         "KAFKA-9654 (follower state at a new leader epoch)",
         "a new leader keeps the ends of its followers from the time when it led before",
-        "leader completeness",
+        "StrongIsr",
         (
             Edit(
                 _ISR,
@@ -309,6 +313,7 @@ _ALL: Final = (
                 "",
             ),
         ),
+        faults=("session", "cut from ZooKeeper", "pause"),
     ),
     Bug(
         "broker-epoch-ignored",
@@ -322,6 +327,7 @@ _ALL: Final = (
                 "        if False:\n",
             ),
         ),
+        faults=("session", "pause", "slow links"),
     ),
     Bug(
         "restarted-follower-joins-isr",
@@ -483,6 +489,7 @@ _ALL: Final = (
                 "            return True, _NONE\n        if self.high",
             ),
         ),
+        faults=("session", "cut pair", "slow links"),
     ),
     Bug(
         "min-isr-not-checked",
@@ -576,7 +583,7 @@ _ALL: Final = (
                 "        return await self.store.multi(list(operations))\n",
             ),
         ),
-        faults=STORE,
+        faults=("session", "pause", "cut from ZooKeeper"),
     ),
     Bug(
         "isr-never-expands",
@@ -590,7 +597,7 @@ _ALL: Final = (
                 "        if self.partition_epoch < 3 and self.in_sync.is_eligible(follower.broker_id):\n",
             ),
         ),
-        faults=STORE,
+        faults=("session", "resets", "kill"),
     ),
     Bug(
         "alter-partition-not-retried",
@@ -604,7 +611,7 @@ _ALL: Final = (
                 'retrying: %s", error)\n            return {}\n',
             ),
         ),
-        faults=STORE,
+        faults=("cut pair", "resets", "kill"),
     ),
     Bug(
         "checkpoint-without-directory-sync",
@@ -643,7 +650,7 @@ _ALL: Final = (
         "commit-before-all-partitions-are-known",
         "KAFKA-5477, KIP-98 (partitions of a transaction)",
         "the coordinator forgets the partitions that were added before the last AddPartitionsToTxn",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSITIONS,
@@ -665,7 +672,7 @@ _ALL: Final = (
         "prepared-outcome-changes",
         "KAFKA-5251 (a commit after an abort)",
         "a new producer aborts a transaction whose commit is prepared",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSITIONS,
@@ -699,7 +706,7 @@ _ALL: Final = (
         "aborted-transactions-not-listed",
         "KIP-98 (aborted transactions in Fetch)",
         "a fetch of a read_committed consumer does not list the aborted transactions",
-        "no aborted data",
+        "no aborted data (G1a)",
         (
             Edit(
                 _LOG,
@@ -713,7 +720,7 @@ _ALL: Final = (
         "abort-not-in-index-of-follower",
         "KAFKA-6119 (aborted transactions after a failover)",
         "a follower does not write aborted transactions to its transaction index",
-        "no aborted data",
+        "no aborted data (G1a)",
         (
             Edit(
                 _LOG,
@@ -728,7 +735,7 @@ _ALL: Final = (
         "producer-epoch-not-checked",
         "KAFKA-9144, KIP-360 (zombie producers)",
         "a partition accepts batches of a fenced transactional producer",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(_PRODUCERS, "        if epoch < entry.epoch:\n", "        if False:\n"),
             Edit(
@@ -757,7 +764,7 @@ _ALL: Final = (
         "offsets-of-aborted-transactions",
         "KAFKA-5211 (offsets of transactions)",
         "the offsets of an aborted transaction are committed",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 _TRANSACTIONAL_COMMITS,
@@ -771,7 +778,7 @@ _ALL: Final = (
         "transactional-offsets-lost-at-failover",
         "KAFKA-5211, KAFKA-10284",
         "a new coordinator does not restore the offsets of open transactions",
-        "atomic transactions",
+        "atomicity",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -810,7 +817,7 @@ _ALL: Final = (
         "generation-not-persisted",
         "KAFKA-4845 (generation after a failover)",
         "a group that is loaded after a failover starts with generation 0",
-        "generations",
+        "generations advance",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -882,7 +889,7 @@ _ALL: Final = (
         "compaction-beyond-last-stable-offset",
         "KAFKA-5413, KIP-98",
         "the cleaner compacts records beyond the last stable offset",
-        "compaction",
+        "nothing past the last stable offset is compacted",
         (
             Edit(
                 "broker/ottla/storage/cleaner/planning.py",
@@ -896,7 +903,7 @@ _ALL: Final = (
         "tombstone-removed-too-early",
         "KAFKA-8522, KIP-534",
         "the cleaner removes a tombstone at once",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -910,7 +917,7 @@ _ALL: Final = (
         "compaction-keeps-first-value",
         "KAFKA-1641 (the cleaner's offset map)",
         "the cleaner keeps an older value of a key",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -925,7 +932,7 @@ _ALL: Final = (
         "aborted-records-compacted-as-committed",
         "KAFKA-5490 (cleaner and transactions)",
         "the cleaner takes the records of aborted transactions for committed ones",
-        "compaction",
+        "compaction keeps the last value",
         (
             Edit(
                 _BATCH_FILTER,
@@ -939,7 +946,7 @@ _ALL: Final = (
         "marker-removed-before-its-records",
         "KAFKA-5490 (cleaner and transactions)",
         "the cleaner removes the marker of a transaction that still has records",
-        "compaction",
+        "transactions end",
         (
             Edit(
                 _BATCH_FILTER,
@@ -958,7 +965,7 @@ _ALL: Final = (
         "requests-of-former-topic",
         "KAFKA-10545, KIP-516 (a topic that is created anew)",
         "a broker takes the state of a deleted topic for that of the new one with its name",
-        "changes",
+        "no records of a deleted topic",
         (
             Edit(
                 _MANAGER,
@@ -1005,7 +1012,7 @@ _ALL: Final = (
             Edit(
                 "broker/ottla/server/dispatch/purgatory.py",
                 "        delayed.bucket = bucket\n",
-                "        delayed.bucket = bucket\n        if not hasattr(delayed, 'done') or isinstance(delayed, FetchWatcher):\n            return\n",
+                "        delayed.bucket = bucket\n        if not isinstance(delayed, ReplicationWait):\n            return\n",
             ),
             Edit(
                 "broker/ottla/server/dispatch/purgatory.py",

@@ -15,9 +15,9 @@ _HEAD = """\
 of the source. `python -m tests.simulation_bugs all` plants each into a copy of the source, runs seeds from
 1 to 1,000 until an invariant is violated, and writes this table. A seed counts only if the source without the
 bug passes it. *Runs* is the number of seeds that were run. With `--directed` the search begins with the seeds
-whose runs have most faults of the kinds that provoke the bug (its `faults` in the catalogue): then the seed
-is larger than the number of runs. *Virtual seconds* is when the violation shows in that run; *real seconds*
-is the search over all seeds before, on one core of a busy machine. The command for one row is
+in whose runs the faults that provoke the bug prevail (its `faults` in the catalogue): then the seed is larger
+than the number of runs. *Virtual seconds* is when the violation shows in that run; *real seconds* is the
+search over all seeds before, on one core of a busy machine. The command for one row is
 `python -m tests.simulation_bugs NAME --first SEED --seeds 1`.
 
 | bug | taken from | mistake | expected | found by | workloads | seed | runs | virtual s | real s |

@@ -24,7 +24,7 @@ def test_it_is_a_dict() -> None:
         expected[key] = offset
     assert {key: offsets.get(key) for key in expected} == expected
     assert offsets.size == len(expected)
-    assert offsets.utilization == len(expected) / 1000
+    assert offsets.size / offsets.slots == len(expected) / 1000
     assert offsets.latest_offset == 4999
     assert all(offsets.get(f"other-{number}".encode()) == -1 for number in range(500))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cleaner_logs import NOW_MS, end_transaction, open_log, put, seal
 
+from ottla.server.logs.cleaner_thread import Throttler
 from ottla.storage.cleaner.planning import (
     CleanableSegment,
     LogToClean,
@@ -16,7 +17,6 @@ from ottla.storage.cleaner.planning import (
     log_to_clean,
     measure_log,
 )
-from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log_config import LogConfig
 
 HOUR_MS = 3600 * 1000

@@ -16,9 +16,8 @@ from cleaner_logs import NOW_MS, Found, in_memory_place, open_log, put, records,
 
 from ottla.ports.files import OS_FILES
 from ottla.ports.workers import LoopWorkers, OsWorkers, Workers
-from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome
+from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome, Throttler
 from ottla.storage.cleaner.planning import LogToClean, WorkerLimits
-from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
 

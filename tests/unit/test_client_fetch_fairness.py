@@ -20,11 +20,10 @@ from ottla.client.core.assigned import Assigned
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.positions import Positions
-from ottla.client.core.stats import Window
+from ottla.client.core.stats import FetchStats, Window
 from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse, MetadataResponse

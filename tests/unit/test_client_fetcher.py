@@ -8,15 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.client.core.assigned import Assigned, Phase
+from ottla.client.core.assigned import Assigned, OffsetAndMetadata, Phase
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.positions import Positions
-from ottla.client.core.stats import Window
+from ottla.client.core.stats import FetchStats, Window
 from ottla.client.core.types import TopicPartition, UnsentRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -295,3 +294,35 @@ def batch_at(place: TopicPartition, offset: int, epoch: int) -> bytes:
 
 TestFetcher = FetcherMachine.TestCase
 TestFetcher.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def test_a_committed_offset_is_not_validated_at_a_leader_that_is_older() -> None:
+    config = ConsumerConfig.of(bootstrap_servers="h:1", auto_offset_reset="earliest", group_id="g")
+    cluster, assigned = Cluster(uniform=lambda low, high: low), Assigned()
+    positions = Positions(config, cluster, assigned, lambda low, high: low, Baseline(cluster))
+    cluster.want(["t"])
+    cluster.request(0.0)
+    row = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=1, leader_epoch=1)
+    topic = MetadataResponse.MetadataResponseTopic(name="t", partitions=[row])
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="h", port=1)
+    cluster.take(MetadataResponse(brokers=[broker], topics=[topic]), 0.0)
+    place = TopicPartition("t", 0)
+    assigned.assign([place])
+    state = assigned.get(place)
+    assert state is not None
+    positions.begin(state, OffsetAndMetadata(48, "", 2))
+
+    def asked(now: float) -> int:
+        (unsent,) = positions.poll(now)
+        (sent,) = unsent.message.topics[0].partitions
+        answer = OffsetForLeaderEpochResponse.EpochEndOffset(
+            partition=0, error_code=int(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        )
+        result = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic="t", partitions=[answer])
+        positions.on_response(unsent.tag, OffsetForLeaderEpochResponse(topics=[result]), now)
+        assert (state.phase, state.position) == (Phase.VALIDATION, 48)
+        return int(sent.current_leader_epoch)
+
+    assert asked(1.0) == 2, "a leader with epoch 1 rejects it"
+    assert asked(60.0) == 2
+    assert asked(62.0) == 1, "the topic was created again"

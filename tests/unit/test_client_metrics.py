@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ottla.client.core.batches import Batch
-from ottla.client.core.consumer_stats import FetchStats, PollStats
-from ottla.client.core.producer_stats import ProducerStats
-from ottla.client.core.stats import RequestStats, Stat, Window
+from ottla.client.core.stats import FetchStats, PollStats, ProducerStats, RequestStats, Stat, Window
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, PrometheusCollector, Reporting, of_client
 from ottla.protocol.compression import Codec

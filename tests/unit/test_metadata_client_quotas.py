@@ -23,7 +23,7 @@ from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
 from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.quotas.clients import DEFAULT, UNNAMED, QuotaEntity
+from ottla.quotas.levels import DEFAULT, UNNAMED, QuotaEntity
 
 WAIT_S = 60.0
 

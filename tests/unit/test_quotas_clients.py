@@ -8,13 +8,8 @@ import heapq
 import pytest
 
 from ottla.quotas.broker import BrokerQuotas
-from ottla.quotas.clients import (
-    DEFAULT,
-    SENSOR_EXPIRATION_MS,
-    UNNAMED,
-    ClientQuotas,
-    QuotaEntity,
-)
+from ottla.quotas.clients import ClientQuotas
+from ottla.quotas.levels import DEFAULT, SENSOR_EXPIRATION_MS, UNNAMED, QuotaEntity
 from ottla.quotas.rates import Rate, SimpleRate, Windows
 
 NOW_MS = 1_000_000

@@ -18,7 +18,7 @@ REGRESSIONS = (
 SEEDS = 5
 """How many other seeds run, with all workloads and faults; from 1."""
 SECONDS = 60.0
-AT_ONCE = 5
+AT_ONCE = 2
 """Seeds in one test, so that pytest-xdist can divide them."""
 
 

@@ -343,8 +343,10 @@ class Controller:
         active = self._active
         if active is None:
             raise NotController
-        # Shielded: a decision is completed even if its caller is cancelled.
-        return await asyncio.shield(self._requests.start(self._run_locked(active, work)))
+        # Shielded: a decision is completed even if its caller is cancelled; its error is nobody's then.
+        decision = self._requests.start(self._run_locked(active, work))
+        decision.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(decision)
 
     async def _run_locked(
         self, active: ActiveController, work: Callable[[ActiveController], Awaitable[T]]

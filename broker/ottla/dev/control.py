@@ -19,14 +19,11 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ottla.dev.faults import EFFECTS, Fault, Faults
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
-
-PATH_BYTES_MAX: Final = 107
-"""The maximum length of a Unix socket's path on Linux."""
 
 
 class Control:

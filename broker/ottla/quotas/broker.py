@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.quotas.clients import DEFAULT, ClientQuotas, QuotaEntity, RequestQuotas, bounded_throttle_ms
+from ottla.quotas.clients import ClientQuotas, RequestQuotas, bounded_throttle_ms
+from ottla.quotas.levels import DEFAULT, QuotaEntity
 from ottla.quotas.mutations import ControllerMutationQuotas
 from ottla.quotas.rates import Rate, SimpleRate, Windows
 

@@ -10,28 +10,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from ottla.quotas.levels import (
-    DEFAULT,
-    SENSOR_EXPIRATION_MS,
-    UNLIMITED,
-    UNNAMED,
-    Name,
-    QuotaEntity,
-    QuotaSensors,
-)
+from ottla.quotas.levels import QuotaSensors
 from ottla.quotas.rates import Rate, Windows
-
-__all__ = [
-    "DEFAULT",
-    "SENSOR_EXPIRATION_MS",
-    "UNLIMITED",
-    "UNNAMED",
-    "ClientQuotas",
-    "Name",
-    "QuotaEntity",
-    "RequestQuotas",
-    "throttle_ms",
-]
 
 PERCENT_PER_NANOSECOND: Final = 100.0 / 1e9
 

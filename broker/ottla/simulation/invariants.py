@@ -5,13 +5,14 @@ the workloads. The names are those of Kafka's TLA+ specifications (KafkaReplicat
 one:
 
 - *LeaderInIsr*: the leader in ZooKeeper is a member of the ISR, or there is none.
-- *StrongIsr*, here "same records": below the high watermark all replicas have the same record at the same
-  offset.
+- *StrongIsr*: each member of the ISR has all records below the leader's high watermark; "same records": below
+  the high watermark all replicas have the same record at the same offset.
 - *one leader per epoch*: no two brokers lead a partition with the same leader epoch.
 - *leader completeness*: the leader with the highest epoch has every committed record.
 - *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back, and
   neither do leader epochs and partition epochs in a broker's memory.
-- *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory.
+- *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory; what the leader counts
+  as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper.
 - *min.insync.replicas*: so many replicas hold a record when its producer learns that it is committed
   (`check_acknowledged`, for workloads).
 """
@@ -23,6 +24,7 @@ import struct
 from typing import Final
 
 from ottla.metadata import znodes
+from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.storage.log import Log
 
@@ -49,6 +51,8 @@ class Monitor:
         """(broker, its start, partition) -> next offset to compare, and where its batch is: path and
         position."""
         self._epochs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._states: dict[_Key, znodes.PartitionState] = {}
+        """The states in ZooKeeper, as of this check."""
         self.checks = 0
 
     async def run(self) -> None:
@@ -74,7 +78,9 @@ class Monitor:
     def _check_store(self) -> None:
         cluster = self._cluster
         topics = cluster.topics()
+        self._states.clear()
         for (topic, partition), state in cluster.partition_states():
+            self._states[topic, str(topics[topic].topic_id), partition] = state
             where = f"{topic}-{partition}"
             if state.leader != znodes.NO_LEADER and state.leader not in state.isr:
                 raise Violation(f"LeaderInIsr: {where} is led by {state.leader}, and its ISR is {state.isr}")
@@ -122,6 +128,7 @@ class Monitor:
                 self._check_leader(
                     machine, key, partition.leader_epoch, partition.high_watermark, partition.log
                 )
+                self._check_isr(key, partition)
             if not partition.log.config.compacts and not partition.log.closed:
                 self._compare(machine, key, partition.log, partition.high_watermark)
 
@@ -135,6 +142,32 @@ class Monitor:
             )
         if high_watermark > committed:
             self._committed[key] = (high_watermark, epoch)
+
+    def _check_isr(self, key: _Key, leader: Partition) -> None:
+        """Compare what the current leader takes for replicated with the ISR in ZooKeeper."""
+        state = self._states.get(key)
+        if state is None or state.leader_epoch != leader.leader_epoch:
+            return
+        if not leader.maximal_isr.issuperset(state.isr):
+            raise Violation(
+                f"ISR: {leader!r} counts {sorted(leader.maximal_isr)}, and ZooKeeper has {state.isr}"
+            )
+        for member in state.isr:
+            machine = self._cluster.machines.get(member)
+            if machine is None or not machine.is_serving or machine.broker is None:
+                continue
+            replica = machine.broker.replication.replicas.find(leader.topic, leader.partition)
+            if (
+                replica is not None
+                and replica.leader_epoch == leader.leader_epoch
+                and replica.topic_id == leader.topic_id
+                and not replica.log.closed
+                and replica.log.log_end_offset < leader.high_watermark
+            ):
+                raise Violation(
+                    f"StrongIsr: broker {member} is in the ISR {state.isr} of {leader!r} and ends at offset "
+                    f"{replica.log.log_end_offset}, before the high watermark {leader.high_watermark}"
+                )
 
     def _compare(self, machine: Machine, key: _Key, log: Log, high_watermark: int) -> None:
         """Compare the batches below the high watermark with those of the other replicas."""

@@ -16,6 +16,7 @@ import gc
 import heapq
 import logging
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Executor
@@ -422,7 +423,9 @@ def unheard() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+            yield
     finally:
         logging.disable(disabled)
         sys.unraisablehook = hook

@@ -261,7 +261,8 @@ def _explained(outcome: Outcome, command: str) -> BaseException:
     problem = outcome.problem
     assert problem is not None
     events = [event for event in outcome.timeline if not _is_noise(event)]
-    lines = [f"seed {outcome.seed} fails, with {len(outcome.faults)} faults. The timeline:"]
+    count = len(outcome.faults)
+    lines = [f"seed {outcome.seed} fails, with {count} fault{'' if count == 1 else 's'}. The timeline:"]
     if len(events) > SHOWN_EVENTS_MAX:
         lines.append(f"… {len(events) - SHOWN_EVENTS_MAX} earlier events")
     lines += [_shorten(str(event)) for event in events[-SHOWN_EVENTS_MAX:]]

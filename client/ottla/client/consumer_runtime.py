@@ -18,7 +18,6 @@ from ottla.client.core.assigned import Assigned, AssignedPartition
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.coordinator import Coordinator
 from ottla.client.core.ephemeral import EphemeralGroup
 from ottla.client.core.fetch_buffer import FetchBuffer
@@ -27,6 +26,7 @@ from ottla.client.core.membership import GroupMember
 from ottla.client.core.offsets import OffsetManager
 from ottla.client.core.positions import Positions
 from ottla.client.core.rebalancing import Rebalancing
+from ottla.client.core.stats import FetchStats, PollStats
 from ottla.client.core.types import ConsumerRecord, TopicPartition, UnsentRequest
 from ottla.client.measurements import of_consumer
 from ottla.client.metrics import Metric, Reporting

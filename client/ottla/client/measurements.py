@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ottla.client.core.assigned import Assigned
-from ottla.client.core.consumer_stats import FetchStats, PollStats
-from ottla.client.core.stats import MetricValues, RequestStats, happened, timed
+from ottla.client.core.stats import FetchStats, MetricValues, PollStats, RequestStats, happened, timed
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, of_group, of_requests
 from ottla.client.network import Network

@@ -15,6 +15,9 @@ limits memory and time.
 
 An encoder refuses what the version cannot say (`UnencodableMessage`) rather than drop it, unless the table
 calls the field ignorable.
+
+After an encoder has failed, the field that made it fail is searched for: encoders leave checks to `struct`,
+and write many fields at once.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import UUID
 
 from ottla.protocol.decoding import compile_decoder
-from ottla.protocol.diagnosis import find_unencodable
 from ottla.protocol.encoding import compile_encoder
 from ottla.protocol.errors import MalformedMessage, TooManyElements, UnencodableMessage, UnknownVersion
-from ottla.protocol.types import Message
-from ottla.protocol.wire import ELEMENTS_MAX, Malformed, TooMany, Unencodable
+from ottla.protocol.types import FieldType, Message, Struct, fields_of
+from ottla.protocol.wire import ELEMENTS_MAX, STRING_BYTES_MAX, Malformed, TooMany, Unencodable
 
 M = TypeVar("M", bound=Message)
 
@@ -160,3 +163,77 @@ def _place(traceback: TracebackType | None) -> tuple[str, int]:
             return paths[traceback.tb_lineno - 1], position if isinstance(position, int) else -1
         traceback = traceback.tb_next
     return "", -1
+
+
+_INTEGERS: dict[str, tuple[int, int]] = {
+    "int8": (-(2**7), 2**7 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "uint16": (0, 2**16 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+_CLASSES: dict[str, Any] = {
+    "bool": object,  # any object has a truth value
+    "float64": (int, float),
+    "bytes": (bytes, bytearray, memoryview),
+    "uuid": UUID,
+}
+
+
+def find_unencodable(message: Message, version: int) -> str:
+    """The path of the first field that cannot be encoded and the reason; "" when none is found."""
+    return _find_in_struct(message, version, "")
+
+
+def _find_in_struct(value: Struct, version: int, path: str) -> str:
+    for item in fields_of(type(value)):
+        if version in item.versions:
+            here = f"{path}.{item.name}" if path else item.name
+            inner = getattr(value, item.name)
+            if inner is None and version in item.nullable:
+                continue
+            problem = _find(item.type, inner, version, here)
+            if problem:
+                return problem
+    return ""
+
+
+def _find(kind: FieldType, value: Any, version: int, path: str) -> str:
+    wire = kind.wire
+    if kind.element is not None:
+        if not isinstance(value, (list, tuple)):
+            return f"{path} is {_show(value)}, not a list"
+        found = (_find(kind.element, each, version, f"{path}[{at}]") for at, each in enumerate(value))
+        return next((problem for problem in found if problem), "")
+    if kind.struct is not None:
+        if not isinstance(value, kind.struct):
+            return f"{path} is {_show(value)}, not a {kind.struct.__qualname__}"
+        return _find_in_struct(value, version, path)
+    if wire in _INTEGERS:
+        lowest, highest = _INTEGERS[wire]
+        if not isinstance(value, int):
+            return f"{path} is {_show(value)}, not an integer"
+        return "" if lowest <= value <= highest else f"{path} is {value}, which {wire} cannot hold"
+    if wire == "string":
+        return _find_in_string(value, path)
+    if wire == "records":
+        return "" if hasattr(value, "__len__") else f"{path} is {_show(value)}, not bytes"
+    return "" if isinstance(value, _CLASSES[wire]) else f"{path} is {_show(value)}, not of type {wire}"
+
+
+def _find_in_string(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        return f"{path} is {_show(value)}, not a string"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as problem:
+        return f"{path} cannot be encoded: {problem.reason}"
+    return (
+        "" if size <= STRING_BYTES_MAX else f"{path} has {size} bytes; at most {STRING_BYTES_MAX} can be sent"
+    )
+
+
+def _show(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

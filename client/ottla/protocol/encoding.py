@@ -2,7 +2,7 @@
 
 Called by `codec` alone, once per class and version, when first used. An encoder appends parts to a list,
 adjacent fixed-size fields packed into one of them, and record batches as they are. A value that a
-version has no field for is an error; `diagnosis` finds the field of a value that `struct` rejects.
+version has no field for is an error; `codec` finds the field of a value that `struct` rejects.
 """
 
 from __future__ import annotations

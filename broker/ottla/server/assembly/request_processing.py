@@ -14,9 +14,9 @@ from typing import Protocol
 
 from ottla.metadata.acls import StoredAcls, start_acls
 from ottla.metadata.client_quotas import StoredQuotas
-from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.stored_topics import read_topics
+from ottla.metadata.zookeeper_groups import ConsumerOffsets
 from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
 from ottla.server.assembly.components import Coordinators, Replication

@@ -26,9 +26,8 @@ from ottla.metadata.config import BrokerConfig
 from ottla.ports import Ports
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome
+from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome, Throttler
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE, WorkerLimits, log_to_clean
-from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.log_dir import LogDir

@@ -1,7 +1,7 @@
 """Log compaction (cleanup.policy=compact): keeps the last record of every key (Kafka's LogCleaner).
 
 `planning` selects a log and the range to clean. `cleaner` rewrites its segments in a worker process, with
-`batch_filter` and `offset_map`; `throttler` limits its rate.
+`batch_filter` and `offset_map`.
 `LocalLog.replace_segments` replaces the segments by the rewritten ones. `ottla.server.logs.log_cleaner` runs
 it all, outside of the broker's event loop.
 

@@ -36,10 +36,6 @@ class OffsetMap:
         self.size = 0
         self.clear()
 
-    @property
-    def utilization(self) -> float:
-        return self.size / self.slots
-
     def clear(self) -> None:
         """Remove all entries. The system provides zeroed memory, and allocates it when it is written."""
         self._table = bytearray(self.slots * ENTRY_BYTES)

@@ -36,6 +36,7 @@ class AssignedPartition:
     """An assigned partition: its position, and what is known of its log."""
 
     __slots__ = (
+        "ahead_since",
         "buffered_bytes",
         "epoch",
         "era",
@@ -71,6 +72,8 @@ class AssignedPartition:
         """Bytes that are fetched and not returned yet."""
         self.era = 0
         """Incremented when the position is set: data that was fetched before is dropped."""
+        self.ahead_since: float | None = None
+        """Since when the known leader has an older leader epoch than the position."""
         self.leader_epoch = -1
         """The leader epoch for which the position was validated."""
         self.reset_offset = -1
@@ -95,6 +98,7 @@ class AssignedPartition:
         self.phase = Phase.FETCHING
         self.position = self.fetch_offset = offset
         self.epoch = epoch
+        self.ahead_since = None
         self.reset_offset = -1
         self.era += 1
         self.buffered_bytes = 0

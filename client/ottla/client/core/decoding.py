@@ -183,7 +183,8 @@ class PartitionData:
     ) -> None:
         if self._aborted is None or not body:  # compaction may leave a marker's batch without its record
             return
-        # Compaction may have removed all records before the marker: its transaction begins and ends here.
+        # The records before the marker may be in an earlier fetch, or removed by compaction: the transaction
+        # begins and ends here.
         self._begin_aborted(last_offset)
         plain = decompress(codec_of(attributes), body)
         _, at = read_varint(plain, 0)

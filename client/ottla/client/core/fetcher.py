@@ -30,11 +30,11 @@ from ottla.client.core.assigned import Assigned, AssignedPartition, Phase
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.decoding import PartitionData, last_batch
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetch_sessions import FetchPosition, FetchSession
 from ottla.client.core.positions import Positions
+from ottla.client.core.stats import FetchStats
 from ottla.client.core.types import Leader, Node, TopicPartition, UnsentRequest
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode

@@ -180,9 +180,11 @@ class Positions:
                 state.retry_at = now + self._pause_s()
             else:
                 by_leader[leader.node_id].append((state, leader))
-        return [self._ask_epochs(node_id, rows) for node_id, rows in by_leader.items()]
+        return [self._ask_epochs(node_id, rows, now) for node_id, rows in by_leader.items()]
 
-    def _ask_epochs(self, node_id: int, rows: list[tuple[AssignedPartition, Leader]]) -> UnsentRequest:
+    def _ask_epochs(
+        self, node_id: int, rows: list[tuple[AssignedPartition, Leader]], now: float
+    ) -> UnsentRequest:
         message = m.OffsetForLeaderEpochRequest
         topics: defaultdict[str, list[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition]] = defaultdict(
             list
@@ -194,7 +196,7 @@ class Positions:
             topics[state.tp.topic].append(
                 message.OffsetForLeaderPartition(
                     partition=state.tp.partition,
-                    current_leader_epoch=leader.epoch,
+                    current_leader_epoch=self._current_epoch(state, leader, now),
                     leader_epoch=state.epoch,
                 )
             )
@@ -203,6 +205,20 @@ class Positions:
             topics=[message.OffsetForLeaderTopic(topic=name, partitions=p) for name, p in topics.items()],
         )
         return self._unsent(node_id, request, asked)
+
+    def _current_epoch(self, state: AssignedPartition, leader: Leader, now: float) -> int:
+        """The leader epoch that the leader must have to validate the position.
+
+        A leader that is older than the position, in metadata of a broker that lags behind, knows nothing of
+        it: at the position's epoch it rejects the request, and newer metadata is asked for. A leader that
+        stays older for default.api.timeout.ms has the log of a topic that was created again.
+        """
+        if leader.epoch >= state.epoch:
+            return leader.epoch
+        if state.ahead_since is None:
+            state.ahead_since = now
+        waits = now < state.ahead_since + self._config.default_api_timeout_ms / 1000
+        return state.epoch if waits else leader.epoch
 
     def _unsent(self, node_id: int, request: Any, asked: Any) -> UnsentRequest:
         self._number += 1

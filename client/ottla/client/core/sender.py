@@ -23,8 +23,8 @@ from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.producer_stats import ProducerStats
 from ottla.client.core.sequences import Sequence
+from ottla.client.core.stats import ProducerStats
 from ottla.client.core.transactions import Transactions
 from ottla.client.core.types import Leader, Node, TopicPartition, UnsentRequest
 from ottla.client.errors import ClientError, for_code

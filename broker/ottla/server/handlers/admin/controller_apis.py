@@ -60,7 +60,12 @@ class ControllerApisHandler:
         return response
 
     async def elect_leaders(self, request: Request) -> m.ElectLeadersResponse:
-        return await self._controller.elect_leaders(request.decode(m.ElectLeadersRequest), request.version)
+        message = request.decode(m.ElectLeadersRequest)
+        response = await self._controller.elect_leaders(message, request.version)
+        if response.error_code and request.version == 0:
+            # It has the errors of partitions only.
+            return _elect_leaders_error(message, 0, ErrorCode.of(response.error_code), None)
+        return response
 
     async def alter_reassignments(self, request: Request) -> m.AlterPartitionReassignmentsResponse:
         message = request.decode(m.AlterPartitionReassignmentsRequest)

@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable
 
 from ottla.coordinators.offsets import java_length
-from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.store import pipelined
+from ottla.metadata.zookeeper_groups import ConsumerOffsets
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 
