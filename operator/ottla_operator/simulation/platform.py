@@ -281,6 +281,9 @@ class SimulatedPlatform:
                 f"are not back"
             )
 
+        if self._cluster.ensemble.tree.find(f"/brokers/ids/{broker}") is None:
+            return  # it is not registered and leads nothing: its restart makes nothing unavailable
+
         def wrong(truth: _Truth) -> list[str]:
             return [
                 f"{topic}-{number} has ISR {partition.isr} and min.insync.replicas {partition.min_isr}"
