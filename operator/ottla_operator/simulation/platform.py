@@ -27,8 +27,8 @@ from ottla_operator.simulation.resources import LATENCY_S
 
 GRACE_S: Final = 60.0
 """How long a controlled shutdown may take before the process is killed."""
-OUTDATED_S: Final = 6.0
-"""Brokers may describe what was so long ago: until a session has expired and a controller is elected."""
+OUTDATED_S: Final = 0.5
+"""What the controller describes may have been true so long ago at most."""
 WATCH_S: Final = 0.25
 STABLE_MS: Final = 60_000
 """After so long a broker that is ready has recovered from its crashes."""
@@ -72,6 +72,7 @@ class SimulatedPlatform:
         """Of removed brokers."""
         self._truths: deque[tuple[float, _Truth]] = deque()
         self._observed_s = 0.0
+        self._random = cluster.random("platform")
 
     # --- what runs without the operator ---
 
@@ -196,7 +197,21 @@ class SimulatedPlatform:
             pod.stopping, pod.after, pod.started_at_ms = False, None, now_ms
             machine.wanted = True
             cluster.start_broker(broker)
+            if self._random.random() < 0.4:
+                self._hold_back(broker)
         # Otherwise it has crashed, and is started again in any case when its back-off ends.
+
+    def _hold_back(self, broker: int) -> None:
+        """Have a broker that was restarted catch up late with one of the others: it is ready before it is in
+        the ISRs."""
+        cluster = self._cluster
+        others = [each.host for each in cluster.machines.values() if each.id != broker]
+        if not others:
+            return
+        other = self._random.choice(others)
+        cluster.note("network", f"cut broker-{broker} <-> {other}", is_fault=True)
+        restore = cluster.isolate([f"broker-{broker}"], [other])
+        cluster.loop.call_later(1.0 + 5.0 * self._random.random(), restore)
 
     async def stop_broker(
         self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None

@@ -68,7 +68,7 @@ SCENARIOS: Final = {
     "roll": Scenario((Change(0.15, config={_SETTING: "400"}),)),
     "factor": Scenario((Change(0.15, factor=3),), factor=2),
     "rebalance": Scenario((Change(0.15, replicas=4),)),
-    "two rolls": Scenario((Change(0.1, config={_SETTING: "400"}), Change(0.4, config={_SETTING: "300"}))),
+    "rolls": Scenario(tuple(Change(share / 8, config={_SETTING: str(400 + share)}) for share in range(1, 7))),
     "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
     "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
     "throttled": Scenario(
