@@ -70,6 +70,18 @@ def test_a_log_that_was_closed_recognizes_the_last_five_batches_of_each_producer
     assert log.log_end_offset == 600
 
 
+def test_a_log_that_begins_with_its_only_segment_is_recovered_with_its_producers(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig())
+    append(log, "deleted", producer=(7, 0, 0))
+    log.roll(NOW_MS)
+    append(log, "kept", producer=(7, 0, 1))
+    log.maybe_increment_log_start_offset(1)
+    log.delete_old_segments(now_ms=NOW_MS, high_watermark=2)
+    log = open_log(tmp_path, LogConfig(), clean=False)
+    assert [segment.base_offset for segment in log.segments] == [1]
+    assert append(log, "again", producer=(7, 0, 1)) == 1
+
+
 class TestSnapshotFormat:
     def entry(self) -> ProducerStateEntry:
         entry = ProducerStateEntry()

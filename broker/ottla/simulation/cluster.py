@@ -17,6 +17,7 @@ import struct
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -119,6 +120,7 @@ class Machine:
         """`starts`: those of earlier machines with the same broker id."""
         self.id = broker_id
         self.host = f"broker-{broker_id}"
+        self.log_dir = Path(f"/data-{broker_id}")
         self.clock = SimulatedClock(cluster.loop)
         self.disk = SimulatedDisk(
             cluster.loop, cluster.random(f"disk {broker_id} {starts}"), self.clock.wall_ms
@@ -313,7 +315,7 @@ class Cluster:
                 "broker.id": str(broker_id),
                 "listeners": f"PLAINTEXT://{machine.host}:{PORT}",
                 "zookeeper.connect": HOST,
-                "log.dirs": f"/data-{broker_id}",
+                "log.dirs": str(machine.log_dir),
                 **self.settings,
                 **machine.settings,
             }

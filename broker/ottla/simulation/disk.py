@@ -120,6 +120,16 @@ class SimulatedDisk:
         self._changes.clear()
         self.used = 0
 
+    def copy(self) -> SimulatedDisk:
+        """Another disk with the same content, none of it locked or waiting for a sync, and without faults."""
+        disk = SimulatedDisk(self.loop, random.Random(self.used), self.wall_ms)
+        for name, file in self.names.items():
+            copy = File(is_directory=file.is_directory, mtime_ns=file.mtime_ns)
+            copy.data, copy.durable = bytearray(file.data), bytearray(file.data)
+            disk.names[name] = disk._durable_names[name] = copy
+        disk.used = self.used
+        return disk
+
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         file = self.names[path]
         file.sync()

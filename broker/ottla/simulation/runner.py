@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
 from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
+from ottla.simulation.final_checks import check_files
 from ottla.simulation.invariants import Monitor
 from ottla.simulation.loop import Deadlock, Livelock, unheard
 from ottla.simulation.workloads import Workload
@@ -29,6 +30,7 @@ from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.raw_client import RawClient
+from ottla.simulation.workloads.retention import Retention
 from ottla.simulation.workloads.transactions import Transactions
 
 BROKERS: Final = 3
@@ -147,6 +149,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "groups": Groups,
     "list-append": ListAppend,
     "raw-client": RawClient,
+    "retention": Retention,
     "transactions": Transactions,
 }
 
@@ -185,6 +188,8 @@ async def run_workloads(
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
+        monitor.check()
+        await check_files(cluster)
         monitor.check()
 
     watching = asyncio.ensure_future(monitor.run())

@@ -299,6 +299,8 @@ def _restore_earlier_batches(
     """Add the batches before the last ones, which a snapshot lacks, as far as they are near `end_offset`: a
     producer may send the last five again, if the broker stopped before it responded. Kafka refuses the
     first four then (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+    if not segments:
+        return  # the snapshot is of the log's start: retention has deleted what was before
     segment = segments[-1]
     if segment.base_offset >= end_offset or segment.size == 0:
         return  # only one segment is read
