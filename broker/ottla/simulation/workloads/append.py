@@ -153,7 +153,12 @@ class Append:
                 await consumer.stop()
 
     async def finish(self) -> None:
-        await self._cluster.in_process(f"{self.topic}-probe", self._probe())
+        try:
+            await self._cluster.in_process(f"{self.topic}-probe", self._probe())
+        except ClientError as problem:
+            raise Violation(
+                f"liveness: without faults a client of {self.topic} fails: {problem!r}"
+            ) from problem
         self._stopping = True
         if self._tasks:
             done, pending = await asyncio.wait(self._tasks, timeout=180)
