@@ -13,9 +13,12 @@ from ottla.simulation.runner import Plan, simulate
 REGRESSIONS = (
     # An idempotent producer's record was stored twice.
     Plan(4, 40.0, workloads=("append",)),
+    # A follower that had lost its last records with its power was elected.
     Plan(24, 40.0, workloads=("append",)),
+    # Stored twice after NOT_LEADER_OR_FOLLOWER that followed an append.
+    Plan(202, 40.0, workloads=("append",)),
 )
-SEEDS = 5
+SEEDS = 20
 """How many other seeds run, with all workloads and faults; from 1."""
 SECONDS = 60.0
 AT_ONCE = 2
