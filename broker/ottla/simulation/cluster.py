@@ -179,7 +179,7 @@ class Cluster:
         self.frames = 0
         self.clients: dict[str, Process] = {}
         self.trace_lines: list[str] | None = None
-        """What the trace digests, where somebody asks for it."""
+        """What the trace digests, if a caller sets a list."""
 
     def random(self, purpose: str) -> Random:
         """A source of randomness of its own: what one part draws does not change what another part draws."""
@@ -441,7 +441,7 @@ class Cluster:
         process, broker = machine.process, machine.broker
         if process is None or not process.alive or broker is None:
             return
-        self.note(machine.host, "is told to stop", is_fault=True)
+        self.note(machine.host, "begins a controlled shutdown", is_fault=True)
         machine.is_stopping = True
         done = process.create_task(broker.stop(), name=f"{machine.host} stop")
         while process.alive and not done.done():

@@ -33,7 +33,7 @@ _HEADER: Final = struct.Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 
 _Key = tuple[str, str, int]
-"""Topic, topic id, partition: a topic that is created anew is another one."""
+"""Topic, topic id, partition: a re-created topic is another one."""
 
 
 class Monitor:

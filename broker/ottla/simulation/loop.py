@@ -143,7 +143,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class Task(asyncio.Task[Any]):
-    """A task that knows its process: an exception that nobody retrieves is reported when it is collected."""
+    """A task that knows its process: an exception never retrieved is reported when it is collected."""
 
     __slots__ = ("process",)
     process: Process | None
@@ -186,7 +186,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._on_exception)
         self.on_problem: Callable[[Process | None, dict[str, Any]], None] = lambda process, context: None
-        """Called with what nothing handled: an exception in a callback, or in a task that nobody awaited."""
+        """Called with what was not handled: an exception of a callback, or of a task never awaited."""
 
     # --- time ---
 

@@ -571,7 +571,7 @@ class SimulatedNetwork:
             side.abort()
 
     def power_off(self, host: str) -> None:
-        """The machine is gone, and tells nobody."""
+        """The machine is gone, and its connections are not closed."""
         self._off.add(host)
         for sock in [each for each in self._listening.values() if each.address[0] == host]:
             sock.close()

@@ -5,7 +5,7 @@ topic under the same name, dynamic settings of topics and brokers, a broker that
 Reassignments move the topics of the other workloads, too.
 
 Checked: a change that was acknowledged is visible when the cluster is whole; reassignments end; each topic
-has the replicas that were asked for; a topic that is created anew has another id, holds no record of the
+has the replicas that were asked for; a re-created topic has another id, holds no record of the
 former one, and all records that were sent and acknowledged since.
 """
 
@@ -28,7 +28,7 @@ PARTITIONS_MAX: Final = 5
 SETTLE_S: Final = 60.0
 """A change without faults must be visible after so long."""
 RECREATED_S: Final = 240.0
-"""A topic must have been deleted and created anew after so long, faults included."""
+"""A topic must have been deleted and re-created after so long, faults included."""
 CONFIG_SPREAD_S: Final = 8.0
 """After so long a broker that reaches ZooKeeper has applied a changed setting."""
 
@@ -61,7 +61,7 @@ class Changes:
         self._possible: dict[_Key, set[str]] = {}
         """The values that each thing may have: more than one after a change without an answer."""
         self._phase = 0
-        """Even: incarnation `phase / 2` of the topic exists; odd: it is being deleted and created anew."""
+        """Even: incarnation `phase / 2` of the topic exists; odd: it is being deleted and re-created."""
         self._ids: list[UUID] = []
         """The topic ids of the incarnations."""
         self._of_incarnation: dict[str, int] = {}
@@ -225,7 +225,7 @@ class Changes:
         await self._change(key, value, admin.alter_broker_config(broker_id, set_values={name: value}))
 
     async def _recreate(self, admin: AdminClient) -> None:
-        """Delete the topic and create it anew, under the same name."""
+        """Delete the topic and create it again, under the same name."""
         self._phase += 1
         self._note("deletes the topic")
         for key in [key for key in self._possible if self.topic in key or key[0] == "topic setting"]:
@@ -259,12 +259,12 @@ class Changes:
                         break
             await asyncio.sleep(0.5)
         if topic_id in self._ids:
-            raise Violation(f"topic ids: {self.topic}, created anew, has the id of a former one, {topic_id}")
+            raise Violation(f"topic ids: the re-created {self.topic} has the id of a former one, {topic_id}")
         self._ids.append(topic_id)
         self._partitions = 2
         self._config_changed_s = self._cluster.loop.now
         self._phase += 1
-        self._note(f"has created the topic anew, {topic_id}")
+        self._note(f"has re-created the topic, {topic_id}")
 
     # --- brokers that join and leave ---
 

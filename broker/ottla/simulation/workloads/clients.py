@@ -14,7 +14,7 @@ from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
 
 END_S: Final = 180.0
-"""Within this time a client must end once the cluster is whole and it was told to."""
+"""Within this time a client must end once the cluster is whole and it was asked to."""
 
 
 class Clients:
@@ -72,7 +72,7 @@ class Clients:
 
 
 def retrieve(delivery: asyncio.Future[Any]) -> None:
-    """For a delivery that nobody waits for: the transaction fails with the same error."""
+    """For a delivery that is not awaited: the transaction fails with the same error."""
     if not delivery.cancelled():
         delivery.exception()
 

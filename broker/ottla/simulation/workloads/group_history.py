@@ -155,7 +155,7 @@ class GroupHistory:
         if position is not None and offset != position:
             raise self._fail("nothing skipped", f"{where} after {position - 1}")
         if offset > first_unprocessed:
-            raise self._fail("nothing skipped", f"{where}; nobody has processed {first_unprocessed}")
+            raise self._fail("nothing skipped", f"{where}; no member has processed {first_unprocessed}")
         if position is None and offset < member.floors[partition]:
             if not member.is_stale:
                 raise self._fail(
@@ -221,6 +221,6 @@ class GroupHistory:
                     raise self._fail("committed offsets advance", f"{where}; {before[partition]} was {how}")
             if offset > self.processed.get(partition, 0):
                 raise self._fail(
-                    "nothing skipped", f"{where}; nobody has processed {self.processed.get(partition, 0)}"
+                    "nothing skipped", f"{where}; no member has processed {self.processed.get(partition, 0)}"
                 )
             self._observed[partition] = offset

@@ -6,7 +6,7 @@ What Kafka promises of it, and what is checked:
 
 - *no lost append*: what a committed transaction appended is in the lists at the end, all of it or nothing
   (an outcome may be unknown to the client).
-- *G1a, aborted read*, and reads of transactions whose commit nobody has requested, the reader's own included.
+- *G1a, aborted read*, and reads of transactions whose commit was not requested, the reader's own included.
 - *G1b, intermediate read*: a read is a prefix of the final list, up to an offset. It has every value of every
   committed transaction below this offset. Kafka makes a transaction visible up to the last stable offset of
   each partition: an older open transaction may hide the later part of a newer one, in one list and between

@@ -9,7 +9,7 @@ Checked: what must be refused is refused, with Kafka's error; each well-formed r
 order (while there are faults, a connection may end instead); *KIP-320*: a request with another leader epoch
 than the broker has gets FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; records of all formats keep their
 offsets and values, in whichever format they are read. The monitor and the other workloads see whether a
-broker dies, logs a mistake, or does what it was told.
+broker dies, logs a mistake, or obeys.
 """
 
 from __future__ import annotations
@@ -516,7 +516,7 @@ class RawClient:
         )
         code = (await connection.call(request, version)).error_code
         if starts == machine.starts:
-            # A registration anew since then makes the broker epoch old, too.
+            # A new registration since then makes the broker epoch old, too.
             allowed = frozenset((expected, ErrorCode.STALE_BROKER_EPOCH))
             self._check("stale controller", code, allowed, f"{type(request).__name__} at {machine.host}")
 

@@ -126,7 +126,7 @@ class Retention:
             )
 
     def _look(self) -> None:
-        """Note the brokers' log start offsets: a reader may have been told of any of them."""
+        """Note the brokers' log start offsets: a reader may have received any of them."""
         epochs = {tp: state.leader_epoch for tp, state in self._cluster.partition_states()}
         for _, tp, partition in self._replicas():
             start = partition.log.log_start_offset

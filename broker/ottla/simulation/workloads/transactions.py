@@ -10,7 +10,7 @@ Checked, with readers that use read_committed:
 - *no aborted and no uncommitted data*, and *fencing*: of a producer that was replaced nothing is committed
   that it did not request before.
 - *atomicity*: of each transaction everything can be read at the end, or nothing; the markers in all
-  partitions agree with each other and with what the client was told.
+  partitions agree with each other and with what the client received.
 - *exactly once* and *order*: each record of the input is once in each output; in a partition of an output the
   results of an input partition are in the order of the input, also while it runs.
 - *the last stable offset never goes back for a client* that keeps to the leader epochs that it has seen
