@@ -146,7 +146,8 @@ class TestTruncation:
         log = filled(tmp_path)
         log.flush()
         log.truncate_to(10)
-        assert log.recovery_point == 10
+        # The cut file is not synced yet: it counts as not flushed from its start.
+        assert log.recovery_point == log.segments[-1].base_offset <= 10
 
     def test_timestamps_of_what_is_gone_are_forgotten(self, tmp_path: Path) -> None:
         log = filled(tmp_path)

@@ -61,6 +61,24 @@ def test_every_damaged_byte_behind_the_checksum_ends_the_log_before_its_batch(tm
         path.write_bytes(good)
 
 
+def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    for number in range(6):
+        append(log, f"first {number}")
+    log.flush()
+    path = segment_files(tmp_path)[0]
+    unsynced = path.read_bytes()
+    log.truncate_to(3)
+    log.roll(NOW_MS)
+    append(log, "second 3")
+    recovery_point = log.recovery_point
+    crash(log)
+    path.write_bytes(unsynced)
+    recovered = open_log(tmp_path, SMALL, clean=False, recovery_point=recovery_point)
+    assert values(recovered) == ["first 0", "first 1", "first 2", "second 3"]
+    assert [segment.base_offset for segment in recovered.segments] == [0, 3]
+
+
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a")

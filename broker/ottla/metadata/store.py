@@ -207,13 +207,19 @@ async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T])
     for item in items:
         pending.append(issue(item))
         if len(pending) >= PIPELINE_DEPTH_MAX:
-            await asyncio.wait(pending)
-            results.extend(future.result() for future in pending)
+            results += await _results(pending)
             pending = []
     if pending:
-        await asyncio.wait(pending)
-        results.extend(future.result() for future in pending)
+        results += await _results(pending)
     return results
+
+
+async def _results(pending: Sequence[asyncio.Future[R]]) -> list[R]:
+    await asyncio.wait(pending)
+    for future in pending:
+        if not future.cancelled():
+            future.exception()  # only the first failure is raised; asyncio reports those never retrieved
+    return [future.result() for future in pending]
 
 
 async def get_many(store: MetadataStore, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:

@@ -264,7 +264,8 @@ class LocalLog:
         self.schedule_delete(removed)
         kept[-1].truncate_to(offset)
         self.set_segments(kept)
-        self.lower_recovery_point(offset)
+        # Of the whole segment: until the file is synced again, a power loss may bring back what was cut off.
+        self.lower_recovery_point(kept[-1].base_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all segments, and continue with an empty one at `offset`."""

@@ -89,7 +89,7 @@ def load_segments(
                 logger.info("Recovering %s", segment.file.path)
             if not state_is_current:
                 producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
-            intact, end_offset = recover(segment, producer_state, leader_epochs)
+            intact, end_offset = recover(segment, producer_state, leader_epochs, next_base)
             # With the snapshot, this segment need not be read again if the next one is invalid.
             producer_state.take_snapshot(end_offset, log_start_offset, sync=True)
             state_is_current = True
@@ -183,13 +183,17 @@ def _segment(
 
 
 def recover(
-    segment: LogSegment, producer_state: ProducerStateManager, leader_epochs: LeaderEpochFileCache
+    segment: LogSegment,
+    producer_state: ProducerStateManager,
+    leader_epochs: LeaderEpochFileCache,
+    next_base: int | None = None,
 ) -> tuple[bool, int]:
     """Verify every batch, rebuild the indexes, and truncate the file after the last valid batch.
 
     The producer state must include all earlier segments; this segment is added to it. Leader epochs that are
-    missing in the checkpoint are added. Returns whether nothing was truncated, and the offset after the last
-    batch.
+    missing in the checkpoint are added. Batches from `next_base` on, where the next segment begins, had been
+    truncated before a power loss: they are removed. Returns whether all other batches are valid, and the
+    offset after the last one.
     """
     size_found = segment.size
     segment.reset_indexes()
@@ -198,7 +202,11 @@ def recover(
         return True, segment.base_offset
     segment.size = 0
     end_offset = segment.base_offset
+    reaches_next = False
     for header, batch in _verified_batches(segment, size_found):
+        if next_base is not None and header.last_offset >= next_base:
+            reaches_next = True
+            break
         if header.base_offset < end_offset:
             logger.warning("%s: offset %d after %d", segment.file.path, header.base_offset, end_offset - 1)
             break
@@ -208,19 +216,19 @@ def recover(
             producer_state.update(header, batch, segment)
         if header.partition_leader_epoch > _latest(leader_epochs):
             leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-    intact = segment.size == size_found
-    if not intact:
+    is_whole = segment.size == size_found
+    if not is_whole:
         logger.warning(
-            "%s: truncating %d bytes after offset %d, which are no valid batches",
+            "%s: truncating %d bytes after offset %d, which are no valid batches of this segment",
             segment.file.path,
             size_found - segment.size,
             end_offset - 1,
         )
         segment.file.files.ftruncate(segment.fd, segment.size)
     segment.seal()
-    if not intact:
+    if not is_whole:
         segment.sync()
-    return intact, end_offset
+    return is_whole or reaches_next, end_offset
 
 
 def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
