@@ -473,6 +473,11 @@ class Cluster:
                     found.append(((topic, partition), state))
         return found
 
+    def clock_spread_s(self) -> float:
+        """By how much the wall clocks of the machines differ: what one broker stamps, another one judges."""
+        offsets_ms = [machine.clock.wall_offset_ms for machine in self.machines.values()]
+        return float(max(offsets_ms) - min(offsets_ms)) / 1000
+
     # --- the network ---
 
     def isolate(self, hosts: list[str], others: list[str], *, both_ways: bool = True) -> Callable[[], None]:

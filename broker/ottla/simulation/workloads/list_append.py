@@ -245,7 +245,9 @@ class ListAppend:
         async def unfinished(admin: AdminClient) -> str:
             return await self._ledger.unfinished(admin, self.keys)
 
-        await self._clients.until(ENDED_S, "no transaction is left open", unfinished)
+        await self._clients.until(
+            ENDED_S + self.cluster.clock_spread_s(), "no transaction is left open", unfinished
+        )
         ends = ends_in_logs(self.cluster, self._ledger, self.keys)
         found = await read_all(self.cluster, f"{self._name}-verifier", self.keys, "read_committed")
         for tp, records in found.items():

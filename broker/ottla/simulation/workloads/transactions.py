@@ -353,7 +353,9 @@ class Transactions:
         async def unfinished(admin: AdminClient) -> str:
             return await self._ledger.unfinished(admin, [*partitions, *offsets])
 
-        await self._clients.until(ENDED_S, "no transaction is left open", unfinished)
+        await self._clients.until(
+            ENDED_S + self._cluster.clock_spread_s(), "no transaction is left open", unfinished
+        )
         ends_in_logs(self._cluster, self._ledger, partitions)
         found = await read_all(self._cluster, f"{self._name}-verifier", partitions, "read_committed")
         inputs = await read_all(
