@@ -93,7 +93,10 @@ def test_a_test_runs_once_for_each_seed_with_its_fixtures(pytester: pytest.Pytes
     pytester.runpytest_subprocess("-q", "--ottla-seed", "3-4", "-k", "skipped").assert_outcomes(skipped=2)
 
 
-def test_each_further_failing_seed_has_one_line(pytester: pytest.Pytester) -> None:
+def test_each_further_failing_seed_has_one_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)  # there pytest's summary has the whole messages
     pytester.makepyfile(
         test_x="""
         from ottla.testing.simulation import simulated

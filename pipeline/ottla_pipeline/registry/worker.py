@@ -188,8 +188,11 @@ def main() -> None:
         signal.alarm(0)
         answer = ["invalid", result.reason] if isinstance(result, Invalid) else ["done", result]
         data = json.dumps(answer).encode()
-        results.write(len(data).to_bytes(_SIZE_BYTES, "big") + data)
-        results.flush()
+        try:
+            results.write(len(data).to_bytes(_SIZE_BYTES, "big") + data)
+            results.flush()
+        except BrokenPipeError:  # the registry was killed meanwhile
+            os._exit(1)
 
 
 if __name__ == "__main__":
