@@ -132,7 +132,7 @@ def test_a_full_topic_may_be_an_error_at_once(cluster: LocalCluster, stuck_broke
         await producer.start()
         await producer.partitions_for(STUCK)
         fill(producer)
-        with pytest.raises(errors.BufferExhaustedError, match="stuck holds its share"):
+        with pytest.raises(errors.BufferExhaustedError, match="stuck uses its share"):
             async with asyncio.timeout(WAIT_S / 4):  # not after max.block.ms, which is a minute
                 await producer.send(STUCK, VALUE)
         await producer.send_and_wait(WELL, VALUE)
@@ -144,7 +144,7 @@ def test_a_full_topic_may_be_an_error_at_once(cluster: LocalCluster, stuck_broke
     try:
         assert producer.partitions_for(STUCK) == 1
         refused = [producer.send(STUCK, VALUE) for _ in range(20)][-1]
-        with pytest.raises(errors.BufferExhaustedError, match="stuck holds its share"):
+        with pytest.raises(errors.BufferExhaustedError, match="stuck uses its share"):
             refused.result(WAIT_S / 4)
         producer.send_and_wait(WELL, VALUE)
     finally:

@@ -102,6 +102,7 @@ def test_the_producers_calls(broker: DevBroker) -> None:
             {
                 "start": producer.start,
                 "partitions_for": lambda: producer.partitions_for("orders"),
+                "leave_partition": lambda: producer.leave_partition("orders"),
                 "begin_transaction": producer.begin_transaction,
                 "send": lambda: producer.send("orders", b"one", partition=0),
                 "send_nowait": lambda: producer.send_nowait(
