@@ -343,7 +343,7 @@ class Controller:
         active = self._active
         if active is None:
             raise NotController
-        # Shielded: a decision is completed even if its caller is cancelled; its error is nobody's then.
+        # Shielded: a decision is completed even if its caller is cancelled. Its error is dropped then.
         decision = self._requests.start(self._run_locked(active, work))
         decision.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(decision)

@@ -1,6 +1,6 @@
 """The asyncio tasks of one component, which ends them when it stops.
 
-Used where tasks are started for requests or events and nobody awaits them. The set holds references, so that
+Used where tasks are started for requests or events and are not awaited. The set holds references, so that
 tasks are not collected while they wait.
 """
 

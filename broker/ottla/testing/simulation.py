@@ -120,7 +120,7 @@ class Simulation:
                 raise SimulationFailed(
                     f"the test has not ended after {self.timeout_s:g} virtual seconds; what waits:\n  {tasks}"
                 ) from None
-            gc.collect()  # reports the exceptions of tasks that nobody awaited
+            gc.collect()  # reports the exceptions of tasks that were never awaited
             if cluster.failures:
                 raise cluster.failures[0]
             if cluster.problems:

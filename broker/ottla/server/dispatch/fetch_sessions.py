@@ -12,7 +12,7 @@ watermark or log start offset than in the last response.
 
 Kafka looks at every partition of a session in every fetch. Here a session has the set of those that may have
 changed (`dirty`), and a fetch looks at no others. A partition leaves the set when a response has everything
-of it (`caught_up`), and is added when it is requested anew or when replication changes it. A leader learns
+of it (`caught_up`), and is added when it is requested again or when replication changes it. A leader learns
 from the fetch of a caught-up partition that the follower is alive and has everything. It learns that late
 here: with the change that makes the partition dirty, or when the session ends
 (`Partition.follower_was_idle`).

@@ -162,7 +162,7 @@ class Transactions:
                 isolation_level="read_committed",
             ) as consumer,
         ):
-            # First the producer: it ends the transaction of its predecessor, and so settles the offsets.
+            # The producer starts first: it ends its predecessor's transaction, so that no offset is pending.
             self._ledger.initialized(instance.transactional_id, producer)
             if self._by_group:
                 consumer.subscribe([self._input])
