@@ -14,7 +14,7 @@ import base64
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -278,7 +278,7 @@ class TreeStore(ABC):
 
         return await self._call(path, read, writes=False)
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
         return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
 
     async def exists(self, path: str) -> Stat | None:
