@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from confluent_reader import read_to_end
 
 from ottla.local.processes import wait_until
 from tests.interop.one_broker import one_broker
@@ -35,36 +36,17 @@ class ReadRecord(NamedTuple):
 
 def read(bootstrap: str, topic: str) -> dict[int, list[ReadRecord]]:
     """All committed records of a topic, by partition, in order."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "oracle",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-        }
+    partitions = (
+        AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=30).topics[topic].partitions
     )
-    try:
-        partitions = reader.list_topics(topic, timeout=30).topics[topic].partitions
-        found: dict[int, list[ReadRecord]] = {number: [] for number in partitions}
-        reader.assign([TopicPartition(topic, number, 0) for number in partitions])
-        unread = set(partitions)
-        while unread:
-            message = reader.poll(30)
-            assert message is not None, f"{topic}: nothing came for 30 s"
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                unread.discard(message.partition())
-                continue
-            headers = tuple(message.headers() or ())
-            found[message.partition()].append(
-                ReadRecord(message.key(), message.value(), message.timestamp()[1], headers)
-            )
-        return found
-    finally:
-        reader.close()
+    found: dict[int, list[ReadRecord]] = {number: [] for number in partitions}
+    settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    for message in read_to_end(bootstrap, [TopicPartition(topic, p, 0) for p in partitions], settings):
+        headers = tuple(message.headers() or ())
+        found[message.partition()].append(
+            ReadRecord(message.key(), message.value(), message.timestamp()[1], headers)
+        )
+    return found
 
 
 def values(held: dict[int, list[ReadRecord]]) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ScramMechanism
+from confluent_reader import read_to_end
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
@@ -80,25 +81,7 @@ def member(cluster: LocalCluster, topic: str) -> Iterator[Consumer]:
 
 
 def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any]:
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "checks", "enable.partition.eof": True}
-    )
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-    found, deadline = [], time.monotonic() + 120
-    ended: set[int | None] = set()
-    while len(ended) < partitions:
-        assert time.monotonic() < deadline
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        problem = message.error()
-        if problem is not None:
-            if problem.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-        else:
-            found.append(message)
-    consumer.close()
-    return found
+    return read_to_end(cluster.bootstrap, [TopicPartition(topic, p, 0) for p in range(partitions)])
 
 
 def test_a_topic_is_created_described_grown_and_deleted(

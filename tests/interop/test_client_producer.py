@@ -15,8 +15,9 @@ from itertools import islice
 
 import kafka
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_reader import read_to_end
 from one_broker import OneBroker, one_broker
 
 from ottla.client import blocking, errors
@@ -43,30 +44,8 @@ def topic() -> str:
 
 def read(bootstrap: str, topic: str, partitions: int = 3, isolation: str = "read_committed") -> list[Message]:
     """All records, by librdkafka, which checks their CRCs."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": isolation,
-            "check.crcs": True,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-    found: list[Message] = []
-    ended: set[int] = set()
-    while len(ended) < partitions:
-        message = consumer.poll(WAIT_S)
-        assert message is not None, f"nothing more within {WAIT_S} s: {len(found)} records"
-        error = message.error()
-        if error is None:
-            found.append(message)
-        else:
-            assert error.name() == "_PARTITION_EOF", error
-            ended.add(message.partition())
-    consumer.close()
-    return found
+    settings = {"isolation.level": isolation, "check.crcs": True, "auto.offset.reset": "earliest"}
+    return read_to_end(bootstrap, [TopicPartition(topic, p, 0) for p in range(partitions)], settings)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

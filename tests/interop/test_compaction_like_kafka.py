@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_reader import read_to_end
 from kafka_tools import run_program
 from oracles import needs_kafka_jars
 
@@ -157,32 +158,9 @@ def transactions_by_java(bootstrap: str, *topics: str) -> None:
 
 def shown(bootstrap: str, isolation: str) -> dict[str, Found]:
     found: dict[str, Found] = {topic: [] for topic in TOPICS}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0) for topic in TOPICS])
-        going = set(TOPICS)
-        deadline = time.monotonic() + WAIT_S
-        while going:
-            assert time.monotonic() < deadline
-            message = consumer.poll(1)
-            if message is None:
-                continue
-            if message.error():
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                going.discard(message.topic())
-            else:
-                found[message.topic()].append((message.offset(), message.key(), message.value()))
-    finally:
-        consumer.close()
+    settings = {"isolation.level": isolation, "auto.offset.reset": "error"}
+    for message in read_to_end(bootstrap, [TopicPartition(topic, 0, 0) for topic in TOPICS], settings):
+        found[message.topic()].append((message.offset(), message.key(), message.value()))
     return found
 
 

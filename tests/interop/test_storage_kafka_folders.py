@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import kafka_dumps
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_reader import read_to_end
 from kafka_tools import run_program
 from kazoo.client import KazooClient
 from oracles import needs_kafka_jars
@@ -195,31 +196,22 @@ class Folder:
     def says(self) -> dict[str, Facts]:
         found: dict[str, dict[str, Found]] = {topic: {} for topic in TOPICS}
         ends: dict[str, tuple[int, int]] = {}
+        consumer = self.consumer("reader")
+        try:
+            for topic in TOPICS:
+                ends[topic] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_S)
+        finally:
+            consumer.close()
         for isolation in ("read_uncommitted", "read_committed"):
-            consumer = self.consumer("reader", **{"isolation.level": isolation, "enable.partition.eof": True})
-            try:
-                wanted = [TopicPartition(topic, 0) for topic in TOPICS]
-                if not ends:
-                    for each in wanted:
-                        ends[each.topic] = consumer.get_watermark_offsets(each, timeout=WAIT_S)
-                consumer.assign([TopicPartition(topic, 0, low) for topic, (low, _) in ends.items()])
-                for records in found.values():
-                    records[isolation] = []
-                going = set(TOPICS)
-                deadline = time.monotonic() + WAIT_S
-                while going:
-                    assert time.monotonic() < deadline
-                    message = consumer.poll(1)
-                    if message is None:
-                        continue
-                    if message.error():
-                        assert message.error().code() == KafkaError._PARTITION_EOF
-                        going.discard(message.topic())
-                    else:
-                        records = found[message.topic()][isolation]
-                        records.append((message.offset(), message.key(), message.value()))
-            finally:
-                consumer.close()
+            for records in found.values():
+                records[isolation] = []
+            for message in read_to_end(
+                self.bootstrap,
+                [TopicPartition(topic, 0, low) for topic, (low, _) in ends.items()],
+                {"isolation.level": isolation, "auto.offset.reset": "earliest"},
+            ):
+                records = found[message.topic()][isolation]
+                records.append((message.offset(), message.key(), message.value()))
         return {
             topic: Facts(
                 *ends[topic],

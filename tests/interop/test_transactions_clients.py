@@ -6,7 +6,6 @@ librdkafka reads the committed records; Kafka's log dumper reads the state log.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,9 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOKafkaTopicPartition
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_reader import read_to_end
 from kafka_tools import run_program
 from one_broker import one_broker
 from oracles import needs_kafka_jars
@@ -47,31 +47,12 @@ class Broker:
 
     def values(self, topic: str, isolation: str = "read_committed", partitions: int = 1) -> list[str]:
         """All that a consumer sees, by partition and offset."""
-        settings = {
-            "bootstrap.servers": self.bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-        found = []
-        consumer = Consumer(settings)
-        try:
-            consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
-            going = set(range(partitions))
-            deadline = time.monotonic() + WAIT_S
-            while going:
-                assert time.monotonic() < deadline
-                message = consumer.poll(1)
-                if message is None:
-                    continue
-                if message.error():
-                    assert message.error().code() == KafkaError._PARTITION_EOF
-                    going.discard(message.partition())
-                else:
-                    found.append((message.partition(), message.offset(), message.value().decode()))
-        finally:
-            consumer.close()
+        messages = read_to_end(
+            self.bootstrap,
+            [TopicPartition(topic, each, 0) for each in range(partitions)],
+            {"isolation.level": isolation},
+        )
+        found = [(each.partition(), each.offset(), each.value().decode()) for each in messages]
         return [value for _, _, value in sorted(found)]
 
     def shows(self, topic: str, expected: list[str], isolation: str = "read_committed", **more: int) -> bool:
