@@ -196,7 +196,7 @@ class Folder:
     def says(self) -> dict[str, Facts]:
         found: dict[str, dict[str, Found]] = {topic: {} for topic in TOPICS}
         ends: dict[str, tuple[int, int]] = {}
-        consumer = self.consumer("reader")
+        consumer = self.consumer("reader", **{"isolation.level": "read_uncommitted"})
         try:
             for topic in TOPICS:
                 ends[topic] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_S)
