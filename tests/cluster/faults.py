@@ -10,9 +10,7 @@ from kazoo.client import KazooClient
 
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
-from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster, run_admin
-from ottla.metadata.unclean_restart import FILE_NAME
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
@@ -42,17 +40,6 @@ def znodes_of(zookeeper_connect: str) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
-
-
-def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
-    """Closes a broker's ZooKeeper session as another client: takes it over by id and password, and
-    closes it."""
-    (file,) = broker.directory.glob(f"**/{FILE_NAME}")
-    session_id, _, password = file.read_text().strip().partition(":")
-    thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
-    thief.start(timeout=60)
-    thief.stop()
-    thief.close()
 
 
 def bring_back(cluster: LocalCluster) -> None:
