@@ -64,6 +64,7 @@ _BATCH_FILTER: Final = "broker/ottla/storage/cleaner/batch_filter.py"
 _TRANSACTIONAL_COMMITS: Final = "broker/ottla/coordinators/transactional_commits.py"
 _CONTROLLER_ISR: Final = "broker/ottla/controller/isr.py"
 _ACTIVE_CONTROLLER: Final = "broker/ottla/controller/active_controller.py"
+_DOWN_CONVERSION: Final = "client/ottla/protocol/down_conversion.py"
 _INTER_BROKER: Final = "broker/ottla/server/handlers/cluster/inter_broker_requests.py"
 
 _ALL: Final = (
@@ -1040,6 +1041,37 @@ _ALL: Final = (
             ),
         ),
         faults=("roll",),
+    ),
+    Bug(
+        "down-conversion-drops-key",
+        "KIP-283 (down-conversion)",
+        "records for old clients have no key if their batch is compressed",
+        "no invention",
+        (
+            Edit(
+                _DOWN_CONVERSION,
+                "    by_broker = header.timestamp_type",
+                "    if codec is not Codec.NONE:\n"
+                "        records = [record._replace(key=None) for record in records]\n"
+                "    by_broker = header.timestamp_type",
+            ),
+        ),
+        ("old-formats",),
+    ),
+    Bug(
+        "down-conversion-skips-a-record",
+        "KIP-31, KIP-283 (the offset of a fetch within a converted batch)",
+        "a fetch that begins within a batch does not get its first record in the old format",
+        "same records",
+        (
+            Edit(
+                _DOWN_CONVERSION,
+                "if record.offset >= first_offset]",
+                "if record.offset > first_offset]",
+            ),
+        ),
+        ("old-formats",),
+        faults=("resets", *CUTS),
     ),
 )
 

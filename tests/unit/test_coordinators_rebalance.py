@@ -24,9 +24,7 @@ async def test_a_new_member_gets_its_id_and_joins_with_it() -> None:
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert first.member_id == "app-1"
     client.member_id = first.member_id
-    join = client.joining()
-    await simulation.time.advance(0)
-    client.took(await finished(join))
+    await simulation.join([client])
     assert client.is_leader
     assert client.generation == 1
 
@@ -215,9 +213,7 @@ async def test_a_new_member_during_the_sync_makes_the_waiting_members_rejoin() -
 async def test_an_outdated_assignment_is_not_returned() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.hold = True
     sync = one.syncing({one.member_id: b"old"})
     await run_until_idle()
@@ -234,9 +230,7 @@ async def test_an_outdated_assignment_is_not_returned() -> None:
 async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_one() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.hold = True
     one.syncing({one.member_id: b"old"})
     two = simulation.client("c2")
@@ -269,9 +263,7 @@ async def test_a_session_begins_when_the_rebalance_ends() -> None:
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
     sync = await finished(one.syncing({one.member_id: b"1"}))
     assert sync.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

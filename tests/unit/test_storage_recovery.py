@@ -79,6 +79,18 @@ def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path:
     assert [segment.base_offset for segment in recovered.segments] == [0, 3]
 
 
+def test_indexes_that_a_power_loss_took_from_a_sealed_segment_are_built_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    append(log, "a")
+    log.flush()
+    log.roll(NOW_MS)
+    recovery_point = log.recovery_point
+    crash(log)
+    segment_files(tmp_path, ".timeindex")[0].write_bytes(b"")
+    recovered = open_log(tmp_path, SMALL, clean=False, recovery_point=recovery_point)
+    assert recovered.segments[0].time_index.entries() == [(NOW_MS, 0)]
+
+
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a")

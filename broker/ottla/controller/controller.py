@@ -231,12 +231,12 @@ class Controller:
                         return
                     continue
                 self._controller_id = znodes.decode_controller(found[0])
-                mine = found[1].ephemeral_owner == self._store.session_id
-                if mine and self._active is None:
+                is_own = found[1].ephemeral_owner == self._store.session_id
+                if is_own and self._active is None:
                     # The response to the election was lost, or loading failed: start over.
                     await self._remove_own_node(found[1].version)
                     continue
-                if not mine:
+                if not is_own:
                     self._deactivate()
                 return
 
@@ -302,7 +302,7 @@ class Controller:
                 if not self.config["delete.topic.enable"]:
                     active.context.deletions.clear()
                 broker_changes.on_elected(active.context, effects)
-                await active.carry_out(effects)
+                await active.apply(effects)
                 if not self._eligible:
                     raise StoreUnavailable(znodes.CONTROLLER, "the session expired during the election")
                 self._active = active

@@ -34,6 +34,7 @@ from ottla.coordinators.membership import JoinCall, Membership, SyncCall
 from ottla.coordinators.offset_requests import OffsetRequests
 from ottla.coordinators.timers import GroupTimers
 from ottla.coordinators.transactional_commits import TransactionalCommits, TransactionalWrite, Verify
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
@@ -87,7 +88,7 @@ class GroupCoordinator:
             config, self._manager, self._membership, self._appender, clock, partition_exists, verify
         )
         self._next_expiry: Cancellable | None = None
-        self._background: set[asyncio.Task[int]] = set()
+        self._background = TaskSet()
 
     # -- start and stop ------------------------------------------------------------------------------
 
@@ -184,12 +185,9 @@ class GroupCoordinator:
         self._run(self._cleanup.remove(self._manager, of_topics, self._clock()))
 
     def _run(self, work: Coroutine[Any, Any, int]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background_done)
+        self._background.start(work).add_done_callback(self._background_done)
 
     def _background_done(self, task: asyncio.Task[int]) -> None:
-        self._background.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             logger.error("Removing offsets failed", exc_info=problem)
 

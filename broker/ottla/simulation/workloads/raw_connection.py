@@ -1,6 +1,6 @@
 """A connection that sends requests as no decent client does: any version, any bytes, without reading.
 
-For the workload `raw_client`. Belongs to the process that opens it.
+For the workloads `raw_client`, `old_formats` and `quotas`. Belongs to the process that opens it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ from ottla.protocol.types import Message
 from ottla.simulation.cluster import PORT
 
 CLIENT_ID: Final = "raw"
+NOT_APPENDED: Final = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors of Produce that faults cause; the records of some are appended nevertheless."""
 _SIZE: Final = struct.Struct(">i")
 
 
