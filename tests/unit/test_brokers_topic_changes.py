@@ -12,6 +12,7 @@ from simulated_brokers import (
     folders,
     produce,
     read,
+    replica,
     restart,
     run,
     until,
@@ -20,6 +21,8 @@ from simulated_brokers import (
 from ottla.client.admin import AdminClient, TopicPartition
 from ottla.client.admin_types import Reassignment
 from ottla.client.errors import TopicAlreadyExistsError
+from ottla.metadata import znodes
+from ottla.metadata.store import Create, SetData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteTopicsRequest
 from ottla.simulation.cluster import Cluster
@@ -164,3 +167,34 @@ def test_a_reassignment_survives_its_controller() -> None:
         await load.check()
 
     run(scenario, settings=SETTINGS)
+
+
+def test_a_partition_that_is_added_in_zookeeper_leads_within_a_second() -> None:
+    """As topicctl and older kafka-topics write the node."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "written", {0: [0]})
+        topic_id = cluster.topics()["written"].topic_id
+        for number in (1, 2, 3):
+            node = cluster.topics()["written"]
+            grown = znodes.TopicAssignment({**node.partitions, number: (0,)}, topic_id=topic_id)
+            data = znodes.encode_topic(grown)
+            cluster.ensemble.tree.apply([SetData(znodes.topic_path("written"), data)], 0)
+            await until(lambda n=number: is_led(cluster, "written", n), "a leader", timeout_s=1.0)  # type: ignore[misc]
+        assert cluster.topics()["written"].topic_id == topic_id
+
+    run(scenario)
+
+
+def is_led(cluster: Cluster, topic: str, partition: int) -> bool:
+    leader = replica(cluster, 0, topic, partition)
+    return leader is not None and leader.is_leader
+
+
+def test_a_deletion_of_no_topic_is_dropped() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        path = znodes.delete_topic_path("nobodys")
+        cluster.ensemble.tree.apply([Create(path)], 0)
+        await until(lambda: cluster.ensemble.tree.find(path) is None, "the node to be gone")
+
+    run(scenario)
