@@ -11,7 +11,6 @@ from simulated_coordinators import (
     scenario,
 )
 
-from ottla.coordinators.coordinator import ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import LeaveGroupRequest
 
@@ -362,12 +361,10 @@ async def test_several_members_leave_in_one_request() -> None:
         group_id="g",
         members=[LeaveGroupRequest.MemberIdentity(member_id=name) for name in (two.member_id, "nobody")],
     )
-    response = await simulation.coordinator.leave_group(request, 4, ClientContext("", ""))
+    response = await simulation.coordinator.leave_group(request, 4)
     assert response.error_code == ErrorCode.NONE
     assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
-    old = await simulation.coordinator.leave_group(
-        LeaveGroupRequest(group_id="g", member_id="nobody"), 2, ClientContext("", "")
-    )
+    old = await simulation.coordinator.leave_group(LeaveGroupRequest(group_id="g", member_id="nobody"), 2)
     assert (old.error_code, old.members) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
 

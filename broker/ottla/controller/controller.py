@@ -443,7 +443,6 @@ class Controller:
     async def create_topics(
         self,
         request: m.CreateTopicsRequest,
-        version: int | None = None,
         charge: Charge = topic_requests.no_quota,
     ) -> m.CreateTopicsResponse:
         return await topic_requests.create_topics(self, request, charge)
@@ -459,24 +458,21 @@ class Controller:
     async def create_partitions(
         self,
         request: m.CreatePartitionsRequest,
-        version: int | None = None,
         charge: Charge = topic_requests.no_quota,
     ) -> m.CreatePartitionsResponse:
         return await topic_requests.create_partitions(self, request, charge)
 
     async def alter_partition_reassignments(
-        self, request: m.AlterPartitionReassignmentsRequest, version: int | None = None
+        self, request: m.AlterPartitionReassignmentsRequest
     ) -> m.AlterPartitionReassignmentsResponse:
         return await partition_requests.alter_partition_reassignments(self, request)
 
     async def list_partition_reassignments(
-        self, request: m.ListPartitionReassignmentsRequest, version: int | None = None
+        self, request: m.ListPartitionReassignmentsRequest
     ) -> m.ListPartitionReassignmentsResponse:
         return await partition_requests.list_partition_reassignments(self, request)
 
-    async def elect_leaders(
-        self, request: m.ElectLeadersRequest, version: int | None = None
-    ) -> m.ElectLeadersResponse:
+    async def elect_leaders(self, request: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
         return await partition_requests.elect_leaders(self, request)
 
     async def alter_partition(
@@ -484,9 +480,7 @@ class Controller:
     ) -> m.AlterPartitionResponse:
         return await partition_requests.alter_partition(self, request, _or_latest(request, version))
 
-    async def controlled_shutdown(
-        self, request: m.ControlledShutdownRequest, version: int | None = None
-    ) -> m.ControlledShutdownResponse:
+    async def controlled_shutdown(self, request: m.ControlledShutdownRequest) -> m.ControlledShutdownResponse:
         return await cluster_requests.controlled_shutdown(self, request)
 
     async def update_features(

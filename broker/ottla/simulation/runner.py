@@ -30,6 +30,7 @@ from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.old_formats import OldFormats
+from ottla.simulation.workloads.quotas import Quotas
 from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.retention import Retention
 from ottla.simulation.workloads.transactions import Transactions
@@ -150,6 +151,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "groups": Groups,
     "list-append": ListAppend,
     "old-formats": OldFormats,
+    "quotas": Quotas,
     "raw-client": RawClient,
     "retention": Retention,
     "transactions": Transactions,
