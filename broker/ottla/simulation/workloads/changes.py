@@ -341,7 +341,7 @@ class Changes:
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
                     delivery.add_done_callback(partial(self._delivered, value, at))
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 

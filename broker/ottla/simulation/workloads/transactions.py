@@ -118,7 +118,7 @@ class Transactions:
                 except ClientError:
                     await asyncio.sleep(0.5)
                 number += 1
-                await asyncio.sleep(self._interval_s * 2 * source.random())
+                await self._cluster.think(source, self._interval_s)
         self._fed = True
 
     # --- instances ---
