@@ -28,10 +28,10 @@ from ottla.wire.connection import BrokerConnection
 
 PER_TOPIC = 100
 WAIT_S = 400.0
-SETTLE_S = 3.0
+IDLE_CHECK_S = 3.0
 BUSY_S = 0.1
-SETTLES_MAX = 20
-"""A start is over when the broker takes less than BUSY_S of CPU time in SETTLE_S; at most so many checks."""
+IDLE_CHECKS_MAX = 20
+"""A start is over when the broker takes less than BUSY_S of CPU time in a check; at most so many checks."""
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "auto.leader.rebalance.enable": "false",
@@ -78,13 +78,13 @@ def start(side: Side, partitions: int) -> Start:
     asyncio.run(wait_until_leading(side.ports[0], partitions))
     took_s = time.monotonic() - began
     cpu_s = usage_of(side.pids).cpu_s
-    settled = usage_of(side.pids)
-    for _ in range(SETTLES_MAX):
-        time.sleep(SETTLE_S)
-        before, settled = settled, usage_of(side.pids)
-        if settled.cpu_s - before.cpu_s < BUSY_S:
+    usage = usage_of(side.pids)
+    for _ in range(IDLE_CHECKS_MAX):
+        time.sleep(IDLE_CHECK_S)
+        before, usage = usage, usage_of(side.pids)
+        if usage.cpu_s - before.cpu_s < BUSY_S:
             break
-    return Start(took_s, cpu_s, settled.rss_mib)
+    return Start(took_s, cpu_s, usage.rss_mib)
 
 
 def idle_cpu_rate(side: Side, seconds: float) -> float:

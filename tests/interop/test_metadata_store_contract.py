@@ -34,7 +34,6 @@ from ottla.metadata.store import (
     StoreUnavailable,
     delete_recursively,
     ensure_path,
-    get_many,
 )
 from ottla.metadata.zookeeper import MultiRead, ZooKeeperStore
 from ottla.simulation.ensemble import Ensemble, EnsembleStore
@@ -322,7 +321,7 @@ def test_pipelined_operations_take_effect_in_the_order_issued(run: Runner) -> No
         stats = await asyncio.gather(*(store.set("/n", b"%d" % n, n) for n in range(50)))
         assert [stat.version for stat in stats] == list(range(1, 51))
         await asyncio.gather(*(store.create(f"/n/{n:03}", b"%d" % n) for n in range(700)))
-        found = await get_many(store, [f"/n/{n:03}" for n in range(701)])
+        found = await store.get_many([f"/n/{n:03}" for n in range(701)])
         assert [entry[0] for entry in found[:-1] if entry] == [b"%d" % n for n in range(700)]
         assert found[-1] is None
 
@@ -339,7 +338,7 @@ def test_nodes_are_read_one_by_one_where_the_ensemble_knows_no_other_way(
         store = await open_store()
         await store.create("/n", b"x")
         for _ in range(2):
-            found = await get_many(store, ["/n", "/none", "/n"])
+            found = await store.get_many(["/n", "/none", "/n"])
             assert [entry and entry[0] for entry in found] == [b"x", None, b"x"]
 
     run(scenario)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from oracles import java, needs_kafka_jars
 from bench.apache_kafka import kafka_classpath
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.broker import ALL_PARTITIONS, ConnectionQuotas, ReplicationQuota, throttled_partitions
-from ottla.quotas.clients import ClientQuotas, RequestQuotas
+from ottla.quotas.clients import ClientQuotas
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 from ottla.quotas.mutations import ControllerMutationQuotas, TokenBucket
-from ottla.quotas.rates import SimpleRate, Windows
+from ottla.quotas.rates import Rate, Windows
 
 py4j_gateway = pytest.importorskip("py4j.java_gateway")
 py4j_protocol = pytest.importorskip("py4j.protocol")
@@ -200,7 +201,8 @@ def test_the_wait_for_requests_that_took_long_is_kafkas(jvm: Any, seed: int) -> 
     for _ in range(300):
         now_ms += rng.randrange(160)
         steps.append(("record", "anna", "c1", rng.uniform(0.05, 0.12), now_ms))
-    theirs, mine = both(jvm, Windows(11, 1000), steps, "ClientRequestQuotaManager", RequestQuotas)
+    make = partial(ClientQuotas, is_bounded=True)
+    theirs, mine = both(jvm, Windows(11, 1000), steps, "ClientRequestQuotaManager", make)
     assert 1000 in theirs, "nobody waited for the whole window"
     assert len(set(theirs)) > 10
     assert mine == theirs
@@ -329,7 +331,7 @@ def test_replication_rates_are_kafkas(jvm: Any) -> None:
     rng = random.Random(7)
     metrics = jvm.org.apache.kafka.common.metrics
     config = metrics.MetricConfig().timeWindow(1, jvm.java.util.concurrent.TimeUnit.SECONDS).samples(11)
-    kafka, ours = metrics.stats.SimpleRate(), SimpleRate(Windows())
+    kafka, ours = metrics.stats.SimpleRate(), Rate(Windows(), is_simple=True)
     now_ms = START_MS
     for _ in range(500):
         if rng.random() < 0.5:

@@ -79,7 +79,7 @@ _ALL: Final = (
                 "        self.in_sync.clear()\n        self._clamp_high_watermark()\n"
                 "        self.log.truncate_to(self.high_watermark)\n        return new_epoch\n",
             ),
-            Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),
+            Edit(_FOLLOWER, "latest = log.latest_epoch if detects_divergence else None", "latest = None"),
         ),
         faults=KILLS,
     ),
@@ -101,7 +101,7 @@ _ALL: Final = (
         "Kafka before replication was made safe (KIP-101)",
         "a follower of a new leader appends without any truncation",
         "same records",
-        (Edit(_FOLLOWER, "latest = log.latest_epoch if names_epoch else None", "latest = None"),),
+        (Edit(_FOLLOWER, "latest = log.latest_epoch if detects_divergence else None", "latest = None"),),
         faults=KILLS,
     ),
     Bug(
@@ -292,12 +292,12 @@ _ALL: Final = (
             ),
             Edit(
                 _MANAGER,
-                "        if self.is_replaced(epoch):\n            return False\n",
+                "        if self.is_stale_controller(epoch):\n            return False\n",
                 "",
             ),
             Edit(
                 _INTER_BROKER,
-                "        if self._replicas.is_replaced(message.controller_epoch):\n",
+                "        if self._replicas.is_stale_controller(message.controller_epoch):\n",
                 "        if False:\n",
             ),
             Edit(

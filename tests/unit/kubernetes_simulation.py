@@ -349,6 +349,18 @@ class KubernetesSimulation:
         annotations = content.pop("annotations", {})
         self.api.apply_resource("BrokerCluster", "demo", content, **annotations)
 
+    def fail_write(self, number: int) -> None:
+        """Have the write of that number, from 1, fail as if the operator died before it."""
+        count = 0
+
+        def fail(verb: str, kind: str, name: str) -> ApiError | None:
+            nonlocal count
+            writes = verb in ("apply", "patch", "delete")
+            count += writes
+            return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
+
+        self.api.fail = fail
+
     def reconcile(self) -> list[str]:
         """Reconcile once, then let a second pass. Returns the steps."""
         try:

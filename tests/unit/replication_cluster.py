@@ -12,7 +12,7 @@ from uuid import UUID
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.protocol.records import Record, build_batch, decode_records
-from ottla.replication.follower import AskOffsets, FollowerFetch, Retry, Step
+from ottla.replication.follower import FollowerFetch, RequestOffsets, Retry, Step
 from ottla.replication.isr import IsrChange
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, offset_for_time
 from ottla.replication.partition import Partition
@@ -217,7 +217,7 @@ class Cluster:
         """One fetch of a follower, there and back, and what it did about the answer."""
         fetch, request = self.ask(follower)
         step = fetch.decide(as_answer(self.answer(follower, request)))
-        if isinstance(step, AskOffsets):
+        if isinstance(step, RequestOffsets):
             step = self._place(fetch)
         fetch.apply(step, now_ms=self.now_ms, monotonic_ms=self.now_ms, backoff_ms=0)
         return step

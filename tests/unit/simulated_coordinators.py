@@ -194,7 +194,7 @@ class SimulatedGroups:
         await self.rebalance(clients)
         return clients
 
-    async def rebalance(self, clients: list[Client]) -> None:
+    async def join(self, clients: list[Client]) -> None:
         joins = []
         for client in clients:
             joins.append(client.joining())
@@ -202,6 +202,9 @@ class SimulatedGroups:
         await self.time.advance(0)
         for client, join in zip(clients, joins, strict=True):
             client.took(await finished(join))
+
+    async def rebalance(self, clients: list[Client]) -> None:
+        await self.join(clients)
         await self.sync(clients)
 
     async def sync(self, clients: list[Client]) -> None:

@@ -7,6 +7,8 @@ answer is a round trip.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from controller_harness import Cluster, run
@@ -16,6 +18,8 @@ from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import Operation, OperationResult, SetData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionRequest, ControlledShutdownRequest
+
+T = TypeVar("T")
 
 PER_TOPIC = 100
 _QUIET_TURNS = 20
@@ -32,14 +36,14 @@ class DistantStore(MemoryStore):
         self._under_way: asyncio.Future[None] | None = None
         self._asked = 0
 
-    async def _turn(self, path: str) -> None:
+    async def _call(self, path: str, operation: Callable[[MemoryTree, int], T], *, writes: bool) -> T:
         self.operations += 1
         self._asked += 1
         if self._answer is None:
             self._answer = asyncio.get_running_loop().create_future()
             self._under_way = asyncio.ensure_future(self._go_and_come(self._answer))
         await asyncio.shield(self._answer)
-        await super()._turn(path)
+        return await super()._call(path, operation, writes=writes)
 
     async def _go_and_come(self, answer: asyncio.Future[None]) -> None:
         asked = 0

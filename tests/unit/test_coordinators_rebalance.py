@@ -189,10 +189,7 @@ async def test_a_newcomer_waits_five_minutes_at_most() -> None:
 async def test_a_member_that_never_syncs_is_removed() -> None:
     simulation = await SimulatedGroups().started()
     one, two = simulation.client("c1"), simulation.client("c2", session_ms=600_000)
-    joins = [one.joining(), two.joining()]
-    await simulation.time.advance(0)
-    one.took(await finished(joins[0]))
-    two.took(await finished(joins[1]))
+    await simulation.join([one, two])
     await finished(one.syncing({one.member_id: b"1"}))
     for _ in range(REBALANCE_MS // 5_000):
         await simulation.time.advance(5_000)
@@ -205,10 +202,7 @@ async def test_a_member_that_never_syncs_is_removed() -> None:
 async def test_a_new_member_during_the_sync_makes_the_waiting_members_rejoin() -> None:
     simulation = await SimulatedGroups().started()
     one, two = simulation.client("c1"), simulation.client("c2")
-    joins = [one.joining(), two.joining()]
-    await simulation.time.advance(0)
-    one.took(await finished(joins[0]))
-    two.took(await finished(joins[1]))
+    await simulation.join([one, two])
     waiting = two.syncing()
     await run_until_idle()
     simulation.client("c3").joining()
@@ -262,10 +256,7 @@ async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_on
 async def test_a_session_begins_when_the_rebalance_ends() -> None:
     simulation = await SimulatedGroups().started()
     one, two = simulation.client("c1"), simulation.client("c2")
-    joins = [one.joining(), two.joining()]
-    await simulation.time.advance(0)
-    one.took(await finished(joins[0]))
-    two.took(await finished(joins[1]))
+    await simulation.join([one, two])
     await finished(one.syncing())
     await simulation.time.advance(SESSION_MS - 1)
     assert await one.heartbeat() == ErrorCode.NONE

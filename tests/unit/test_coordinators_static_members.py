@@ -112,10 +112,7 @@ async def test_a_restart_while_assignments_are_made_rebalances() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1", instance_id="i1")
     two = simulation.client("c2", instance_id="i2")
-    joins = [one.joining(), two.joining()]
-    await simulation.time.advance(0)
-    one.took(await finished(joins[0]))
-    two.took(await finished(joins[1]))
+    await simulation.join([one, two])
     waiting = two.syncing()
     await run_until_idle()
     two.restarted().joining()

@@ -176,8 +176,8 @@ def test_no_eviction_while_a_partition_is_under_replicated(lagging: bool, allowe
 
 def test_an_under_replicated_partition_overrides_the_budget_of_the_spec() -> None:
     cluster = a_cluster(template={"podDisruptionBudget": {"minAvailable": 2}})
-    settled = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
-    assert (settled.get("minAvailable"), settled.get("maxUnavailable")) == (2, None)
+    healthy = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
+    assert (healthy.get("minAvailable"), healthy.get("maxUnavailable")) == (2, None)
     lagging = manifests_brokers.build_disruption_budget(cluster, under_replicated=True)["spec"]
     assert (lagging.get("minAvailable"), lagging.get("maxUnavailable")) == (None, 0)
 

@@ -235,15 +235,7 @@ def test_an_operator_killed_at_any_write_of_a_roll_completes_it_later(number: in
     sim.apply_cluster()
     sim.reconcile_until_ready()
     sim.api.max_unavailable = 0
-    count = 0
-
-    def die(verb: str, kind: str, name: str) -> ApiError | None:
-        nonlocal count
-        writes = verb in ("apply", "patch", "delete")
-        count += writes
-        return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
-
-    sim.api.fail = die
+    sim.fail_write(number)
     sim.apply_cluster(config={"queued.max.requests": 400}, replicas=4)
     sim.reconcile_until_ready()
     assert sim.api.max_unavailable == 1

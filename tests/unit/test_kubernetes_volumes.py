@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from kubernetes_simulation import KubernetesSimulation
 
-from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.observing import volume_loss
 from ottla_operator.planning.observed import VolumeLoss
 from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
@@ -145,15 +144,8 @@ def test_a_broker_with_a_lost_volume_recovers(sim: KubernetesSimulation, how: st
 def test_an_operator_killed_during_a_replacement_completes_it_later(
     sim: KubernetesSimulation, number: int
 ) -> None:
-    before, count = uids(sim), 0
-
-    def die(verb: str, kind: str, name: str) -> ApiError | None:
-        nonlocal count
-        writes = verb in ("apply", "patch", "delete")
-        count += writes
-        return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
-
-    sim.api.fail = die
+    before = uids(sim)
+    sim.fail_write(number)
     claim = sim.api.items["PersistentVolumeClaim", CLAIM]
     claim["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
     sim.reconcile_until(lambda: is_replaced(sim, before) and sim.ready())

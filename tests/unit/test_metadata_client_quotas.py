@@ -13,11 +13,11 @@ from ottla.metadata import znodes
 from ottla.metadata.client_quotas import (
     StoredQuotas,
     desanitize,
-    double_text,
     quota_entity,
     quota_listener,
     sanitize,
 )
+from ottla.metadata.config_def import double_text
 from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree

@@ -222,11 +222,11 @@ def test_without_a_secret_no_password_is_stored_nor_read() -> None:
 def test_the_old_secret_decrypts_what_the_present_one_cannot() -> None:
     stored = settings_of(password_encoder_secret="one")[0].to_store({PASSWORD: "geheim", "x": "y"})
     settings, _ = settings_of(password_encoder_secret="two", password_encoder_old_secret="one")
-    anew = settings.with_present_secret(stored)
+    anew = settings.with_current_secret(stored)
     assert anew["x"] == "y"
     assert settings.usable(anew, per_broker=True)[PASSWORD] == "geheim"
-    assert settings.with_present_secret(anew) == anew
-    assert settings_of(password_encoder_secret="one")[0].with_present_secret(stored) == stored
+    assert settings.with_current_secret(anew) == anew
+    assert settings_of(password_encoder_secret="one")[0].with_current_secret(stored) == stored
 
 
 def test_only_valid_dynamic_settings_of_the_store_are_applied() -> None:

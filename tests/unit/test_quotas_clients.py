@@ -10,7 +10,7 @@ import pytest
 from ottla.quotas.broker import BrokerQuotas
 from ottla.quotas.clients import ClientQuotas
 from ottla.quotas.levels import DEFAULT, SENSOR_EXPIRATION_MS, UNNAMED, QuotaEntity
-from ottla.quotas.rates import Rate, SimpleRate, Windows
+from ottla.quotas.rates import Rate, Windows
 
 NOW_MS = 1_000_000
 ANONYMOUS = "ANONYMOUS"
@@ -115,7 +115,7 @@ def test_idle_clients_expire() -> None:
 
 
 def test_a_rate_drops_usage_older_than_its_windows() -> None:
-    for rate in (Rate(Windows()), SimpleRate(Windows())):
+    for rate in (Rate(Windows()), Rate(Windows(), is_simple=True)):
         rate.record(1000, NOW_MS)
         assert rate.measure(NOW_MS + 5000)[0] > 0
         assert rate.measure(NOW_MS + 11_000)[0] == 0

@@ -88,7 +88,7 @@ def test_a_change_that_is_already_made_completes_under_the_present_epoch(cluster
 
 
 @pytest.mark.parametrize(
-    ("error", "asks_again", "settled"),
+    ("error", "asks_again", "is_rejected"),
     [
         (ErrorCode.INELIGIBLE_REPLICA, False, True),
         (ErrorCode.OPERATION_NOT_ATTEMPTED, False, True),
@@ -99,10 +99,10 @@ def test_a_change_that_is_already_made_completes_under_the_present_epoch(cluster
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, False),
     ],
 )
-def test_refusals(cluster: Cluster, error: ErrorCode, asks_again: bool, settled: bool) -> None:
+def test_refusals(cluster: Cluster, error: ErrorCode, asks_again: bool, is_rejected: bool) -> None:
     again = apply_response(proposals_of(cluster), answer(error), cluster.now_ms)
     assert bool(again) == asks_again
-    assert (cluster.leader.isr_change is None) == settled
+    assert (cluster.leader.isr_change is None) == is_rejected
     assert cluster.leader.isr == {1, 2, 3}
 
 

@@ -9,7 +9,14 @@ from replication_cluster import Cluster, epochs_of, values_of
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse
-from ottla.replication.follower import Append, AskOffsets, Ignore, Retry, StartOverAt, TruncateTo
+from ottla.replication.follower import (
+    Append,
+    Ignore,
+    RequestOffsets,
+    Retry,
+    TruncateFullyAndStartAt,
+    TruncateTo,
+)
 
 
 def test_a_restarted_follower_keeps_what_lies_above_its_high_watermark(tmp_path: Path) -> None:
@@ -137,7 +144,7 @@ def test_a_follower_without_epochs_is_truncated_to_the_leaders_log_end(tmp_path:
     read = cluster.answer(2, request)
     assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE
     fetch.fetch_offset = 0
-    assert fetch.decide(FetchResponse.PartitionData(error_code=read.error)) == AskOffsets()
+    assert fetch.decide(FetchResponse.PartitionData(error_code=read.error)) == RequestOffsets()
 
 
 def test_a_follower_below_the_leaders_log_start_starts_over_there(tmp_path: Path) -> None:
@@ -148,7 +155,7 @@ def test_a_follower_below_the_leaders_log_start_starts_over_there(tmp_path: Path
     cluster.now_ms += 20_000
     cluster.produce("b", "c", "d")
     cluster.leader.log.maybe_increment_log_start_offset(3)
-    assert cluster.fetch(2) == StartOverAt(3)
+    assert cluster.fetch(2) == TruncateFullyAndStartAt(3)
     follower = cluster.nodes[2]
     assert (follower.log.log_start_offset, follower.log.log_end_offset, follower.high_watermark) == (3, 3, 3)
     cluster.replicate(2)

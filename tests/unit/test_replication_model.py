@@ -17,7 +17,7 @@ from replication_cluster import LAG_MS_MAX, Cluster, as_answer, values_of
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse
-from ottla.replication.follower import AskOffsets, FollowerFetch
+from ottla.replication.follower import FollowerFetch, RequestOffsets
 from ottla.replication.offsets import offset_for_leader_epoch
 
 BROKERS = st.integers(1, 3)
@@ -79,7 +79,7 @@ class Replication(RuleBasedStateMachine):
         if self.cluster.fetches.get(broker) is not fetch:
             return  # the fetcher has gone on to another epoch, or died
         step = fetch.decide(answer)
-        if not isinstance(step, AskOffsets):
+        if not isinstance(step, RequestOffsets):
             fetch.apply(step, now_ms=0, monotonic_ms=self.cluster.now_ms, backoff_ms=0)
 
     @rule(elapsed_ms=st.sampled_from([1, LAG_MS_MAX // 2, LAG_MS_MAX + 1]))

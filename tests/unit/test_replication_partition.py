@@ -534,10 +534,10 @@ def test_a_moved_log_start_is_notified_once(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", "b")
     cluster.replicate()
-    assert not cluster.leader.log_start_checked()
+    assert not cluster.leader.maybe_notify_log_start()
     cluster.leader.log.maybe_increment_log_start_offset(1)
-    assert cluster.leader.log_start_checked()
-    assert not cluster.leader.log_start_checked()
+    assert cluster.leader.maybe_notify_log_start()
+    assert not cluster.leader.maybe_notify_log_start()
     assert cluster.listeners[1].events.count(("changed", 1)) == 1
 
 

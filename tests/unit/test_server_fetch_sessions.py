@@ -62,7 +62,7 @@ class Broker:
         self.now_ms = 1_000_000
         self.records: dict[tuple[str, int], int] = {}
         self.high_watermark: dict[tuple[str, int], int] = {}
-        self.unsettled: set[tuple[str, int]] = set()
+        self.lagging: set[tuple[str, int]] = set()
         self.read: list[tuple[str, int]] = []
 
     def open(
@@ -116,7 +116,7 @@ class Broker:
             return FetchedPartition(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
         high_watermark = self.high_watermark.get(name, 5)
         size = self.records.get(name, 0)
-        caught_up = name not in self.unsettled and not size
+        caught_up = name not in self.lagging and not size
         return FetchedPartition(
             wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, caught_up=caught_up
         )
@@ -147,11 +147,11 @@ def test_a_changed_partition_is_read_and_only_changes_are_returned() -> None:
 
 def test_unsatisfied_partitions_are_read_again() -> None:
     broker = Broker()
-    broker.unsettled.add(A0)
+    broker.lagging.add(A0)
     session, _ = broker.fetch(0, 0, A0, A1)
     assert broker.fetch(session, 1) == (session, [])
     assert broker.read == [A0]
-    broker.unsettled.clear()
+    broker.lagging.clear()
     broker.fetch(session, 2)
     broker.fetch(session, 3)
     assert broker.read == []
@@ -292,7 +292,7 @@ def test_followers_with_pending_changes_are_not_recorded_as_caught_up() -> None:
     broker = Broker()
     log = Log()
     broker.cache.find = lambda topic, index: log
-    broker.unsettled.add(A0)
+    broker.lagging.add(A0)
     session, _ = broker.fetch(0, 0, A0, replica_id=7)
     consumers, _ = broker.fetch(0, 0, A1)
     broker.open(session, 0, A0, replica_id=7)

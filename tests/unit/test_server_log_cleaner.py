@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cleaner_logs import Found, in_memory_place, put, records, survivors
+from running_broker import RunningBroker, Scenario, run
 
-from ottla.client.admin import AdminClient
-from ottla.metadata.config import BrokerConfig
-from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.metadata.memory import MemoryTree
 from ottla.ports.files import OS_FILES
-from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE
 from ottla.storage.log import Log
 
 WAIT_S = 60.0
-SETTINGS = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.cleaner.backoff.ms": "50"}
+SETTINGS = {"log.cleaner.backoff.ms": "50"}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
 
 
@@ -31,59 +27,31 @@ def place(tmp_path: Path) -> Iterator[Path]:
     yield from in_memory_place(tmp_path)
 
 
-class Running:
-    def __init__(self, broker: Broker, admin: AdminClient) -> None:
-        self.broker = broker
-        self.admin = admin
-
-    async def topic(self, name: str, **config: str) -> Log:
-        """A new topic's log, once it has a leader."""
-        await self.admin.create_topic(
-            name, partitions=1, replication_factor=1, config={**COMPACTED, **config}
-        )
-        find = self.broker.replication.replicas.find
-        await self.until(lambda: (found := find(name, 0)) is not None and found.is_leader)
-        return self.log(name)
-
-    def log(self, name: str) -> Log:
-        return self.broker.replication.replicas.partition(name, 0).log
-
-    def fill(self, name: str, count: int = 300) -> list[Found]:
-        """Appends committed records; returns the records of the log."""
-        log = self.log(name)
-        for number in range(count):
-            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker.ports.clock.wall_ms())
-        self.broker.replication.replicas.partition(name, 0).high_watermark = log.log_end_offset
-        return records(log)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not condition():  # noqa: ASYNC110 (what changes is another task's)
-                await asyncio.sleep(0.005)
-
-    async def cleaned(self, name: str) -> None:
-        log = self.log(name)
-        await self.until(lambda: not log.has_dirty_sealed_segments)
+async def create(running: RunningBroker, name: str, **config: str) -> Log:
+    """A new topic's log, once it has a leader."""
+    await running.admin.create_topic(name, partitions=1, replication_factor=1, config={**COMPACTED, **config})
+    find = running.broker.replication.replicas.find
+    await running.until(lambda: (found := find(name, 0)) is not None and found.is_leader)
+    return running.log(name)
 
 
-Scenario = Callable[[Running], Coroutine[Any, Any, None]]
+def fill(running: RunningBroker, name: str, count: int = 300) -> list[Found]:
+    """Appends committed records; returns the records of the log."""
+    log = running.log(name)
+    for number in range(count):
+        put(log, (f"key-{number % 10}", f"{number}"), now_ms=running.broker.ports.clock.wall_ms())
+    running.broker.replication.replicas.partition(name, 0).high_watermark = log.log_end_offset
+    return records(log)
 
 
-def run(path: Path, scenario: Scenario, tree: MemoryTree | None = None, **settings: str) -> None:
-    async def whole() -> None:
-        given = {name.replace("_", "."): value for name, value in settings.items()}
-        config = BrokerConfig.from_properties({**SETTINGS, "log.dirs": str(path), **given})
-        broker = Broker(config, store=MemoryStore(tree or MemoryTree()))
-        await broker.start()
-        admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
-        try:
-            await scenario(Running(broker, admin))
-        finally:
-            await admin.close()
-            await broker.stop()
+async def cleaned(running: RunningBroker, name: str) -> None:
+    log = running.log(name)
+    await running.until(lambda: not log.has_dirty_sealed_segments)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(whole())
+
+def run_cleaner(path: Path, scenario: Scenario, tree: MemoryTree | None = None, **settings: str) -> None:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    run(path, scenario, tree, {**SETTINGS, **given})
     assert not list(path.rglob("*.cleaned"))
     assert not list(path.rglob("*.swap"))
 
@@ -91,10 +59,10 @@ def run(path: Path, scenario: Scenario, tree: MemoryTree | None = None, **settin
 def test_logs_are_cleaned_and_the_checkpoint_is_written(place: Path) -> None:
     tree = MemoryTree()
 
-    async def first(running: Running) -> None:
-        await running.topic("c")
-        written = running.fill("c")
-        await running.cleaned("c")
+    async def first(running: RunningBroker) -> None:
+        await create(running, "c")
+        written = fill(running, "c")
+        await cleaned(running, "c")
         log = running.log("c")
         assert log.first_dirty_offset == log.segments[-1].base_offset > 200
         assert records(log) == survivors(written, log.first_dirty_offset)
@@ -108,48 +76,48 @@ def test_logs_are_cleaned_and_the_checkpoint_is_written(place: Path) -> None:
         assert metrics["max-buffer-utilization-percent"] == 0
         assert metrics["DeadThreadCount"] == metrics["uncleanable-partitions-count"] == 0
 
-    async def second(running: Running) -> None:
+    async def second(running: RunningBroker) -> None:
         find = running.broker.replication.replicas.find
         await running.until(lambda: find("c", 0) is not None)
         log = running.log("c")
         assert log.first_dirty_offset == read_offsets(OS_FILES, place / CHECKPOINT_FILE)["c", 0] > 200
 
-    run(place, first, tree)
-    run(place, second, tree)
+    run_cleaner(place, first, tree)
+    run_cleaner(place, second, tree)
 
 
 def test_uncommitted_records_are_not_cleaned(place: Path) -> None:
-    async def scenario(running: Running) -> None:
-        await running.topic("held")
-        await running.topic("free")
-        written = running.fill("held")
+    async def scenario(running: RunningBroker) -> None:
+        await create(running, "held")
+        await create(running, "free")
+        written = fill(running, "held")
         held = running.log("held")
         partition = running.broker.replication.replicas.partition("held", 0)
         partition.high_watermark = held.segments[1].base_offset
-        running.fill("free")
-        await running.cleaned("free")
+        fill(running, "free")
+        await cleaned(running, "free")
         await running.until(lambda: (held.first_dirty_offset or 0) > 0)
         assert held.first_dirty_offset == held.segments[1].base_offset
         assert records(held) == survivors(written, held.first_dirty_offset)
 
-    run(place, scenario)
+    run_cleaner(place, scenario)
 
 
 def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: Path) -> None:
-    async def scenario(running: Running) -> None:
-        await running.topic("broken")
+    async def scenario(running: RunningBroker) -> None:
+        await create(running, "broken")
         log = running.log("broken")
-        written = running.fill("broken", 10)
+        written = fill(running, "broken", 10)
         path = log.segments[0].file.path
         running.broker.replication.replicas.partition("broken", 0).high_watermark = 0
-        running.fill("broken", 100)
+        fill(running, "broken", 100)
         with path.open("r+b") as file:
             file.seek(70)
             file.write(b"\xff")
         await running.until(lambda: ("broken", 0) in running.broker.replication.cleaner.uncleanable)
-        await running.topic("whole")
-        running.fill("whole")
-        await running.cleaned("whole")
+        await create(running, "whole")
+        fill(running, "whole")
+        await cleaned(running, "whole")
         assert log.first_dirty_offset is None
         assert log.log_start_offset == written[0][0]
         metrics = running.broker.replication.cleaner.metrics()
@@ -159,22 +127,22 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: 
         # Another log of the same name has nothing to do with it.
         await running.admin.delete_topic("broken")
         await running.until(lambda: running.broker.replication.replicas.find("broken", 0) is None)
-        await running.topic("broken")
-        running.fill("broken")
-        await running.cleaned("broken")
+        await create(running, "broken")
+        fill(running, "broken")
+        await cleaned(running, "broken")
         assert not running.broker.replication.cleaner.uncleanable
 
-    run(place, scenario)
+    run_cleaner(place, scenario)
 
 
 def test_the_cleaner_applies_retention_to_compacted_logs(place: Path) -> None:
     """As in Kafka's LogCleaner: at each of its runs, and not by log.retention.check.interval.ms."""
 
-    async def scenario(running: Running) -> None:
+    async def scenario(running: RunningBroker) -> None:
         both = {"cleanup.policy": "compact,delete"}
-        small = await running.topic("small", **both, **{"retention.bytes": "3000", "retention.ms": "-1"})
-        old = await running.topic("old", **both, **{"retention.ms": "1000"})
-        cut = await running.topic("cut", **{"min.cleanable.dirty.ratio": "1"})
+        small = await create(running, "small", **both, **{"retention.bytes": "3000", "retention.ms": "-1"})
+        old = await create(running, "old", **both, **{"retention.ms": "1000"})
+        cut = await create(running, "cut", **{"min.cleanable.dirty.ratio": "1"})
         for log in (small, old, cut):
             for number in range(300):  # each key once: compaction lets none go
                 put(
@@ -203,40 +171,40 @@ def test_the_cleaner_applies_retention_to_compacted_logs(place: Path) -> None:
             lambda: all(each._notified_log_start == each.log.log_start_offset for each in partitions)
         )
 
-    run(place, scenario)
+    run_cleaner(place, scenario)
 
 
 def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
-    async def scenario(running: Running) -> None:
-        await running.topic("gone")
-        running.fill("gone", 2000)
+    async def scenario(running: RunningBroker) -> None:
+        await create(running, "gone")
+        fill(running, "gone", 2000)
         cleaner = running.broker.replication.cleaner
         await running.until(lambda: ("gone", 0) in cleaner._logs.maintenance._locked_for_cleaning)
         await running.admin.delete_topic("gone")
         await running.until(lambda: running.broker.replication.replicas.find("gone", 0) is None)
-        await running.topic("gone")
-        written = running.fill("gone")
-        await running.cleaned("gone")
+        await create(running, "gone")
+        written = fill(running, "gone")
+        await cleaned(running, "gone")
         log = running.log("gone")
         assert log.first_dirty_offset is not None
         assert records(log) == survivors(written, log.first_dirty_offset)
         assert not cleaner.uncleanable
 
     # So slow that it is under way when the topic goes.
-    run(place, scenario, log_cleaner_io_max_bytes_per_second="100000")
+    run_cleaner(place, scenario, log_cleaner_io_max_bytes_per_second="100000")
 
 
 def test_a_stop_cancels_the_running_job(place: Path) -> None:
     tree = MemoryTree()
 
-    async def first(running: Running) -> None:
-        await running.topic("slow")
-        running.fill("slow", 3000)
+    async def first(running: RunningBroker) -> None:
+        await create(running, "slow")
+        fill(running, "slow", 3000)
         await running.until(
             lambda: ("slow", 0) in running.broker.replication.cleaner._logs.maintenance._locked_for_cleaning
         )
 
-    async def second(running: Running) -> None:
+    async def second(running: RunningBroker) -> None:
         await running.until(lambda: running.broker.replication.replicas.find("slow", 0) is not None)
         log = running.log("slow")
         await running.until(lambda: log.log_end_offset == 3000)
@@ -244,20 +212,20 @@ def test_a_stop_cancels_the_running_job(place: Path) -> None:
         await running.until(lambda: partition.is_leader and partition.high_watermark == 3000)
         written = {(offset, key, b"%d" % offset) for offset, key, _ in records(log)}
         assert written == set(records(log))
-        await running.cleaned("slow")
+        await cleaned(running, "slow")
         assert log.first_dirty_offset is not None
         kept = [offset for offset, _, _ in records(log)]
         clean_to = log.first_dirty_offset
         assert kept == [*range(clean_to - 10, clean_to), *range(clean_to, 3000)]
 
-    run(place, first, tree, log_cleaner_io_max_bytes_per_second="1000")
-    run(place, second, tree)
+    run_cleaner(place, first, tree, log_cleaner_io_max_bytes_per_second="1000")
+    run_cleaner(place, second, tree)
 
 
 def test_the_death_of_a_worker_fails_only_its_job(place: Path) -> None:
-    async def scenario(running: Running) -> None:
-        await running.topic("unlucky")
-        running.fill("unlucky", 3000)
+    async def scenario(running: RunningBroker) -> None:
+        await create(running, "unlucky")
+        fill(running, "unlucky", 3000)
         cleaner = running.broker.replication.cleaner
         process = cleaner._threads[0].process
         await running.until(
@@ -270,20 +238,20 @@ def test_the_death_of_a_worker_fails_only_its_job(place: Path) -> None:
         await running.admin.alter_broker_config(
             None, set_values={"log.cleaner.io.max.bytes.per.second": "1e9"}
         )
-        await running.topic("lucky")
-        running.fill("lucky")
-        await running.cleaned("lucky")
+        await create(running, "lucky")
+        fill(running, "lucky")
+        await cleaned(running, "lucky")
         assert victim not in process.pids
         assert not cleaner.uncleanable
         assert cleaner.metrics()["DeadThreadCount"] == 0
 
-    run(place, scenario, log_cleaner_io_max_bytes_per_second="1000")
+    run_cleaner(place, scenario, log_cleaner_io_max_bytes_per_second="1000")
 
 
 def test_a_disabled_cleaner_cleans_nothing(place: Path) -> None:
-    async def scenario(running: Running) -> None:
-        await running.topic("kept")
-        written = running.fill("kept")
+    async def scenario(running: RunningBroker) -> None:
+        await create(running, "kept")
+        written = fill(running, "kept")
         assert running.log("kept").has_dirty_sealed_segments
         assert not running.broker.replication.cleaner._threads
         assert records(running.log("kept")) == written
@@ -292,4 +260,4 @@ def test_a_disabled_cleaner_cleans_nothing(place: Path) -> None:
         logs = running.broker.replication.cleaner._logs
         assert logs.cleanup(running.broker.ports.clock.wall_ms(), {("kept", 0): 300}) == 0
 
-    run(place, scenario, log_cleaner_enable="false")
+    run_cleaner(place, scenario, log_cleaner_enable="false")

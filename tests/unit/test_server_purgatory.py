@@ -345,10 +345,10 @@ def test_a_deadline_on_a_real_loop_is_kept() -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         purgatory = Purgatory(loop, FetchSessionCache(OS_RANDOM))
-        settled: asyncio.Future[ErrorCode] = loop.create_future()
+        responded: asyncio.Future[ErrorCode] = loop.create_future()
         began = loop.time()
-        purgatory.await_replication(KEY, 1, 50, settled.set_result)
-        assert await asyncio.wait_for(settled, 60) == ErrorCode.REQUEST_TIMED_OUT
+        purgatory.await_replication(KEY, 1, 50, responded.set_result)
+        assert await asyncio.wait_for(responded, 60) == ErrorCode.REQUEST_TIMED_OUT
         return loop.time() - began
 
     assert 0.05 <= asyncio.run(scenario()) < 20

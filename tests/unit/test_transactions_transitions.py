@@ -15,7 +15,6 @@ from ottla.coordinators.transactions.transaction import (
 )
 from ottla.coordinators.transactions.transitions import (
     Add,
-    Answer,
     Effect,
     End,
     Event,
@@ -25,6 +24,7 @@ from ottla.coordinators.transactions.transitions import (
     Marked,
     NeedProducerId,
     NotStored,
+    Respond,
     SendMarkers,
     Stored,
     TimedOut,
@@ -58,7 +58,7 @@ def refused(state: State, event: Event) -> ErrorCode:
     after, effects = step(before, event, NOW)
     assert after == before, "a refusal changes nothing"
     assert len(effects) == 1
-    assert isinstance(effects[0], Answer), effects
+    assert isinstance(effects[0], Respond), effects
     return effects[0].error
 
 
@@ -87,7 +87,7 @@ def test_every_transition_is_in_the_diagram(state: State) -> None:
 def test_requests_during_an_append_get_concurrent_transactions(state: State) -> None:
     before = transaction(state, pending=transaction(State.ONGOING).entry)
     for event in EVENTS[:3]:
-        assert step(before, event, NOW) == (before, [Answer(ErrorCode.CONCURRENT_TRANSACTIONS)])
+        assert step(before, event, NOW) == (before, [Respond(ErrorCode.CONCURRENT_TRANSACTIONS)])
     for event in EVENTS[3:]:
         assert step(before, event, NOW + 10**9) == (before, [])
 
@@ -154,7 +154,7 @@ def test_an_end_is_prepared_then_marked_then_complete(commit: bool) -> None:
     now, effects = step(transaction(State.ONGOING), End(PID, EPOCH, commit), NOW)
     assert written(effects).state is prepared
     now, effects = step(now, Stored(), NOW)
-    assert effects == [Answer(ErrorCode.NONE), SendMarkers(commit, PID, EPOCH, BOTH)]
+    assert effects == [Respond(ErrorCode.NONE), SendMarkers(commit, PID, EPOCH, BOTH)]
     now, effects = step(now, Marked(frozenset({A})), NOW)
     assert (effects, now.entry.partitions) == ([], {B})
     now, effects = step(now, Marked(frozenset({B})), NOW + 5)
@@ -171,7 +171,7 @@ def test_a_failed_end_may_be_retried() -> None:
     before = transaction(State.ONGOING)
     now, _ = step(before, End(PID, EPOCH, commit=True), NOW)
     after = step(now, NotStored(ErrorCode.COORDINATOR_NOT_AVAILABLE), NOW)
-    assert after == (before, [Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
+    assert after == (before, [Respond(ErrorCode.COORDINATOR_NOT_AVAILABLE)])
 
 
 def test_a_new_coordinator_continues_a_prepared_transaction() -> None:
@@ -210,7 +210,7 @@ class TestInit:
         now, _ = step(now, Init(9, None), NOW)
         now, _ = step(now, Stored(), NOW)
         _, effects = step(now, Init(9, (PID, EPOCH)), NOW)
-        assert effects == [Answer(ErrorCode.PRODUCER_FENCED)], "another one came in between"
+        assert effects == [Respond(ErrorCode.PRODUCER_FENCED)], "another one came in between"
 
     def test_the_last_epoch_is_followed_by_another_producer_id(self) -> None:
         last = transaction(State.COMPLETE_COMMIT, epoch=LAST_EPOCH)
@@ -230,10 +230,10 @@ class TestInit:
             60_000,
         )
         _, effects = step(now, End(PID, EPOCH, commit=True), NOW)
-        assert effects == [Answer(ErrorCode.PRODUCER_FENCED)], "from this moment on"
+        assert effects == [Respond(ErrorCode.PRODUCER_FENCED)], "from this moment on"
         now, effects = step(now, Stored(), NOW)
         markers = SendMarkers(False, PID, EPOCH + 1, BOTH)
-        assert effects == [Answer(ErrorCode.CONCURRENT_TRANSACTIONS), markers]
+        assert effects == [Respond(ErrorCode.CONCURRENT_TRANSACTIONS), markers]
         now, _ = step(now, Marked(BOTH), NOW)
         now, _ = step(now, Stored(), NOW)
         assert now.entry.state is State.COMPLETE_ABORT
@@ -242,7 +242,7 @@ class TestInit:
     def test_a_fence_that_may_not_have_been_written_is_repeated_with_the_same_epoch(self) -> None:
         now, _ = step(transaction(State.ONGOING), Init(9, None), NOW)
         now, effects = step(now, NotStored(ErrorCode.COORDINATOR_NOT_AVAILABLE), NOW)
-        assert effects == [Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+        assert effects == [Respond(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
         _, effects = step(now, Init(9, None), NOW)
         assert written(effects).producer_epoch == EPOCH + 1
 
@@ -261,7 +261,7 @@ def test_an_unused_id_expires(state: State) -> None:
     assert step(before, Expired(1000), NOW + 899) == (before, [])
     dying, effects = step(before, Expired(1000), NOW + 900)
     assert effects == [WriteTombstone()]
-    assert step(dying, Init(9, None), NOW)[1] == [Answer(ErrorCode.CONCURRENT_TRANSACTIONS)]
+    assert step(dying, Init(9, None), NOW)[1] == [Respond(ErrorCode.CONCURRENT_TRANSACTIONS)]
     assert step(dying, Stored(), NOW)[0].entry.state is State.DEAD
     assert step(dying, NotStored(ErrorCode.NOT_COORDINATOR), NOW)[0] == before
 

@@ -160,9 +160,9 @@ class ActiveController:
             self.context, effects, self._listener, self._inter_broker_protocol_version
         ).items():
             for message in messages:
-                answer = self._channels.send(broker, message)
-                if answer is not None and isinstance(message, m.UpdateMetadataRequest):
-                    acknowledged[broker] = answer
+                response = self._channels.send(broker, message)
+                if response is not None and isinstance(message, m.UpdateMetadataRequest):
+                    acknowledged[broker] = response
         self._local_metadata_update = acknowledged.get(
             self.context.controller_id, self._local_metadata_update
         )
@@ -205,7 +205,7 @@ class ActiveController:
         """Load the state from the store, and open channels to the live brokers."""
         await loading.load(self.store, self.context)
         await self.assign_topic_ids([topic for topic in self.context.topics if not self._has_id(topic)])
-        self._channels.follow(self.context.brokers)
+        self._channels.update_brokers(self.context.brokers)
         await self.refresh_unclean_topics()
 
     def _has_id(self, topic: str) -> bool:
@@ -243,12 +243,12 @@ class ActiveController:
 
     async def delete_nodes(self, paths: Iterable[str]) -> None:
         """Delete the nodes that still exist."""
-        there = [path for path in paths if await self.store.exists(path) is not None]
-        if there:
-            await self.fenced_multi([Delete(path) for path in there])
+        existing = [path for path in paths if await self.store.exists(path) is not None]
+        if existing:
+            await self.fenced_multi([Delete(path) for path in existing])
 
     def update_channels(self) -> None:
-        self._channels.follow(self.context.brokers)
+        self._channels.update_brokers(self.context.brokers)
 
     async def refresh_unclean_topics(self) -> None:
         """Read unclean.leader.election.enable of the topics with a partition whose ISR is offline."""
@@ -288,8 +288,8 @@ class ActiveController:
             log.warning("Broker %d failed to delete replicas: %s", broker.id, failed)
             # A failed log directory stays offline until the broker restarts, and then the request is
             # repeated.
-            again = [tp for tp, error in failed.items() if error is not ErrorCode.KAFKA_STORAGE_ERROR]
-            self._failed_deletions.append((broker.id, again))
+            to_retry = [tp for tp, error in failed.items() if error is not ErrorCode.KAFKA_STORAGE_ERROR]
+            self._failed_deletions.append((broker.id, to_retry))
         if outcome:
             self.stopped.append((broker.id, outcome))
             self._enqueue("StopReplicaResponse")
@@ -303,12 +303,12 @@ class ActiveController:
         offline_before = {*self.context.failed_replicas.get(broker.id, ())}
         offline_before.update(*(offline for from_id, offline, _ in self.failed if from_id == broker.id))
         # Versions before 5 have topic names instead of ids.
-        answers = [(error.topic_name, error) for error in response.partition_errors]
+        errors = [(error.topic_name, error) for error in response.partition_errors]
         for entry in response.topics:
             topic = self.context.topic_by_id(entry.topic_id)
             name = topic.name if topic is not None else str(entry.topic_id)
-            answers += [(name, error) for error in entry.partition_errors]
-        for name, error in answers:
+            errors += [(name, error) for error in entry.partition_errors]
+        for name, error in errors:
             if name in self.context.topics and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(TopicPartition(name, error.partition_index))
             elif not error.error_code and (name, error.partition_index) in offline_before:

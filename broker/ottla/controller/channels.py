@@ -1,11 +1,11 @@
-"""The controller's way to the brokers: one ordered queue, and one request under way, per broker.
+"""The controller's channels to the brokers (ControllerChannelManager): for each broker a queue of requests.
 
-Called by `ActiveController`. A request is repeated until it is answered or the broker is gone; that is safe
-because every request carries epochs that make its repetition harmless, for as long as its topic is not
-deleted. Against duplicates that arrive later than that, the connection is reset when a request on it fails,
-which drops what the broker has not received; what it has received it verifies (`server.handlers.cluster`).
+Called by `ActiveController`. One request per broker is in flight. It is repeated until the broker responds or
+is no longer registered; the epochs in a request make repetition harmless, unless its topic is deleted
+meanwhile. To limit late duplicates, the connection is reset when a request fails, which drops the bytes that
+the broker has not received; the broker verifies the others (`server.handlers.cluster`).
 
-Invariant: a broker sees this controller's requests in the order in which they were sent to it.
+Invariant: a broker gets this controller's requests in the order of the calls of `send`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OnResponse = Callable[[BrokerInfo, Message, Any], None]
 
 
 class BrokerChannel:
-    """The queue to one incarnation of a broker."""
+    """The requests to a broker, from one registration of it to the next."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class BrokerChannel:
 
     def send(self, message: Message) -> asyncio.Future[Any]:
         """Queue a request. The future gets the response, or is cancelled when the channel closes."""
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.append((message, answered))
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.append((message, response))
         self._filled.set()
-        return answered
+        return response
 
     def close(self) -> None:
         self._task.cancel()
-        for _, answered in self._queue:
-            answered.cancel()
+        for _, response in self._queue:
+            response.cancel()
         self._queue.clear()
         self._connection.abort()
 
@@ -68,31 +68,30 @@ class BrokerChannel:
             await self._filled.wait()
             self._filled.clear()
             while self._queue:
-                await self._deliver_first()
+                await self._send_first()
 
-    async def _deliver_first(self) -> None:
-        # A method of its own, lest a frame that waits for more holds on to thousands of partitions.
-        message, answered = self._queue[0]
-        response = await self._deliver(message)
+    async def _send_first(self) -> None:
+        # Not part of `_run`, whose locals would keep a message with thousands of partitions in memory.
+        message, waiter = self._queue[0]
+        response = await self._send_until_response(message)
         self._queue.popleft()
         try:
             self._on_response(self.broker, message, response)
         except Exception:
-            log.exception("cannot make sense of broker %d's answer", self.broker.id)
-        if not answered.done():
-            answered.set_result(response)
+            log.exception("Error handling a response of broker %d", self.broker.id)
+        if not waiter.done():
+            waiter.set_result(response)
 
-    async def _deliver(self, message: Message) -> Any:
-        """Send until it is answered."""
+    async def _send_until_response(self, message: Message) -> Any:
         delay_s = RETRY_DELAY_S_MIN
         while True:
             try:
                 connection = await self._connection.open()
                 return await connection.request(message, timeout_s=self._request_timeout_s)
             except Exception as error:
-                # Whatever it was (refused, lost, late, not understood): the broker is registered, so go on.
+                # Any error, also of decoding: the broker is still registered.
                 log.warning(
-                    "%s to broker %d at %s:%d failed, trying again: %r",
+                    "Controller fails to send %s to broker %d at %s:%d. Reconnecting to broker: %r",
                     type(message).__name__,
                     self.broker.id,
                     self.endpoint.host,
@@ -120,8 +119,8 @@ class Channels:
         self._request_timeout_s = request_timeout_s
         self._channels: dict[int, BrokerChannel] = {}
 
-    def follow(self, brokers: Mapping[int, BrokerInfo]) -> None:
-        """Open and close channels so that they are those of the live brokers."""
+    def update_brokers(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """Open channels to new live brokers, and close those to others."""
         for broker_id, channel in list(self._channels.items()):
             info = brokers.get(broker_id)
             moved = info is not None and info.endpoint(self._listener) != channel.endpoint
@@ -131,9 +130,7 @@ class Channels:
         for broker_id, info in brokers.items():
             endpoint = info.endpoint(self._listener)
             if endpoint is None:
-                log.error(
-                    "broker %d has no listener %s: it cannot be told anything", broker_id, self._listener
-                )
+                log.error("Broker %d has no inter-broker listener %s", broker_id, self._listener)
             elif broker_id not in self._channels:
                 self._channels[broker_id] = BrokerChannel(
                     info, endpoint, self._inter_broker, self._on_response, self._request_timeout_s

@@ -14,7 +14,6 @@ from ottla.controller.active_controller import ActiveController
 from ottla.controller.effects import Effects
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
-from ottla.metadata.store import get_many
 from ottla.metadata.znodes import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ async def topics_changed(active: ActiveController, config: BrokerConfig) -> None
     for name in [name for name in context.topics if name not in names]:
         log.warning("The node of topic %s was deleted without a topic deletion", name)
         context.remove_topic(name)
-    active.watches.follow(names)
+    active.watches.watch(names)
     new = sorted(names - set(context.topics))
     if not new:
         return
@@ -75,7 +74,7 @@ async def partitions_changed(active: ActiveController, config: BrokerConfig) -> 
     modified, active.modified_topics = active.modified_topics, {}
     names = [name for name in modified if name in context.topics]
     grown: dict[str, list[int]] = {}
-    for name, found in zip(names, await get_many(active.store, map(znodes.topic_path, names)), strict=True):
+    for name, found in zip(names, await active.store.get_many(map(znodes.topic_path, names)), strict=True):
         if found is None:
             continue  # `topics_changed` handles deleted nodes
         try:
@@ -126,7 +125,7 @@ async def _ignore_missing_topics(active: ActiveController, names: list[str]) -> 
     """Delete the marks of topics that do not exist, as Kafka: a later topic of such a name would be
     deleted."""
     unknown = [name for name in names if name not in active.context.topics]
-    found = await get_many(active.store, map(znodes.topic_path, unknown))
+    found = await active.store.get_many(map(znodes.topic_path, unknown))
     missing = [name for name, node in zip(unknown, found, strict=True) if node is None]
     if missing:
         log.warning("Ignoring request to delete non-existing topics %s", ", ".join(sorted(missing)))
@@ -181,7 +180,7 @@ async def log_dirs_failed(active: ActiveController, config: BrokerConfig) -> Non
     context, effects = active.context, Effects()
     names = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in await active.store.children(znodes.LOG_DIR_EVENTS)]
     brokers = set()
-    for name, found in zip(names, await get_many(active.store, names), strict=True):
+    for name, found in zip(names, await active.store.get_many(names), strict=True):
         try:
             if found is not None:
                 brokers.add(znodes.decode_log_dir_event(found[0]))

@@ -36,14 +36,14 @@ def alter_partition(
         return response
     for requested in request.topics:
         topic = _find_topic(context, requested, version)
-        answer = AlterPartitionResponse.TopicData(
+        result = AlterPartitionResponse.TopicData(
             topic_name=requested.topic_name, topic_id=requested.topic_id
         )
         for partition in requested.partitions:
-            answer.partitions.append(
+            result.partitions.append(
                 _alter_partition(context, effects, request.broker_id, topic, partition, version)
             )
-        response.topics.append(answer)
+        response.topics.append(result)
     return response
 
 
@@ -63,37 +63,37 @@ def _alter_partition(
     requested: AlterPartitionRequest.PartitionData,
     version: int,
 ) -> AlterPartitionResponse.PartitionData:
-    answer = AlterPartitionResponse.PartitionData(partition_index=requested.partition_index)
+    result = AlterPartitionResponse.PartitionData(partition_index=requested.partition_index)
     if topic is None and version >= _TOPIC_IDS_SINCE:
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-        return answer
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        return result
     if topic is None or requested.partition_index not in topic.assignments or context.is_deleting(topic.name):
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return answer
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return result
     tp = TopicPartition(topic.name, requested.partition_index)
     current = context.leaders.get(tp)
     if current is None:
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return answer
-    isr, epochs = _asked_isr(requested, version)
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return result
+    isr, epochs = _requested_isr(requested, version)
     error = _validate_change(context, tp, current, broker_id, requested, isr, epochs, version)
     if error is not None:
-        answer.error_code = error
-        return answer
+        result.error_code = error
+        return result
     if set(isr) != set(current.isr) or requested.leader_recovery_state != current.recovery:
         current = _set_isr(context, effects, tp, current, isr, requested.leader_recovery_state)
         # The response has the outcome of the leader's request. If the change completes a reassignment, a
         # LeaderAndIsr with a later epoch follows.
         reassignment.advance(context, effects, tp)
-    answer.leader_id = current.leader
-    answer.leader_epoch = current.leader_epoch
-    answer.isr = list(current.isr)
-    answer.leader_recovery_state = current.recovery
-    answer.partition_epoch = current.partition_epoch
-    return answer
+    result.leader_id = current.leader
+    result.leader_epoch = current.leader_epoch
+    result.isr = list(current.isr)
+    result.leader_recovery_state = current.recovery
+    result.partition_epoch = current.partition_epoch
+    return result
 
 
-def _asked_isr(
+def _requested_isr(
     requested: AlterPartitionRequest.PartitionData, version: int
 ) -> tuple[tuple[int, ...], dict[int, int]]:
     if version >= _BROKER_EPOCHS_SINCE and requested.new_isr_with_epochs:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ottla.controller.context import ControllerContext, LeaderAndIsr, ReplicaAssignment, Topic, TopicDeletion
 from ottla.metadata import znodes
-from ottla.metadata.store import MetadataStore, children_of_many, get_many
+from ottla.metadata.store import MetadataStore, children_of_many
 from ottla.metadata.znodes import BrokerInfo, InvalidNode, TopicAssignment
 from ottla.protocol.topics import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
@@ -23,7 +23,7 @@ async def read_brokers(store: MetadataStore) -> dict[int, BrokerInfo]:
     """The registered brokers by id."""
     ids = [int(name) for name in await store.children(znodes.BROKER_IDS) if name.isdecimal()]
     brokers: dict[int, BrokerInfo] = {}
-    found = await get_many(store, [znodes.broker_path(broker) for broker in ids])
+    found = await store.get_many([znodes.broker_path(broker) for broker in ids])
     for broker, entry in zip(ids, found, strict=True):
         if entry is None:
             continue  # deleted since it was listed
@@ -37,7 +37,7 @@ async def read_brokers(store: MetadataStore) -> dict[int, BrokerInfo]:
 async def read_assignments(store: MetadataStore, topics: Iterable[str]) -> dict[str, TopicAssignment]:
     """The decoded nodes of these topics, without missing and invalid ones."""
     names = list(topics)
-    found = await get_many(store, [znodes.topic_path(name) for name in names])
+    found = await store.get_many([znodes.topic_path(name) for name in names])
     assignments: dict[str, TopicAssignment] = {}
     for name, entry in zip(names, found, strict=True):
         if entry is None:
@@ -69,7 +69,7 @@ async def read_leaders(store: MetadataStore, context: ControllerContext, topics:
     """Load leader and ISR of these topics' partitions, and which nodes exist of partitions without a
     state."""
     partitions = [tp for name in topics for tp in context.topics[name].partitions()]
-    found = await get_many(store, [znodes.state_path(*tp) for tp in partitions])
+    found = await store.get_many([znodes.state_path(*tp) for tp in partitions])
     incomplete: dict[str, None] = {}
     for tp, entry in zip(partitions, found, strict=True):
         if entry is None:
@@ -116,7 +116,7 @@ async def read_topic_configs(store: MetadataStore, topics: Iterable[str]) -> dic
     names = list(topics)
     paths = [znodes.topic_config_path(name) for name in names]
     configs: dict[str, dict[str, str]] = {}
-    for name, path, entry in zip(names, paths, await get_many(store, paths), strict=True):
+    for name, path, entry in zip(names, paths, await store.get_many(paths), strict=True):
         try:
             configs[name] = znodes.decode_config(path, entry[0]) if entry else {}
         except InvalidNode as error:

@@ -41,14 +41,14 @@ async def elect_leaders(
         if request.election_type not in (PREFERRED, UNCLEAN):
             return m.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
         context, effects = active.context, Effects()
-        everything = request.topic_partitions is None
+        is_all = request.topic_partitions is None
         response = m.ElectLeadersResponse()
         for topic, partitions in _partitions_to_elect(context, request).items():
             result = m.ElectLeadersResponse.ReplicaElectionResult(topic=topic)
             for partition in partitions:
                 tp = TopicPartition(topic, partition)
                 error = _elect_leader(context, effects, tp, request.election_type)
-                if everything and error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED:
+                if is_all and error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED:
                     continue
                 result.partition_result.append(
                     m.ElectLeadersResponse.PartitionResult(
@@ -115,7 +115,7 @@ async def alter_partition_reassignments(
     async def work(active: ActiveController) -> m.AlterPartitionReassignmentsResponse:
         effects, response = Effects(), response_class(error_message=None)
         for topic in request.topics:
-            answer = response_class.ReassignableTopicResponse(name=topic.name)
+            result_of_topic = response_class.ReassignableTopicResponse(name=topic.name)
             for partition in topic.partitions:
                 result = response_class.ReassignablePartitionResponse(
                     partition_index=partition.partition_index, error_message=None
@@ -125,8 +125,8 @@ async def alter_partition_reassignments(
                     reassignment.alter(active.context, effects, tp, partition.replicas)
                 except KafkaError as error:
                     result.error_code, result.error_message = error.code, error.message
-                answer.partitions.append(result)
-            response.responses.append(answer)
+                result_of_topic.partitions.append(result)
+            response.responses.append(result_of_topic)
         await active.carry_out(effects)
         return response
 
@@ -150,10 +150,10 @@ async def list_partition_reassignments(
     ) -> tuple[m.ListPartitionReassignmentsResponse, ActiveController | None]:
         response = response_class(error_message=None)
         for name, partitions in _partitions_to_list(active.context, request).items():
-            answer = response_class.OngoingTopicReassignment(name=name)
+            result_of_topic = response_class.OngoingTopicReassignment(name=name)
             for partition, assignment in partitions:
                 if assignment.is_being_reassigned:
-                    answer.partitions.append(
+                    result_of_topic.partitions.append(
                         response_class.OngoingPartitionReassignment(
                             partition_index=partition,
                             replicas=list(assignment.replicas),
@@ -161,8 +161,8 @@ async def list_partition_reassignments(
                             removing_replicas=list(assignment.removing),
                         )
                     )
-            if answer.partitions:
-                response.topics.append(answer)
+            if result_of_topic.partitions:
+                response.topics.append(result_of_topic)
         return response, active
 
     response, active = await run_or_error(

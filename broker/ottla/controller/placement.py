@@ -21,7 +21,7 @@ def place_replicas(
 ) -> dict[int, tuple[int, ...]]:
     """Assign replicas to `partitions` partitions of a topic, numbered from `first_partition`.
 
-    `broker_changes` maps the ids of the usable brokers to their racks; racks count only if every broker has
+    `brokers` maps the ids of the usable brokers to their racks; racks count only if every broker has
     one. Returns the replicas by partition, the preferred leader first.
     """
     assert 0 < replication_factor <= len(brokers), "the caller checks the replication factor"
@@ -77,7 +77,7 @@ def _by_rack(
 def alternate_racks(racks: Mapping[int, str]) -> Sequence[int]:
     """The brokers ordered so that neighbours are in different racks where possible."""
     by_rack = {
-        rack: sorted(b for b, its_rack in racks.items() if its_rack == rack)
+        rack: sorted(b for b, of_broker in racks.items() if of_broker == rack)
         for rack in sorted(set(racks.values()))
     }
     longest = max(len(members) for members in by_rack.values())

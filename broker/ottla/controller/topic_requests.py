@@ -311,8 +311,8 @@ async def create_partitions(
 ) -> m.CreatePartitionsResponse:
     repeated = [name for name, count in Counter(t.name for t in request.topics).items() if count > 1]
     requested = [topic for topic in request.topics if topic.name not in repeated]
-    twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    results = {name: _partitions_result(name, twice) for name in sorted(repeated)}
+    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    results = {name: _partitions_result(name, duplicate) for name in sorted(repeated)}
 
     async def work(active: ActiveController) -> tuple[ActiveController, Acknowledged, list[str]]:
         effects, grown = Effects(), list[str]()

@@ -33,7 +33,7 @@ class TopicWatches:
         """Topics without a watch yet."""
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, topics: Iterable[str]) -> None:
+    def watch(self, topics: Iterable[str]) -> None:
         """Watch these topics' nodes, and no others. Returns at once."""
         wanted = set(topics)
         for gone in sorted(self._cancels.keys() - wanted):
@@ -45,7 +45,7 @@ class TopicWatches:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self.follow(())
+        self.watch(())
 
     async def _set(self) -> None:
         while self._waiting:

@@ -74,10 +74,10 @@ def validate_topic(
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
     if name in context.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    twin = name.replace(".", "_")
-    colliding = [other for other in context.topics if other.replace(".", "_") == twin]
+    # Metric names have an underscore in place of a dot.
+    in_metrics = name.replace(".", "_")
+    colliding = [other for other in context.topics if other.replace(".", "_") == in_metrics]
     if colliding:
-        # Metric names have an underscore in place of a dot.
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topics: {colliding[0]}"
         )

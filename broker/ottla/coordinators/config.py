@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 MS_PER_MINUTE = 60_000
 
@@ -30,11 +31,6 @@ class GroupConfig:
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * MS_PER_MINUTE
 
-    @classmethod
-    def read(cls, get_int: Callable[[str], int]) -> GroupConfig:
-        """Read every setting: `GroupConfig.read(broker_config.get_int)`."""
-        return cls(**{item.name: get_int(item.name.replace("_", ".")) for item in fields(cls)})
-
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
@@ -46,7 +42,10 @@ class TransactionConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     request_timeout_ms: int = 30_000
 
-    @classmethod
-    def read(cls, get_int: Callable[[str], int]) -> TransactionConfig:
-        """Read every setting: `TransactionConfig.read(broker_config.get_int)`."""
-        return cls(**{item.name: get_int(item.name.replace("_", ".")) for item in fields(cls)})
+
+C = TypeVar("C", GroupConfig, TransactionConfig)
+
+
+def read_config(kind: type[C], get_int: Callable[[str], int]) -> C:
+    """Read every setting: `read_config(GroupConfig, broker_config.get_int)`."""
+    return kind(**{item.name: get_int(item.name.replace("_", ".")) for item in fields(kind)})

@@ -93,12 +93,12 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Start serving and expiring offsets. Before, every response has COORDINATOR_NOT_AVAILABLE."""
-        self._manager.active = True
+        self._manager.partitions.active = True
         self._schedule_expiry()
 
     async def stop(self) -> None:
         """Complete waiting requests with NOT_COORDINATOR, and wait for the appends under way."""
-        self._manager.active = False
+        self._manager.partitions.active = False
         if self._next_expiry is not None:
             self._next_expiry.cancel()
             self._next_expiry = None
@@ -116,7 +116,7 @@ class GroupCoordinator:
 
     def load(self, partition: int) -> asyncio.Task[None] | None:
         """Call when this broker becomes the partition's leader. The task ends when its groups are loaded."""
-        return self._manager.load(partition)
+        return self._manager.partitions.load(partition)
 
     def unload(self, partition: int) -> None:
         """Call when this broker stops being the partition's leader."""

@@ -41,7 +41,8 @@ class GroupMetadataManager:
         self._groups: dict[str, Group] = {}
         self._of_partition: defaultdict[int, dict[str, Group]] = defaultdict(dict)
         """The same groups by the partition of `__consumer_offsets`."""
-        self._partitions = OwnedPartitions(log, scheduler, self._replay, self._admit)
+        self.partitions = OwnedPartitions(log, scheduler, self._replay, self._admit)
+        """To load a partition; `unload` is a method of this class."""
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
@@ -63,7 +64,7 @@ class GroupMetadataManager:
         """
         if not group_id and not may_be_empty:
             return ErrorCode.INVALID_GROUP_ID
-        return self._partitions.check(self.partition_of(group_id))
+        return self.partitions.check(self.partition_of(group_id))
 
     def find(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -87,36 +88,15 @@ class GroupMetadataManager:
 
     # -- partitions ----------------------------------------------------------------------------------
 
-    @property
-    def active(self) -> bool:
-        """Whether the coordinator serves requests: False before its start and after its stop."""
-        return self._partitions.active
-
-    @active.setter
-    def active(self, active: bool) -> None:
-        self._partitions.active = active
-
-    @property
-    def is_loading(self) -> bool:
-        return self._partitions.is_loading
-
-    def loading(self, partition: int) -> asyncio.Task[None] | None:
-        """The task that is loading the partition, if any."""
-        return self._partitions.loading(partition)
-
-    def load(self, partition: int) -> asyncio.Task[None] | None:
-        """Load the groups of a partition that this broker leads now. None if they are already loaded."""
-        return self._partitions.load(partition)
-
     def unload(self, partition: int) -> None:
         """Unload the groups of a partition that this broker no longer leads."""
-        self._partitions.unload(partition)
+        self.partitions.unload(partition)
         for group in self._of_partition.pop(partition, {}).values():
             del self._groups[group.group_id]
             self._on_unloaded(group)
 
     def unload_all(self) -> None:
-        for partition in self._partitions:
+        for partition in self.partitions:
             self.unload(partition)
 
     def _admit(self, partition: int, groups: list[Group]) -> None:
@@ -124,7 +104,7 @@ class GroupMetadataManager:
             assert group.group_id not in self._groups
             self._keep(group, partition)
             self._on_loaded(group)
-        logger.info("Loaded %d groups from %s-%d", len(groups), self._log.topic, partition)
+        logger.info("Finished loading %d groups from %s-%d", len(groups), self._log.topic, partition)
 
     async def _replay(self, partition: int) -> list[Group]:
         replay = GroupReplay()

@@ -17,12 +17,13 @@ CLASSIC = "classic"
 def list_groups(manager: GroupMetadataManager, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
     """Filters ignore case. COORDINATOR_LOAD_IN_PROGRESS with the loaded groups while a partition is
     loading."""
-    if not manager.active:
+    if not manager.partitions.active:
         return m.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    is_loading = manager.partitions.is_loading
     return m.ListGroupsResponse(
-        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if manager.is_loading else ErrorCode.NONE,
+        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE,
         groups=[
             m.ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,

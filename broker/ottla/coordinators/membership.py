@@ -82,11 +82,11 @@ class Membership:
         step = Step(now_ms)
         error = self._validate_join(group, call)
         if error is not ErrorCode.NONE:
-            answer_id = call.member_id
+            response_id = call.member_id
             if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
                 self._remove_rejected(step, group, call.member_id)
-                answer_id = ""
-            step.answer_join(waiter, JoinResult(error, answer_id))
+                response_id = ""
+            step.complete_join(waiter, JoinResult(error, response_id))
         elif not call.member_id:
             self._join_new(step, group, call, waiter)
         else:
@@ -133,7 +133,7 @@ class Membership:
             step.set_timer(
                 Timer(TimerKind.PENDING_MEMBER, group.group_id, member_id), call.session_timeout_ms
             )
-            step.answer_join(waiter, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            step.complete_join(waiter, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add_and_rebalance(step, group, call, member_id, waiter)
 
@@ -141,14 +141,14 @@ class Membership:
         if call.member_id in group.pending_members:
             if call.instance_id is not None:
                 # Only members without an instance id get their member id first.
-                step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+                step.complete_join(waiter, JoinResult(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
                 return
             step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, call.member_id)))
             self._add_and_rebalance(step, group, call, call.member_id, waiter)
             return
         error = group.validate_member(call.member_id, call.instance_id)
         if error is not ErrorCode.NONE:
-            step.answer_join(waiter, JoinResult(error, call.member_id))
+            step.complete_join(waiter, JoinResult(error, call.member_id))
             return
         member = group.members[call.member_id]
         is_leader = group.leader_id == member.member_id
@@ -163,14 +163,14 @@ class Membership:
                 # A leader rejoins when the metadata of its topics has changed.
                 rejoins = is_leader or not unchanged
             case _:
-                step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id))
+                step.complete_join(waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id))
                 return
         if rejoins:
             self._update(step, group, member, call, waiter)
             self._rebalance.maybe_prepare_rebalance(step, group)
         else:
             with_members = is_leader and group.state is GroupState.COMPLETING_REBALANCE
-            step.answer_join(waiter, group_information(group, member.member_id, with_members=with_members))
+            step.complete_join(waiter, group_information(group, member.member_id, with_members=with_members))
 
     def _add_and_rebalance(
         self, step: Step, group: Group, call: JoinCall, member_id: str, waiter: Waiter
@@ -198,7 +198,7 @@ class Membership:
         if superseded is not None:
             # The member repeats its request, so the previous response is not read; it must still be
             # completed.
-            step.answer_join(superseded, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            step.complete_join(superseded, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         group.awaiting_join[member.member_id] = waiter
 
     def _replace_static(
@@ -243,14 +243,14 @@ class Membership:
         step = Step(now_ms)
         error = self._validate_sync(group, call)
         if error is not ErrorCode.NONE:
-            step.answer_sync(waiter, SyncResult(error))
+            step.complete_sync(waiter, SyncResult(error))
             return step.effects
         member = group.members[call.member_id]
         match group.state:
             case GroupState.COMPLETING_REBALANCE:
                 superseded = group.awaiting_sync.pop(call.member_id, None)
                 if superseded is not None:
-                    step.answer_sync(superseded, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                    step.complete_sync(superseded, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
                 group.awaiting_sync[call.member_id] = waiter
                 self._rebalance.synced(step, group, call.member_id)
                 if group.leader_id == call.member_id:
@@ -260,15 +260,15 @@ class Membership:
                     step.effects.append(StoreGroup(group, group_value(group, assignment), then))
             case GroupState.STABLE:
                 self._rebalance.synced(step, group, call.member_id)
-                step.answer_sync(
+                step.complete_sync(
                     waiter,
                     SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment),
                 )
                 step.restart_session(group, member)
             case GroupState.PREPARING_REBALANCE:
-                step.answer_sync(waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                step.complete_sync(waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
             case _:
-                step.answer_sync(waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+                step.complete_sync(waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         return step.effects
 
     def _validate_sync(self, group: Group, call: SyncCall) -> ErrorCode:
@@ -371,9 +371,9 @@ class Membership:
                 # If the group rebalanced during the write, the assignment is void.
                 if group.state is GroupState.COMPLETING_REBALANCE and generation == group.generation:
                     if error is ErrorCode.NONE:
-                        self._rebalance.assign(step, group, assignment)
+                        self._rebalance.set_and_propagate_assignment(step, group, assignment)
                     else:
-                        self._rebalance.revoke_assignments(step, group, error)
+                        self._rebalance.reset_and_propagate_error(step, group, error)
                         self._rebalance.maybe_prepare_rebalance(step, group)
             case StaticMemberStored() as stored:
                 self._static_member_stored(step, group, stored, error)
@@ -409,7 +409,7 @@ class Membership:
                 group, stored.new_member_id, with_members=False, leader=stored.old_leader
             )
         if waiter is not None:
-            step.answer_join(waiter, result)
+            step.complete_join(waiter, result)
 
     def unload(self, group: Group, now_ms: int) -> list[Effect]:
         """Complete all responses with NOT_COORDINATOR: the group's partition is unloaded."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from ottla.coordinators import records
 from ottla.coordinators.cleanup import GroupCleanup
@@ -26,6 +27,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import by_topic
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 INVALID_OFFSET = -1
 FIRST_VERSION_WITH_GROUP_ERROR = 2
@@ -184,10 +187,10 @@ class OffsetRequests:
         After an error of one partition the others get OPERATION_NOT_ATTEMPTED. INVALID_REQUEST if a member
         sends it; NON_EMPTY_GROUP if the members' protocol type is not "consumer".
         """
-        asked_count = sum(len(topic.partitions) for topic in request.topics)
+        requested_count = sum(len(topic.partitions) for topic in request.topics)
         errors = self._too_large(offsets)
         group, error = None, ErrorCode.OPERATION_NOT_ATTEMPTED
-        if not errors and 0 < len(offsets) == asked_count:
+        if not errors and 0 < len(offsets) == requested_count:
             group, error = self._group_to_rewind(request)
         if group is None:
             return dict.fromkeys(offsets, error) | errors
@@ -228,11 +231,11 @@ class OffsetRequests:
         write = self._append(group, offsets, with_offsets, now_ms, discards_transactional=True)
         self._rewinds[group_id] = write
 
-        def over(done: asyncio.Task[ErrorCode]) -> None:
+        def replicated(done: asyncio.Task[ErrorCode]) -> None:
             if self._rewinds.get(group_id) is done:
                 del self._rewinds[group_id]
 
-        write.add_done_callback(over)
+        write.add_done_callback(replicated)
         return write
 
     # -- OffsetFetch ---------------------------------------------------------------------------------
@@ -250,22 +253,11 @@ class OffsetRequests:
             found = {name: dict.fromkeys(indexes, (_NO_OFFSET, error)) for name, indexes in wanted or []}
         return m.OffsetFetchResponse(
             error_code=error if version >= FIRST_VERSION_WITH_GROUP_ERROR else ErrorCode.NONE,
-            topics=[
-                m.OffsetFetchResponse.OffsetFetchResponseTopic(
-                    name=name,
-                    partitions=[
-                        m.OffsetFetchResponse.OffsetFetchResponsePartition(
-                            partition_index=index,
-                            committed_offset=offset.offset,
-                            committed_leader_epoch=offset.leader_epoch,
-                            metadata=offset.metadata,
-                            error_code=code,
-                        )
-                        for index, (offset, code) in partitions.items()
-                    ],
-                )
-                for name, partitions in found.items()
-            ],
+            topics=_topic_rows(
+                m.OffsetFetchResponse.OffsetFetchResponseTopic,
+                m.OffsetFetchResponse.OffsetFetchResponsePartition,
+                found,
+            ),
         )
 
     def _fetch_group(
@@ -276,22 +268,11 @@ class OffsetRequests:
         return m.OffsetFetchResponse.OffsetFetchResponseGroup(
             group_id=group.group_id,
             error_code=error,
-            topics=[
-                m.OffsetFetchResponse.OffsetFetchResponseTopics(
-                    name=name,
-                    partitions=[
-                        m.OffsetFetchResponse.OffsetFetchResponsePartitions(
-                            partition_index=index,
-                            committed_offset=offset.offset,
-                            committed_leader_epoch=offset.leader_epoch,
-                            metadata=offset.metadata,
-                            error_code=code,
-                        )
-                        for index, (offset, code) in partitions.items()
-                    ],
-                )
-                for name, partitions in found.items()
-            ],
+            topics=_topic_rows(
+                m.OffsetFetchResponse.OffsetFetchResponseTopics,
+                m.OffsetFetchResponse.OffsetFetchResponsePartitions,
+                found,
+            ),
         )
 
     def _find(
@@ -356,6 +337,28 @@ class OffsetRequests:
                 for name, partitions in by_topic(errors.items()).items()
             ]
         )
+
+
+def _topic_rows(
+    topic: Callable[..., T], partition: Callable[..., object], found: dict[str, dict[int, _Result]]
+) -> list[T]:
+    """The rows of an OffsetFetch response; versions 8 and later have classes of their own."""
+    return [
+        topic(
+            name=name,
+            partitions=[
+                partition(
+                    partition_index=index,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=code,
+                )
+                for index, (offset, code) in partitions.items()
+            ],
+        )
+        for name, partitions in found.items()
+    ]
 
 
 def _offset_of(

@@ -38,10 +38,10 @@ class Step:
         self.now_ms = now_ms
         self.effects: list[Effect] = []
 
-    def answer_join(self, waiter: Waiter, result: JoinResult) -> None:
+    def complete_join(self, waiter: Waiter, result: JoinResult) -> None:
         self.effects.append(CompleteJoin(waiter, result))
 
-    def answer_sync(self, waiter: Waiter, result: SyncResult) -> None:
+    def complete_sync(self, waiter: Waiter, result: SyncResult) -> None:
         self.effects.append(CompleteSync(waiter, result))
 
     def set_timer(self, timer: Timer, delay_ms: int) -> None:
@@ -90,7 +90,7 @@ class Rebalance:
     def prepare_rebalance(self, step: Step, group: Group) -> None:
         """Start a rebalance: heartbeats return REBALANCE_IN_PROGRESS, so that the members join again."""
         if group.state is GroupState.COMPLETING_REBALANCE:
-            self.revoke_assignments(step, group, ErrorCode.REBALANCE_IN_PROGRESS)
+            self.reset_and_propagate_error(step, group, ErrorCode.REBALANCE_IN_PROGRESS)
         step.effects.append(CancelTimer(Timer(TimerKind.SYNC, group.group_id)))
         if group.state is GroupState.EMPTY:
             # Consumers of a new group start one after the other: the delay avoids repeated rebalances.
@@ -134,10 +134,9 @@ class Rebalance:
             for member in group.members.values()
             if member.member_id not in group.awaiting_join and member.instance_id is None
         ]
+        if late:
+            logger.info("Group %s removed dynamic members who haven't joined: %s", group.group_id, late)
         for member_id in late:
-            logger.info(
-                "Group %s: removed member %s, which did not rejoin in time", group.group_id, member_id
-            )
             self.remove_member(step, group, member_id)
         if not group.elect_joined_leader() and group.members:
             # Only static members are left, and none has joined. Wait until their sessions expire.
@@ -158,7 +157,7 @@ class Rebalance:
             waiter = group.awaiting_join.pop(member.member_id, None)
             if waiter is not None:
                 is_leader = member.member_id == group.leader_id
-                step.answer_join(waiter, group_information(group, member.member_id, with_members=is_leader))
+                step.complete_join(waiter, group_information(group, member.member_id, with_members=is_leader))
             step.restart_session(group, member)
             member.is_new = False
             group.pending_sync.add(member.member_id)
@@ -166,25 +165,25 @@ class Rebalance:
 
     # -- assignments ---------------------------------------------------------------------------------
 
-    def assign(self, step: Step, group: Group, assignment: dict[str, bytes]) -> None:
+    def set_and_propagate_assignment(self, step: Step, group: Group, assignment: dict[str, bytes]) -> None:
         for member in group.members.values():
             member.assignment = assignment.get(member.member_id, b"")
-        self._answer_syncs(step, group, ErrorCode.NONE)
+        self._propagate_assignment(step, group, ErrorCode.NONE)
         group.transition_to(GroupState.STABLE, step.now_ms)
 
-    def revoke_assignments(self, step: Step, group: Group, error: ErrorCode) -> None:
+    def reset_and_propagate_error(self, step: Step, group: Group, error: ErrorCode) -> None:
         for member in group.members.values():
             member.assignment = b""
-        self._answer_syncs(step, group, error)
+        self._propagate_assignment(step, group, error)
 
-    def _answer_syncs(self, step: Step, group: Group, error: ErrorCode) -> None:
+    def _propagate_assignment(self, step: Step, group: Group, error: ErrorCode) -> None:
         for member_id, waiter in group.awaiting_sync.items():
             member = group.members[member_id]
             if error is ErrorCode.NONE:
                 result = SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
             else:
                 result = SyncResult(error)
-            step.answer_sync(waiter, result)
+            step.complete_sync(waiter, result)
             step.restart_session(group, member)
         group.awaiting_sync.clear()
 
@@ -197,8 +196,9 @@ class Rebalance:
         """Remove members that joined and did not send SyncGroup, and rebalance."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
-        for member_id in sorted(group.pending_sync):
-            logger.info("Group %s: removed member %s, which did not sync in time", group.group_id, member_id)
+        late = sorted(group.pending_sync)
+        logger.info("Group %s removed members who haven't sent their sync requests: %s", group.group_id, late)
+        for member_id in late:
             self.remove_member(step, group, member_id)
         self.prepare_rebalance(step, group)
 
@@ -211,7 +211,7 @@ class Rebalance:
         waits = member_id in group.awaiting_join or member_id in group.awaiting_sync
         if waits and not member.is_new:
             return  # A member sends no heartbeats while it waits for a response, which restarts its session.
-        logger.info("Group %s: member %s has failed, its session expired", group.group_id, member_id)
+        logger.info("Member %s in group %s has failed, removing it from the group", member_id, group.group_id)
         self.remove_and_rebalance(step, group, member_id)
 
     def remove_and_rebalance(self, step: Step, group: Group, member_id: str) -> None:
@@ -236,10 +236,10 @@ class Rebalance:
         process now (KIP-345)."""
         self._reject(step, group, member_id, member_id, ErrorCode.FENCED_INSTANCE_ID)
 
-    def _reject(self, step: Step, group: Group, member_id: str, answer_id: str, error: ErrorCode) -> None:
+    def _reject(self, step: Step, group: Group, member_id: str, response_id: str, error: ErrorCode) -> None:
         waiter = group.awaiting_join.pop(member_id, None)
         if waiter is not None:
-            step.answer_join(waiter, JoinResult(error, answer_id))
+            step.complete_join(waiter, JoinResult(error, response_id))
         waiter = group.awaiting_sync.pop(member_id, None)
         if waiter is not None:
-            step.answer_sync(waiter, SyncResult(error))
+            step.complete_sync(waiter, SyncResult(error))

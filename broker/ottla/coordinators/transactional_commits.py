@@ -126,8 +126,8 @@ class TransactionalCommits:
     def _validate(self, group: Group, request: TxnOffsetCommitRequest) -> ErrorCode:
         generation, member_id = request.generation_id, request.member_id
         instance_id = request.group_instance_id
-        is_anybody = not member_id and instance_id is None
-        if generation < 0 and (group.state is GroupState.EMPTY or is_anybody):
+        is_member = bool(member_id) or instance_id is not None
+        if generation < 0 and (group.state is GroupState.EMPTY or not is_member):
             return ErrorCode.NONE
         return self._membership.validate(group, member_id, instance_id, generation)
 
@@ -166,7 +166,7 @@ class TransactionalCommits:
     def completed(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """Complete the producer's pending offsets: its marker is replicated in
         `__consumer_offsets-partition`."""
-        loading = self._manager.loading(partition)
+        loading = self._manager.partitions.loading(partition)
         if loading is not None:
             # The marker may have been appended after the end of the log that is being loaded.
             loading.add_done_callback(

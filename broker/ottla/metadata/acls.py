@@ -29,7 +29,6 @@ from ottla.metadata.store import (
     StoreError,
     children_of_many,
     ensure_path,
-    get_many,
 )
 from ottla.metadata.znodes import InvalidNode
 from ottla.security.acls import (
@@ -111,7 +110,7 @@ class StoredAcls:
     async def _load(self, patterns: Iterable[ResourcePattern]) -> None:
         wanted = list(patterns)
         async with self._lock:
-            found = await get_many(self._store, map(acl_nodes.path, wanted))
+            found = await self._store.get_many(map(acl_nodes.path, wanted))
             for pattern, node in zip(wanted, found, strict=True):
                 self._set_entries(pattern, _entries(pattern, node))
 

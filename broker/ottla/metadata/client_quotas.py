@@ -20,11 +20,11 @@ import math
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
 from ottla.metadata import znodes
+from ottla.metadata.config_def import double_text
 from ottla.metadata.dynamic_configs import CLIENTS, IPS, USERS, DynamicConfigs
 from ottla.ports.tasks import TaskSet
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -248,21 +248,6 @@ def _stored_text(name: str, value: float, keys: Mapping[str, int | None], *, may
         kind = "LONG" if most == _LONG_MAX else "INT"
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configuration {name} must be a {kind} value")
     return str(whole)
-
-
-def double_text(value: float) -> str:
-    """A number in Java's text form, as Kafka's brokers store it: 15.0, 1.0E7."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        text = format(Decimal(repr(value)), "f")
-        return text if "." in text else f"{text}.0"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    fraction = "".join(map(str, digits[1:])) or "0"
-    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent + len(digits) - 1}"
 
 
 def _unexpected(detail: str) -> KafkaError:

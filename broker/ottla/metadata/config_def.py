@@ -8,11 +8,13 @@ allowed values. This module has no particular keys.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 _INTEGER_BOUNDS = {
     "int": (-(2**31), 2**31 - 1),
@@ -155,7 +157,7 @@ class ConfigKey:
             case tuple():
                 return ",".join(value)
             case float():
-                return _java_double(value)
+                return double_text(value)
         return str(value)
 
     @property
@@ -229,14 +231,19 @@ def _parse(kind: ConfigType, text: str) -> Value:
     return text
 
 
-def _java_double(value: float) -> str:
-    """Java's Double.toString: with an exponent from 10^7 and below 10^-3, always with a decimal point."""
+def double_text(value: float) -> str:
+    """A number as Java's Double.toString writes it: 15.0, 1.0E7."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value)
-    mantissa, _, exponent = f"{value:e}".partition("e")
-    digits = repr(value).partition("e")[0].replace(".", "").strip("-0") or "0"
-    sign = "-" if mantissa.startswith("-") else ""
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{int(exponent)}"
+        text = format(Decimal(repr(value)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent + len(digits) - 1}"
 
 
 class ConfigError(Exception):
@@ -245,6 +252,12 @@ class ConfigError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class Settings(Protocol):
+    """A broker's settings by name: a BrokerConfig, or its values."""
+
+    def __getitem__(self, name: str) -> Value: ...
 
 
 class ConfigDef:

@@ -113,13 +113,13 @@ class DynamicBrokerConfig:
         """The settings for the store, with encrypted passwords. Raises NoSecret."""
         return stored_passwords.encoded(new, stored_passwords.encoder(self.config))
 
-    def with_present_secret(self, stored: Mapping[str, str]) -> dict[str, str]:
+    def with_current_secret(self, stored: Mapping[str, str]) -> dict[str, str]:
         """The stored settings, with passwords of the old secret encrypted with the current one."""
-        present = stored_passwords.encoder(self.config)
+        current = stored_passwords.encoder(self.config)
         old = stored_passwords.encoder(self.config, stored_passwords.OLD_SECRET)
-        if present is None or old is None:
+        if current is None or old is None:
             return dict(stored)
-        return stored_passwords.re_encoded(stored, old, present)
+        return stored_passwords.re_encoded(stored, old, current)
 
     # --- applying stored settings -------------------------------------------------------------------
 
@@ -171,10 +171,6 @@ class DynamicBrokerConfig:
                 log.error("Ignoring a stored dynamic setting: %s", problem)
                 del good[name]
         return good
-
-    def ignored(self, problem: Exception) -> None:
-        """Log that stored settings cannot be decoded."""
-        log.error("Ignoring a broker configuration: %s", problem)
 
 
 def is_dynamic(name: str) -> bool:

@@ -23,7 +23,6 @@ from ottla.metadata.store import (
     StoreUnavailable,
     children_of_many,
     delete_recursively,
-    get_many,
 )
 from ottla.protocol.topics import is_legal_topic_name
 
@@ -82,7 +81,7 @@ class DynamicConfigs:
         Also for LeaderAndIsr, which can come before the notification of a topic's configuration.
         """
         names = legal_topics(topics)
-        found = await get_many(self._store, [znodes.topic_config_path(name) for name in names])
+        found = await self._store.get_many([znodes.topic_config_path(name) for name in names])
         for name, entry in zip(names, found, strict=True):
             self._call_topic(name, entry[0] if entry else b"")
 

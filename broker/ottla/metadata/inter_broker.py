@@ -5,14 +5,17 @@ upgraded in two rolling restarts: first new brokers with the old protocol versio
 version. A version changes requests and the format of the /feature node only, so both restarts can be rolled
 back.
 
-| from    | change |
-|---------|---|
-| 2.8-IV0 | the oldest supported: Fetch 12 (truncation on fetch), ListOffsets 6, LeaderAndIsr 4,
-UpdateMetadata 6 | | 2.8-IV1 | topic ids in LeaderAndIsr 5 and UpdateMetadata 7 | | 3.0-IV1 | ListOffsets 7 |
-| 3.1-IV0 | Fetch 13, by topic ids | | 3.2-IV0 | LeaderAndIsr 6: leader recovery state after an unclean
-election (KIP-704) | | 3.3-IV0 | /feature in its version 2 | | 3.4-IV0 | LeaderAndIsr 7, UpdateMetadata 8,
-StopReplica 4 | | 3.5-IV0 | Fetch 14, ListOffsets 8 | | 3.5-IV1 | Fetch 15: the follower's broker epoch
-(KIP-903) | | 3.7-IV4 | Fetch 16 | | 3.9-IV0 | Fetch 17, ListOffsets 9 |
+    2.8-IV0  the oldest supported: Fetch 12, ListOffsets 6, LeaderAndIsr 4, UpdateMetadata 6
+    2.8-IV1  topic ids in LeaderAndIsr 5 and UpdateMetadata 7
+    3.0-IV1  ListOffsets 7
+    3.1-IV0  Fetch 13, by topic ids
+    3.2-IV0  LeaderAndIsr 6: leader recovery state after an unclean election (KIP-704)
+    3.3-IV0  /feature in its version 2
+    3.4-IV0  LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4
+    3.5-IV0  Fetch 14, ListOffsets 8
+    3.5-IV1  Fetch 15: the follower's broker epoch (KIP-903)
+    3.7-IV4  Fetch 16
+    3.9-IV0  Fetch 17, ListOffsets 9
 
 AlterPartition, ControlledShutdown and OffsetForLeaderEpoch are the same in all of them. Below 3.0-IV1 Kafka
 applies message.format.version, and stores records in format 0 or 1 if it is below 0.11.0. Ottla always stores

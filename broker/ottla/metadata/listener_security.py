@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.metadata.config_def import BadValue, ConfigDef, ConfigType
+from ottla.metadata.listeners import PREFIX
 from ottla.metadata.security_config_table import INERT_SECURITY_CONFIGS, NAMES, SECURITY_CONFIGS
 
-PREFIX: Final = "listener.name."
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The supported SASL mechanisms. GSSAPI (Kerberos) is not supported."""
 

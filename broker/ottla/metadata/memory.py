@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -35,6 +37,8 @@ from ottla.metadata.store import (
     WatchCallback,
     pipelined,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -243,7 +247,89 @@ class MemoryTree:
         return cancel
 
 
-class MemoryStore:
+class TreeStore(ABC):
+    """The operations of a metadata store on a `MemoryTree`. Subclasses hold the session, and bring the
+    operations to the tree."""
+
+    @abstractmethod
+    async def _call(self, path: str, operation: Callable[[MemoryTree, int], T], *, writes: bool) -> T:
+        """Run `operation` with the tree and the session's id. Raises StoreUnavailable."""
+
+    @abstractmethod
+    async def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
+        """Set a watch (`MemoryTree.watch`)."""
+
+    async def _write_one(self, operation: Operation) -> OperationResult:
+        def apply(tree: MemoryTree, session: int) -> OperationResult:
+            try:
+                return tree.apply([operation], session)[0]
+            except StoreConflict as conflict:
+                raise conflict.cause from None
+
+        return await self._call(operation.path, apply, writes=True)
+
+    async def sync(self) -> None:
+        await self._call("/", lambda tree, session: None, writes=False)
+
+    async def get(self, path: str) -> tuple[bytes, Stat] | None:
+        def read(tree: MemoryTree, session: int) -> tuple[bytes, Stat] | None:
+            node = tree.find(path)
+            return (node.data, node.stat()) if node else None
+
+        return await self._call(path, read, writes=False)
+
+    async def get_many(self, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
+        return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
+
+    async def exists(self, path: str) -> Stat | None:
+        found = await self.get(path)
+        return None if found is None else found[1]
+
+    async def children(self, path: str) -> list[str]:
+        def read(tree: MemoryTree, session: int) -> list[str]:
+            node = tree.find(path)
+            return sorted(node.children) if node else []
+
+        return await self._call(path, read, writes=False)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        if make_parents:
+            ancestors = path.strip("/").split("/")[:-1]
+            for depth in range(1, len(ancestors) + 1):
+                with contextlib.suppress(NodeExists):
+                    await self._write_one(Create("/" + "/".join(ancestors[:depth])))
+        created = await self._write_one(Create(path, data, ephemeral, sequential))
+        assert isinstance(created, str)
+        return created
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = await self._write_one(SetData(path, data, version))
+        assert isinstance(stat, Stat)
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._write_one(Delete(path, version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        path = operations[0].path if operations else "/"
+        return await self._call(path, lambda tree, session: tree.apply(operations, session), writes=True)
+
+    async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
+        return await self._watch("children", path, callback)
+
+    async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
+        return await self._watch("data", path, callback)
+
+
+class MemoryStore(TreeStore):
     """One session with a `MemoryTree`. Implements `ottla.metadata.store.MetadataStore`."""
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
@@ -289,79 +375,14 @@ class MemoryStore:
         self._expiry_callbacks.append(callback)
         return lambda: self._expiry_callbacks.remove(callback)
 
-    async def _turn(self, path: str) -> None:
+    async def _call(self, path: str, operation: Callable[[MemoryTree, int], T], *, writes: bool) -> T:
         # As with a real store, the response never comes in the same iteration of the event loop.
         await asyncio.sleep(0)
         if not self.tree.available or not self._session:
             raise StoreUnavailable(path, "the store is not available" if self._session else "not connected")
+        return operation(self.tree, self._session)
 
-    async def _single(self, operation: Operation) -> OperationResult:
-        await self._turn(operation.path)
-        try:
-            return self.tree.apply([operation], self._session)[0]
-        except StoreConflict as conflict:
-            raise conflict.cause from None
-
-    async def sync(self) -> None:
-        await self._turn("/")
-
-    async def get(self, path: str) -> tuple[bytes, Stat] | None:
-        await self._turn(path)
-        node = self.tree.find(path)
-        return (node.data, node.stat()) if node else None
-
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
-
-    async def exists(self, path: str) -> Stat | None:
-        await self._turn(path)
-        node = self.tree.find(path)
-        return node.stat() if node else None
-
-    async def children(self, path: str) -> list[str]:
-        await self._turn(path)
-        node = self.tree.find(path)
-        return sorted(node.children) if node else []
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        make_parents: bool = False,
-    ) -> str:
-        if make_parents:
-            await self._turn(path)
-            ancestors = path.strip("/").split("/")[:-1]
-            for depth in range(1, len(ancestors) + 1):
-                ancestor = "/" + "/".join(ancestors[:depth])
-                if self.tree.find(ancestor) is None:
-                    self.tree.apply([Create(ancestor)], self._session)
-        created = await self._single(Create(path, data, ephemeral, sequential))
-        assert isinstance(created, str)
-        return created
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = await self._single(SetData(path, data, version))
-        assert isinstance(stat, Stat)
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._single(Delete(path, version))
-
-    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        await self._turn(operations[0].path if operations else "/")
-        return self.tree.apply(operations, self._session)
-
-    async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
-        return self._watch("children", path, callback)
-
-    async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
-        return self._watch("data", path, callback)
-
-    def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
+    async def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
         loop = self._loop
         assert loop is not None, "not connected"
         active = True

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from ottla.metadata.store import Cancel, MetadataStore, StoreError, StoreUnavailable, get_many
+from ottla.metadata.store import Cancel, MetadataStore, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Notifications:
     async def _process(self) -> None:
         names = sorted(await self._store.children(self._root), key=_sequence)
         new = [name for name in names if _sequence(name) > self._seen]
-        found = await get_many(self._store, [f"{self._root}/{name}" for name in new])
+        found = await self._store.get_many([f"{self._root}/{name}" for name in new])
         await self._callback([node[0] for node in found if node is not None])
         if new:
             self._seen = _sequence(new[-1])

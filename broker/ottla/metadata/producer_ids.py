@@ -69,11 +69,11 @@ async def allocate_block(
 class ProducerIds:
     """Generates ids of this broker's block, and requests the next block before it is needed.
 
-    `ask` requests a block from the controller, or raises.
+    `request` requests a block from the controller, or raises.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
+        self._request_from_controller = request
         self._block = ProducerIdBlock(0, 0)
         self._next = 0
         self._next_block: ProducerIdBlock | None = None
@@ -107,7 +107,7 @@ class ProducerIds:
     async def _fetch_block(self) -> bool:
         """Request the next block; False if there is none."""
         try:
-            block = await self._ask()
+            block = await self._request_from_controller()
         except Exception as error:
             log.warning(
                 "Had an error while allocating a producer id block: %s", error or type(error).__name__

@@ -138,7 +138,7 @@ class MetadataStore(Protocol):
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         """The node's data and stat, or None if it does not exist."""
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
         """The nodes' data and stats, with few requests. Not an atomic snapshot."""
 
     async def exists(self, path: str) -> Stat | None: ...
@@ -220,11 +220,6 @@ async def _results(pending: Sequence[asyncio.Future[R]]) -> list[R]:
         if not future.cancelled():
             future.exception()  # only the first failure is raised; asyncio reports those never retrieved
     return [future.result() for future in pending]
-
-
-async def get_many(store: MetadataStore, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
-    """Read many nodes with few round trips."""
-    return await store.get_many(list(paths))
 
 
 async def children_of_many(store: MetadataStore, paths: Iterable[str]) -> list[list[str]]:

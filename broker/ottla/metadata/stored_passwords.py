@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
-from ottla.metadata.config_def import ConfigType, Value
+from ottla.metadata.config_def import ConfigType, Settings
 from ottla.metadata.security_config_table import SECURITY_CONFIGS
 from ottla.security.password_encoder import NotDecoded, PasswordEncoder
 
@@ -26,12 +26,6 @@ _PASSWORDS: Final = tuple(
 
 class NoSecret(Exception):
     """password.encoder.secret is not set."""
-
-
-class Settings(Protocol):
-    """A broker's settings by name."""
-
-    def __getitem__(self, name: str) -> Value: ...
 
 
 def encoder(settings: Settings, secret: str = SECRET) -> PasswordEncoder | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ottla.metadata import znodes
-from ottla.metadata.store import MetadataStore, get_many
+from ottla.metadata.store import MetadataStore
 from ottla.metadata.znodes import TopicAssignment
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ async def read_topics(store: MetadataStore, names: Collection[str]) -> StoredTop
         return {}
     await store.sync()
     paths = [path for name in names for path in (znodes.topic_path(name), znodes.delete_topic_path(name))]
-    nodes = await get_many(store, paths)
+    nodes = await store.get_many(paths)
     topics: StoredTopics = {}
     for name, found, deletion in zip(names, nodes[::2], nodes[1::2], strict=True):
         try:

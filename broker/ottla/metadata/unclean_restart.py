@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.metadata import znodes
-from ottla.metadata.store import MetadataStore, get_many
+from ottla.metadata.store import MetadataStore
 from ottla.ports.files import Files, read_file, unlink_if_exists, write_file
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ async def wait_for_failover(
     deadline = loop.time() + timeout_s
     while True:
         alive = {int(name) for name in await store.children(znodes.BROKER_IDS)} - {broker_id}
-        found = await get_many(store, [path for _, _, path in paths])
+        found = await store.get_many([path for _, _, path in paths])
         states = [
             znodes.decode_partition_state(topic, partition, node[0])
             for (topic, partition, _), node in zip(paths, found, strict=True)

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kazoo.exceptions import (
@@ -115,7 +115,8 @@ class ZooKeeperStore:
         # Kafka creates its parent nodes with null data.
         return data or b"", stat_of(stat)
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
+        paths = list(paths)
         batches = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
         if len(paths) > 1 and self._supports_multi_read:
             try:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from ottla.metadata.config_def import ConfigError, Value
+from ottla.metadata.config_def import ConfigError, Settings
 from ottla.security import jaas
 from ottla.security.stores import JKS, PEM, PKCS12, StoreProblem
 from ottla.security.tls import TlsSettings
@@ -42,7 +42,7 @@ _PROPERTIES: Final = {
     "zookeeper.ssl.ocsp.enable": "zookeeper.ssl.ocsp",
 }
 """Kafka's setting -> the property of ZooKeeper's client that is its default."""
-_NOBODY: Final = (
+_NOT_AUTHENTICATED: Final = (
     "zookeeper.set.acl=true: requires authentication: a client certificate "
     "(zookeeper.ssl.client.enable, zookeeper.clientCnxnSocket, zookeeper.ssl.keystore.location), or a login "
     f"({JAVA_OPTIONS}=-D{_JAAS_FILE}=FILE, a file with a section Client)"
@@ -53,12 +53,6 @@ _SWITCHES: Final = ("zookeeper.ssl.client.enable", "zookeeper.ssl.crl.enable", "
 class Account(NamedTuple):
     user: str
     password: str
-
-
-class Settings(Protocol):
-    """A broker's settings by name: a BrokerConfig, or its values."""
-
-    def __getitem__(self, name: str) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,7 +73,7 @@ class ZooKeeperAccess:
             raise ConfigError([str(problem)]) from None
         secure = bool(settings["zookeeper.set.acl"])
         if secure and login is None and (tls is None or tls.keystore_location is None):
-            raise ConfigError([_NOBODY])
+            raise ConfigError([_NOT_AUTHENTICATED])
         return cls(tls, login, secure)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ottla.metadata import znodes
-from ottla.metadata.store import MetadataStore, NodeExists, NoNode, StoreError, children_of_many, get_many
+from ottla.metadata.store import MetadataStore, NodeExists, NoNode, StoreError, children_of_many
 from ottla.metadata.znodes import CONSUMERS
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -55,8 +55,8 @@ async def read_groups(store: MetadataStore, names: Iterable[str], root: str = ""
     groups = list(names)
     paths = [f"{root}{CONSUMERS}/{group}" for group in groups]
     ids = await children_of_many(store, [f"{path}/ids" for path in paths])
-    members = await get_many(
-        store, [f"{path}/ids/{member}" for path, found in zip(paths, ids, strict=True) for member in found]
+    members = await store.get_many(
+        f"{path}/ids/{member}" for path, found in zip(paths, ids, strict=True) for member in found
     )
     subscriptions = iter(members)
     owners = await _partitions(store, [f"{path}/owners" for path in paths])
@@ -91,7 +91,7 @@ async def _partitions(store: MetadataStore, parents: list[str]) -> list[dict[Par
         for number in found
         if number.isdigit()
     ]
-    nodes = await get_many(store, [f"{parents[at]}/{topic}/{number}" for at, topic, number in keys])
+    nodes = await store.get_many([f"{parents[at]}/{topic}/{number}" for at, topic, number in keys])
     result: list[dict[Partition, bytes]] = [{} for _ in parents]
     for (at, topic, number), node in zip(keys, nodes, strict=True):
         if node is not None and node[0]:

@@ -21,15 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.quotas.clients import ClientQuotas, RequestQuotas, bounded_throttle_ms
+from ottla.quotas.clients import ClientQuotas, bounded_throttle_ms
 from ottla.quotas.levels import DEFAULT, QuotaEntity
 from ottla.quotas.mutations import ControllerMutationQuotas
-from ottla.quotas.rates import Rate, SimpleRate, Windows
+from ottla.quotas.rates import Rate, Windows
 
 ALL_PARTITIONS: Final[frozenset[int]] = frozenset((-1,))
 """The value of a topic setting of `*`."""
-
-SENSOR_EXPIRATION_MS: Final = 3600 * 1000
 
 
 class ReplicationQuota:
@@ -41,7 +39,7 @@ class ReplicationQuota:
         """Whether any replica is throttled; if not, callers neither check nor record."""
         self._windows = windows
         self._throttled: dict[str, frozenset[int]] = {}
-        self._rate = SimpleRate(windows)
+        self._rate = Rate(windows, is_simple=True)
 
     def throttle(self, topic: str, partitions: frozenset[int]) -> None:
         """Set the topic's throttled partitions (none, some, or ALL_PARTITIONS)."""
@@ -87,8 +85,8 @@ class ConnectionQuotas:
         self._windows = windows
         self._broker = Rate(windows)
         self._listeners: dict[str, Rate] = {}
-        # An address takes the place of a client-id; its delays are at most one window, too.
-        self._addresses = RequestQuotas(windows)
+        # An address takes the place of a client-id.
+        self._addresses = ClientQuotas(windows, is_bounded=True)
 
     def set_address_limit(self, address: str | None, limit: int | None) -> None:
         """Set the limit of an address, or the default (address None); limit None removes it."""
@@ -148,7 +146,8 @@ class BrokerQuotas:
     ) -> None:
         self.produce = ClientQuotas(client_windows)
         self.fetch = ClientQuotas(client_windows)
-        self.requests = RequestQuotas(client_windows)
+        self.requests = ClientQuotas(client_windows, is_bounded=True)
+        """The share of the event loop's time in percent."""
         self.mutations = ControllerMutationQuotas(controller_windows)
         self.connections = ConnectionQuotas(client_windows)
         self.leader = ReplicationQuota(replication_windows)

@@ -30,9 +30,11 @@ class _Usage:
 class ClientQuotas(QuotaSensors[_Usage]):
     """Limits and usage of one kind of quota."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: Windows, *, is_bounded: bool = False) -> None:
+        """`is_bounded`: throttle times are at most one window, as for request_percentage (KIP-124)."""
         super().__init__()
         self._windows = windows
+        self._is_bounded = is_bounded
 
     def make_sensor(self, limit: float) -> _Usage:
         return _Usage(Rate(self._windows), limit)
@@ -42,11 +44,11 @@ class ClientQuotas(QuotaSensors[_Usage]):
         sensor = self.sensor(user, client_id, now_ms)
         sensor.rate.record(amount, now_ms)
         observed, window_ms = sensor.rate.measure(now_ms)
-        return 0 if observed <= sensor.limit else self.throttle_ms(observed, sensor.limit, window_ms)
-
-    def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
-        """The throttle time of a client whose rate is above its limit."""
-        return throttle_ms(observed, limit, window_ms)
+        if observed <= sensor.limit:
+            return 0
+        if self._is_bounded:
+            return bounded_throttle_ms(observed, sensor.limit, window_ms, self._windows.window_ms)
+        return throttle_ms(observed, sensor.limit, window_ms)
 
     def unrecord(self, user: str, client_id: str | None, amount: float, now_ms: int) -> None:
         """Undo `record`: the throttled response does not contain the data."""
@@ -62,16 +64,6 @@ class ClientQuotas(QuotaSensors[_Usage]):
             return None
         most = limit * (self._windows.samples - 1) * self._windows.window_ms / 1000
         return max(0, int(min(most, 2**31 - 1)))
-
-
-class RequestQuotas(ClientQuotas):
-    """request_percentage: the share of the event loop's time, where 100 is all of it (KIP-124).
-
-    The throttle time is at most one window, because the time of a request is not known in advance.
-    """
-
-    def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
-        return bounded_throttle_ms(observed, limit, window_ms, self._windows.window_ms)
 
 
 def throttle_ms(observed: float, limit: float, window_ms: int) -> int:

@@ -36,12 +36,14 @@ class _Sample:
 
 
 class Rate:
-    """Amount per second over the windows, as Kafka's `Rate` (client quotas) measures it."""
+    """Amount per second over the windows, as Kafka's `Rate` (client quotas) or `SimpleRate` (replication
+    quotas) measures it."""
 
-    __slots__ = ("_current", "_samples", "windows")
+    __slots__ = ("_current", "_is_simple", "_samples", "windows")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: Windows, *, is_simple: bool = False) -> None:
         self.windows = windows
+        self._is_simple = is_simple
         self._samples: list[_Sample] = []
         self._current = 0
 
@@ -87,18 +89,11 @@ class Rate:
         return total, now_ms - oldest_ms
 
     def _window_ms(self, elapsed_ms: int) -> int:
-        # A new rate is measured over all windows but one, as if nothing had been recorded before.
         window_ms = self.windows.window_ms
+        if self._is_simple:
+            return max(elapsed_ms, window_ms)
+        # A new rate is measured over all windows but one, as if nothing had been recorded before.
         missing = self.windows.samples - 1 - elapsed_ms // window_ms
         if missing > 0:
             elapsed_ms += missing * window_ms
         return max(elapsed_ms, 1)
-
-
-class SimpleRate(Rate):
-    """As Kafka's `SimpleRate` (replication quotas): over the elapsed time, at least one window."""
-
-    __slots__ = ()
-
-    def _window_ms(self, elapsed_ms: int) -> int:
-        return max(elapsed_ms, self.windows.window_ms)

@@ -35,7 +35,7 @@ _THROTTLE_PAUSE_S: Final = 0.1
 _RETRY_PAUSE_S: Final = 1.0
 
 
-async def look_up_here(look_up: Callable[[], LogRead | None]) -> LogRead | None:
+async def look_up_on_loop(look_up: Callable[[], LogRead | None]) -> LogRead | None:
     """The default `look_up`, on the event loop, also if it blocks for pages that are not cached."""
     return look_up()
 
@@ -53,7 +53,7 @@ class ReplicaAlterLogDirsManager:
         """`partition` returns a replica or raises KafkaError; `chunk_bytes` is replica.fetch.max.bytes."""
         self.quota = ReplicationQuota(Windows())
         """The throttle; the server replaces it."""
-        self.look_up: RunLookup = look_up_here
+        self.look_up: RunLookup = look_up_on_loop
         """Runs a lookup in a log whose pages may not be cached; the server replaces it."""
         self._logs = logs
         self._clock = clock
@@ -61,7 +61,7 @@ class ReplicaAlterLogDirsManager:
         self._chunk_bytes = chunk_bytes
         self._moves: dict[PartitionKey, tuple[Partition, FutureLog]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stopping = False
 
     # --- requests -----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class ReplicaAlterLogDirsManager:
         known = self._moves.get(partition.key)
         if known is None or known[0] is not partition or known[1].log is not future:
             self._moves[partition.key] = partition, FutureLog(partition.log, future)
-        self._woken.set()
+        self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="move logs")
 
@@ -134,7 +134,7 @@ class ReplicaAlterLogDirsManager:
         """Stop after the current step."""
         self._stopping = True
         self._moves.clear()
-        self._woken.set()
+        self._wake.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -161,19 +161,19 @@ class ReplicaAlterLogDirsManager:
                 if self._is_over(key, move):
                     self._end_move(key, move)
                     continue
-                foreseen = isinstance(problem, KafkaError | OSError)
+                is_expected = isinstance(problem, KafkaError | OSError)
                 _logger.log(
-                    logging.WARNING if foreseen else logging.ERROR,
+                    logging.WARNING if is_expected else logging.ERROR,
                     "Copying %s to %s failed, retrying: %s", partition, move.log.directory, problem,
-                    exc_info=not foreseen,
+                    exc_info=not is_expected,
                 )  # fmt: skip
                 not_before[key] = loop.time() + _RETRY_PAUSE_S
 
     async def _pause(self, pause_s: float) -> None:
-        self._woken.clear()
+        self._wake.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
-                await self._woken.wait()
+                await self._wake.wait()
 
     def _end_move(self, key: PartitionKey, move: FutureLog) -> None:
         """End this move, unless another one of the partition has replaced it."""
@@ -199,13 +199,13 @@ class ReplicaAlterLogDirsManager:
         if self._is_over(partition.key, move):
             return True
         before = move.log.size
-        is_level = move.catch_up(self._chunk_bytes, self._clock())
+        is_caught_up = move.catch_up(self._chunk_bytes, self._clock())
         self.quota.record(move.log.size - before, self._clock())
-        if not is_level:
+        if not is_caught_up:
             return False
         self._replace(partition, move)
-        left, entered = move.source.log_dir, move.log.log_dir
-        await asyncio.to_thread(self._logs.checkpoint_dirs, left, entered)
+        log_dirs = move.source.log_dir, move.log.log_dir
+        await asyncio.to_thread(self._logs.checkpoint_dirs, *log_dirs)
         return True
 
     def _make_durable(self, move: FutureLog) -> None:
@@ -213,7 +213,7 @@ class ReplicaAlterLogDirsManager:
         self._logs.checkpoint_dirs(move.log.log_dir)
 
     def _replace(self, partition: Partition, move: FutureLog) -> None:
-        """Replace the log, on the event loop directly after `finish`, so without an append in between."""
+        """Replace the log, on the event loop directly after `catch_up`, so without an append in between."""
         assert partition.log is move.source, "the partition's log was replaced"
         assert move.source.log_end_offset == move.log.log_end_offset
         partition.log_replaced(self._logs.replace_current_with_future(*partition.key))

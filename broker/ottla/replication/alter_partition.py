@@ -92,7 +92,7 @@ class IsrChanges:
     """The numbers of ISR changes, for metrics."""
 
     def __init__(self) -> None:
-        self.shrinks = self.expands = self.refused = 0
+        self.shrinks = self.expands = self.failed = 0
 
     def committed(self, change: IsrChange) -> None:
         self.shrinks += bool(change.committed - change.proposed)
@@ -112,48 +112,45 @@ def apply_response(
     names: dict[UUID, str] = {
         item[0].topic_id: key[0] for key, item in proposals.items() if item[0].topic_id is not None
     }
-    answered: dict[PartitionKey, AlterPartitionResponse.PartitionData] = {}
+    rows: dict[PartitionKey, AlterPartitionResponse.PartitionData] = {}
     for topic in response.topics:
         name = topic.topic_name or names.get(topic.topic_id, "")
         for row in topic.partitions:
-            answered[(name, row.partition_index)] = row
+            rows[(name, row.partition_index)] = row
     for key, (partition, change) in proposals.items():
-        answer = answered.get(key)
-        if answer is None:
-            error = ErrorCode.UNKNOWN_SERVER_ERROR
-        else:
-            error = ErrorCode.of(answer.error_code)
-        if answer is not None and error is ErrorCode.NONE:
+        result = rows.get(key)
+        error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else ErrorCode.of(result.error_code)
+        if result is not None and error is ErrorCode.NONE:
             if counts is not None:
                 counts.committed(change)
             partition.isr_change_committed(
                 change,
-                leader_epoch=answer.leader_epoch,
-                isr=frozenset(answer.isr),
-                partition_epoch=answer.partition_epoch,
+                leader_epoch=result.leader_epoch,
+                isr=frozenset(result.isr),
+                partition_epoch=result.partition_epoch,
                 now_ms=now_ms,
             )
         else:
             if counts is not None:
-                counts.refused += 1
+                counts.failed += 1
             if partition.isr_change_failed(change, error, now_ms):
                 retries[key] = (partition, change)
     return retries
 
 
 class AlterPartitionManager:
-    """Sends submitted changes in batches, one request at a time, until each is decided or outdated."""
+    """Sends submitted changes, several in a request, until the controller has decided each one."""
 
     def __init__(
         self,
         broker_id: int,
         broker_epoch: Callable[[], int],
-        port: SendAlterPartition,
+        send: SendAlterPartition,
         clock: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._send_request = port
+        self._send_request = send
         self._clock = clock
         self.changes = IsrChanges()
         self._unsent: dict[PartitionKey, tuple[Partition, IsrChange]] = {}

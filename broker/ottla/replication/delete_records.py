@@ -33,7 +33,7 @@ def delete_records(partition: Partition, offset: int) -> int:
             f"{partition!r}: offset {wanted} is above the high watermark {partition.high_watermark}",
         )
     if partition.log.maybe_increment_log_start_offset(wanted):
-        partition.log_start_checked()
+        partition.maybe_notify_log_start()
     return wanted
 
 

@@ -137,8 +137,8 @@ class FetchSessionHandler:
         full."""
         if response.error_code != ErrorCode.NONE:
             _logger.info(
-                "broker %d rejected fetch %d of session %d: %s",
-                self._leader_id, self._epoch, self._id, ErrorCode.of(response.error_code).name,
+                "Node %d was unable to process the fetch request with (sessionId=%d, epoch=%d): %s.",
+                self._leader_id, self._id, self._epoch, ErrorCode.of(response.error_code).name,
             )  # fmt: skip
             if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._id = _NO_SESSION
@@ -148,7 +148,7 @@ class FetchSessionHandler:
         count = sum(len(topic.partitions) for topic in response.responses)
         if len(responses) < count or (self.is_full and count < len(self._partitions)):
             _logger.warning(
-                "broker %d responded with %d partitions where %d were requested",
+                "Node %d responded with %d partitions; %d were requested",
                 self._leader_id, count, len(self._partitions),
             )  # fmt: skip
             self.restart()

@@ -28,7 +28,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.quotas.broker import ReplicationQuota
 from ottla.replication.fetch_session import SESSION_ERRORS, FetchSessionHandler
-from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry, Step
+from ottla.replication.follower import FollowerFetch, Ignore, RequestOffsets, Retry, Step
 from ottla.replication.leader_endpoint import epoch_ends, leader_offset
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
@@ -104,7 +104,7 @@ class ReplicaFetcher:
         `_unverified` are truncated by OffsetForLeaderEpoch before they are fetched."""
         self._session = FetchSessionHandler(leader_id)
         self._task: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stopping = False
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class ReplicaFetcher:
         self._followers[partition.key] = self._unverified[partition.key] = FollowerFetch(partition)
         if partition.topic_id is None:
             self._without_topic_id.add(partition.key)
-        self._woken.set()
+        self._wake.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"fetch from broker {self.leader_id}"
@@ -131,9 +131,8 @@ class ReplicaFetcher:
         self._without_topic_id.discard(key)
         self._changed[key] = None
 
-    def log_start_moved(self, key: PartitionKey) -> None:
-        """The start of a follower's log moved, but not by a response: the next request has the
-        new one."""
+    def log_start_changed(self, key: PartitionKey) -> None:
+        """The log start offset of a follower has changed by retention: the next request has the new one."""
         self._changed[key] = None
 
     async def stop(self) -> None:
@@ -141,7 +140,7 @@ class ReplicaFetcher:
         for key in list(self._followers):
             self.remove(key)
         self._stopping = True
-        self._woken.set()
+        self._wake.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=self._settings.wait_ms_max / 1000 + _CLOSE_WAIT_S)
             self._task.cancel()
@@ -164,10 +163,12 @@ class ReplicaFetcher:
             except asyncio.CancelledError:
                 raise
             except _FAILURES as error:
-                _logger.info("fetching from broker %d failed: %s", self.leader_id, error or repr(error))
+                _logger.info(
+                    "Error sending fetch request to node %d: %s", self.leader_id, error or repr(error)
+                )
                 self._handle_failure()
             except Exception:
-                _logger.exception("fetching from broker %d failed", self.leader_id)
+                _logger.exception("Error sending fetch request to node %d", self.leader_id)
                 self._handle_failure()
         with contextlib.suppress(*_FAILURES):
             await self._close_session()
@@ -183,10 +184,10 @@ class ReplicaFetcher:
     async def _pause(self, pause_ms: int | None) -> None:
         """Wait until a partition is added, or for `pause_ms`; None: without a limit."""
         if not self._stopping:
-            self._woken.clear()
+            self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
-                    await self._woken.wait()
+                    await self._wake.wait()
 
     def _handle_failure(self) -> None:
         self._connection.close()
@@ -274,15 +275,14 @@ class ReplicaFetcher:
             if isinstance(step, Ignore):
                 # The session will not repeat what the response had, e.g. a high watermark.
                 self._session.restart()
-            if isinstance(step, AskOffsets):
+            if isinstance(step, RequestOffsets):
                 out_of_range.append(follower)
             else:
                 self._apply(key, follower, step)
             self._schedule(key, follower)
             if partition_data.records:
                 self._record_bytes(key, len(partition_data.records))
-                # To the end of the order: the size of a response is limited, and others come first in the
-                # next one.
+                # Last in the next request: the size of a response is limited, and the others come first.
                 self._followers[key] = self._followers.pop(key)
         return out_of_range
 
@@ -311,7 +311,7 @@ class ReplicaFetcher:
                 session.remove(key)
             else:
                 request = follower.request(
-                    self._settings.partition_bytes_max, names_epoch=not self._uses_epoch_requests
+                    self._settings.partition_bytes_max, detects_divergence=not self._uses_epoch_requests
                 )
                 session.add(key, follower.partition.topic_id, request)
         self._changed.clear()
@@ -342,7 +342,9 @@ class ReplicaFetcher:
         """Apply a step to a partition. Its failure (a corrupt batch, a full disk) must not stop the
         others."""
         if isinstance(step, Retry):
-            _logger.info("broker %d rejected %r: %s", self.leader_id, follower.partition, step.error.name)
+            _logger.info(
+                "Error for %r from broker %d: %s", follower.partition, self.leader_id, step.error.name
+            )
         try:
             follower.apply(
                 step,
@@ -351,10 +353,10 @@ class ReplicaFetcher:
                 backoff_ms=self._settings.backoff_ms,
             )
         except (OSError, KafkaError) as error:
-            _logger.error("%r cannot follow: %s", follower.partition, error)
+            _logger.error("Error while processing data for %r: %s", follower.partition, error)
             self._postpone(key, follower)
         except Exception:
-            _logger.exception("%r cannot follow", follower.partition)
+            _logger.exception("Unexpected error occurred while processing data for %r", follower.partition)
             self._postpone(key, follower)
 
     async def _handle_out_of_range(self, connection: BrokerConnection, follower: FollowerFetch) -> None:
@@ -389,19 +391,19 @@ class ReplicaFetcher:
         """Truncate by OffsetForLeaderEpoch the partitions in `_unverified`, for a leader that supports no
         Fetch 12 (KIP-101, KIP-279). A partition with an error is retried when it is due again.
         """
-        while asked := [f for key, f in self._unverified.items() if key not in self._delayed]:
+        while pending := [f for key, f in self._unverified.items() if key not in self._delayed]:
             ends = await epoch_ends(
                 connection,
-                [f for f in asked if f.is_current and f.partition.log.latest_epoch is not None],
+                [f for f in pending if f.is_current and f.partition.log.latest_epoch is not None],
                 replica_id=self._broker_id,
                 timeout_s=self._settings.request_timeout_ms / 1000,
             )
-            for follower in asked:
+            for follower in pending:
                 key = follower.partition.key
                 if self._unverified.get(key) is not follower:
                     continue
-                step, is_placed = follower.decide_on_epoch(ends.get(key))
-                if is_placed:
+                step, is_truncated = follower.decide_on_epoch(ends.get(key))
+                if is_truncated:
                     del self._unverified[key]
                 self._apply(key, follower, step)
                 self._schedule(key, follower)

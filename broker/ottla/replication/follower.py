@@ -43,15 +43,15 @@ class TruncateTo:
 
 
 @dataclass(frozen=True, slots=True)
-class StartOverAt:
-    """Delete all records: the leader's log starts after this log's end."""
+class TruncateFullyAndStartAt:
+    """Delete all records, and start at the leader's log start offset: it is after this log's end."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskOffsets:
-    """The fetch offset is outside the leader's log: request its start and end."""
+class RequestOffsets:
+    """The fetch offset is outside the leader's log: request the log's start and end offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Ignore:
     """The response belongs to an outdated request."""
 
 
-Step: TypeAlias = Append | TruncateTo | StartOverAt | AskOffsets | Retry | Ignore
+Step: TypeAlias = Append | TruncateTo | TruncateFullyAndStartAt | RequestOffsets | Retry | Ignore
 
 
 class FollowerFetch:
@@ -84,11 +84,11 @@ class FollowerFetch:
         self.due_ms = 0
         self.failures = 0
 
-    def request(self, max_bytes: int, *, names_epoch: bool = True) -> FetchRequest.FetchPartition:
-        """The fetch of this partition from its log end; with `names_epoch` the leader detects divergence
-        (Fetch 12 and later)."""
+    def request(self, max_bytes: int, *, detects_divergence: bool = True) -> FetchRequest.FetchPartition:
+        """The fetch of this partition from its log end offset; with `detects_divergence`, its latest epoch is
+        part of it (Fetch 12 and later)."""
         log = self.partition.log
-        latest = log.latest_epoch if names_epoch else None
+        latest = log.latest_epoch if detects_divergence else None
         self.fetch_offset = log.log_end_offset
         return FetchRequest.FetchPartition(
             partition=self.partition.partition,
@@ -104,19 +104,19 @@ class FollowerFetch:
         """Whether the partition still follows in the same leader epoch."""
         return not self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
-    def decide(self, answer: FetchResponse.PartitionData) -> Step:
+    def decide(self, response: FetchResponse.PartitionData) -> Step:
         """The step for the leader's response to `request`."""
         log = self.partition.log
         if not self.is_current or log.log_end_offset != self.fetch_offset:
             return Ignore()
-        if answer.error_code == ErrorCode.NONE:
-            diverging = answer.diverging_epoch
+        if response.error_code == ErrorCode.NONE:
+            diverging = response.diverging_epoch
             if diverging.epoch >= 0:
                 return TruncateTo(self._common_end(diverging.epoch, diverging.end_offset))
-            return Append(answer.records, answer.high_watermark, answer.log_start_offset)
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return AskOffsets()
-        return Retry(ErrorCode.of(answer.error_code))
+            return Append(response.records, response.high_watermark, response.log_start_offset)
+        if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return RequestOffsets()
+        return Retry(ErrorCode.of(response.error_code))
 
     def decide_on_end(self, leader_end: int) -> TruncateTo | None:
         """Out of range: truncate if the leader's log ends before this one (after an unclean election). None:
@@ -145,11 +145,11 @@ class FollowerFetch:
         is_all = own_epoch < 0 or own_epoch == end.leader_epoch
         return TruncateTo(self._common_end(end.leader_epoch, end.end_offset)), is_all
 
-    def decide_on_start(self, leader_start: int) -> StartOverAt | Retry:
+    def decide_on_start(self, leader_start: int) -> TruncateFullyAndStartAt | Retry:
         """Out of range, and not after the leader's end: start over if the leader's log starts after this
         end."""
         if leader_start > self.partition.log.log_end_offset:
-            return StartOverAt(leader_start)
+            return TruncateFullyAndStartAt(leader_start)
         return Retry(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def _common_end(self, epoch: int, leader_end: int) -> int:
@@ -180,16 +180,16 @@ class FollowerFetch:
             case TruncateTo(offset):
                 partition.truncate_to(offset)
                 self.failures = 0
-            case StartOverAt(offset):
-                partition.start_over_at(offset)
+            case TruncateFullyAndStartAt(offset):
+                partition.truncate_fully_and_start_at(offset)
                 self.failures = 0
             case Retry():
                 self.postpone(monotonic_ms, backoff_ms)
-            case AskOffsets() | Ignore():
+            case RequestOffsets() | Ignore():
                 pass
 
     def postpone(self, monotonic_ms: int, backoff_ms: int) -> None:
-        """Fetch again after a pause that doubles with each refusal, at most `backoff_ms`
+        """Fetch again after a pause that doubles with each error, at most `backoff_ms`
         (replica.fetch.backoff.ms)."""
         self.due_ms = monotonic_ms + min(backoff_ms, FIRST_RETRY_MS << min(self.failures, 16))
         self.failures += 1

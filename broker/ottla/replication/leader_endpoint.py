@@ -25,7 +25,7 @@ async def leader_offset(
     replica_id: int,
     timeout_s: float,
 ) -> int | Retry:
-    """The offset of one end of the leader's log (a negative `timestamp`)."""
+    """The leader's log start or end offset; `timestamp` is the special position of ListOffsets."""
     partition = follower.partition
     request = m.ListOffsetsRequest(
         replica_id=replica_id,
@@ -44,16 +44,14 @@ async def leader_offset(
     )
     version = min(connection.version_of(m.ListOffsetsRequest.api_key), LIST_OFFSETS_MAX)
     response: m.ListOffsetsResponse = await connection.request(request, version=version, timeout_s=timeout_s)
-    answer = response.topics[0].partitions[0]
-    if answer.error_code != ErrorCode.NONE:
-        return Retry(ErrorCode.of(answer.error_code))
-    return answer.offset
+    row = response.topics[0].partitions[0]
+    return row.offset if row.error_code == ErrorCode.NONE else Retry(ErrorCode.of(row.error_code))
 
 
 async def epoch_ends(
     connection: BrokerConnection, followers: Iterable[FollowerFetch], *, replica_id: int, timeout_s: float
 ) -> dict[PartitionKey, EpochEnd]:
-    """Where each follower's latest epoch ended in the leader's log (KIP-101)."""
+    """The end offset of each follower's latest epoch in the leader's log (KIP-101)."""
     topics: dict[str, m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
     for follower in followers:
         partition = follower.partition

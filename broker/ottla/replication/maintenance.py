@@ -22,7 +22,7 @@ from ottla.storage.log_manager import LogManager
 _logger = logging.getLogger(__name__)
 
 
-class Every:
+class Interval:
     """A timer that is due once per `interval_ms`."""
 
     def __init__(self, interval_ms: int) -> None:
@@ -47,10 +47,10 @@ class ReplicaMaintenance:
         partitions: Callable[[], Iterator[Partition]],
         config: BrokerConfig,
         logs: LogManager,
-        log_starts_checked: Callable[[Iterable[Partition]], None],
+        notify_log_starts: Callable[[Iterable[Partition]], None],
     ) -> None:
         self._partitions = partitions
-        self._log_starts_checked = log_starts_checked
+        self._log_starts_checked = notify_log_starts
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
         """Checkpointed high watermarks of partitions without a LeaderAndIsr since the start."""
@@ -58,19 +58,19 @@ class ReplicaMaintenance:
         """Logs and high watermarks of the last checkpoint."""
         self._running: asyncio.Future[None] | None = None
         self._retention_ran = False
-        self._isr_shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
-        self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
-        self._flushes = Every(config.get_int("log.flush.scheduler.interval.ms"))
-        self._checkpoints = Every(config.get_int("log.flush.offset.checkpoint.interval.ms"))
-        self._start_offsets = Every(config.get_int("log.flush.start.offset.checkpoint.interval.ms"))
-        self._retention = Every(config.get_int("log.retention.check.interval.ms"))
+        self._isr_shrink = Interval(max(1, config.get_int("replica.lag.time.max.ms") // 2))
+        self._high_watermarks = Interval(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
+        self._flushes = Interval(config.get_int("log.flush.scheduler.interval.ms"))
+        self._checkpoints = Interval(config.get_int("log.flush.offset.checkpoint.interval.ms"))
+        self._start_offsets = Interval(config.get_int("log.flush.start.offset.checkpoint.interval.ms"))
+        self._retention = Interval(config.get_int("log.retention.check.interval.ms"))
 
-    def take_checkpointed(self, key: PartitionKey) -> int:
+    def pop_checkpointed(self, key: PartitionKey) -> int:
         """The checkpointed high watermark of a partition, 0 without one. Removes it: the partition has the
         current one from now on."""
         return self._checkpointed.pop(key, 0)
 
-    def put_back(self, partition: Partition) -> None:
+    def keep_checkpointed(self, partition: Partition) -> None:
         """Keep the high watermark of a partition that goes offline, whose log stays for the next start."""
         self._checkpointed[partition.key] = partition.high_watermark
         self._written = None
@@ -81,7 +81,7 @@ class ReplicaMaintenance:
 
     def start(self, monotonic_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
-        for every in (
+        for interval in (
             self._isr_shrink,
             self._high_watermarks,
             self._flushes,
@@ -89,7 +89,7 @@ class ReplicaMaintenance:
             self._start_offsets,
             self._retention,
         ):
-            every.start(monotonic_ms)
+            interval.start(monotonic_ms)
 
     def tick(self, monotonic_ms: int, now_ms: int) -> None:
         """`now_ms` is wall time."""

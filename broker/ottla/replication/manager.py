@@ -5,8 +5,8 @@ logs. Everything runs on the event loop; the server calls `tick` about once a se
 
 Invariants: a request of an older controller, or with an older leader epoch, changes nothing; a follower
 partition is in exactly one fetcher, a leader partition in none. Epochs cannot distinguish a request from a
-late duplicate after its topic was deleted, and maybe created again. Then the metadata store decides:
-`doubtful_states` and `doubtful_stops` return those topics, and the caller reads them first.
+late duplicate after its topic was deleted, and maybe created again. Such requests are verified with the
+metadata store: `states_to_verify` and `stops_to_verify` return their topics, which the caller reads first.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ReplicaManager:
         # Bound once: a bound method costs 64 bytes, and every partition has both.
         self._propose = self._propose_isr
         self._eligible = self._is_eligible
-        self._maintenance = ReplicaMaintenance(self.partitions, config, logs, self.log_starts_checked)
+        self._maintenance = ReplicaMaintenance(self.partitions, config, logs, self.notify_log_starts)
         self._alive = cache.alive()
         cache.on_update.append(self._on_brokers_left)
 
@@ -161,23 +161,23 @@ class ReplicaManager:
 
     # --- requests of the controller -----------------------------------------------------------------
 
-    def is_replaced(self, controller_epoch: int) -> bool:
+    def is_stale_controller(self, controller_epoch: int) -> bool:
         """Whether a newer controller epoch is known."""
         return controller_epoch < self.controller_epoch
 
-    def note_controller_epoch(self, epoch: int) -> bool:
+    def update_controller_epoch(self, epoch: int) -> bool:
         """Set the controller epoch of a request. False if a newer one is known."""
-        if self.is_replaced(epoch):
+        if self.is_stale_controller(epoch):
             return False
         self.controller_epoch = epoch
         return True
 
-    def doubtful_states(self, request: m.LeaderAndIsrRequest, version: int) -> set[str]:
+    def states_to_verify(self, request: m.LeaderAndIsrRequest, version: int) -> set[str]:
         """The topics of the request that must be read from the store before it is applied: it would create a
         replica, or its topic id is not that of the existing replica."""
-        return {s.topic for s in partition_states(request, version) if self._is_doubtful(s)}
+        return {s.topic for s in partition_states(request, version) if self._must_verify(s)}
 
-    def _is_doubtful(self, state: PartitionState) -> bool:
+    def _must_verify(self, state: PartitionState) -> bool:
         log = self._logs.get(*state.key)
         return log is None or _ids_differ(log.topic_id, state.topic_id)
 
@@ -193,12 +193,12 @@ class ReplicaManager:
             and self.broker_id in s.isr
             and len(s.isr) > 1
             and s.key not in self._offline
-            and self._is_doubtful(s)
+            and self._must_verify(s)
             and (found := stored.get(s.topic)) is not None
             and found.assigns(s.topic_id, s.partition, self.broker_id)
         ]
 
-    def doubtful_stops(self, request: m.StopReplicaRequest, version: int) -> set[str]:
+    def stops_to_verify(self, request: m.StopReplicaRequest, version: int) -> set[str]:
         """The topics of the request that must be read from the store before it is applied: it would delete a
         log, or stop a replica with any leader epoch."""
         return {
@@ -216,9 +216,9 @@ class ReplicaManager:
         lost: Collection[PartitionKey] = (),
     ) -> m.LeaderAndIsrResponse:
         """Make partitions leaders or followers. The caller has checked the broker epoch, and has read the
-        doubtful topics from the store (`stored`; None to skip that check). `lost` are in-sync replicas whose
-        logs are lost: they get KAFKA_STORAGE_ERROR."""
-        if not self.note_controller_epoch(request.controller_epoch):
+        `states_to_verify` from the store (`stored`; None to skip that check). `lost` are in-sync replicas
+        whose logs are lost: they get KAFKA_STORAGE_ERROR."""
+        if not self.update_controller_epoch(request.controller_epoch):
             _logger.warning(
                 "Ignoring LeaderAndIsr from controller %d: its epoch %d is stale, the latest is %d",
                 request.controller_id, request.controller_epoch, self.controller_epoch,
@@ -249,7 +249,7 @@ class ReplicaManager:
         KafkaError if the log directory fails."""
         if state.key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
-        if stored is not None and state.topic in stored and self._is_doubtful(state):
+        if stored is not None and state.topic in stored and self._must_verify(state):
             error = self._check_stored(state, stored)
             if error is not _NONE:
                 return error, None
@@ -325,7 +325,7 @@ class ReplicaManager:
             propose_isr=self._propose,
             is_eligible=self._eligible,
             lag_ms_max=self._lag_ms_max,
-            high_watermark=self._maintenance.take_checkpointed(state.key),
+            high_watermark=self._maintenance.pop_checkpointed(state.key),
         )
         self._partitions[partition.key] = partition
         self._by_topic.setdefault(state.topic, []).append(partition)
@@ -346,7 +346,7 @@ class ReplicaManager:
         self._offline.add(key)
         partition = self._drop(key)
         if partition is not None:
-            self._maintenance.put_back(partition)
+            self._maintenance.keep_checkpointed(partition)
             self._stop_fetching(partition)
             self.moves.end(key)
             partition.retire(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -397,18 +397,18 @@ class ReplicaManager:
         self, request: m.StopReplicaRequest, version: int, stored: StoredTopics | None = None
     ) -> m.StopReplicaResponse:
         """Stop replicas, and delete their logs if the request says so, also logs without a partition.
-        `stored` has the doubtful topics of the store; None to skip that check."""
-        if not self.note_controller_epoch(request.controller_epoch):
+        `stored` has the `stops_to_verify` of the store; None to skip that check."""
+        if not self.update_controller_epoch(request.controller_epoch):
             _logger.warning(
                 "Ignoring StopReplica with the stale controller epoch %d", request.controller_epoch
             )
             return m.StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-        answers = [
+        errors = [
             ((state.topic, state.partition), self._stop(state, stored))
             for state in stop_states(request, version)
         ]
         self._close_idle_fetchers()
-        return stop_replica_response(answers)
+        return stop_replica_response(errors)
 
     def _stop(self, state: StopState, stored: StoredTopics | None) -> ErrorCode:
         key = (state.topic, state.partition)
@@ -442,7 +442,7 @@ class ReplicaManager:
         return _NONE
 
     def _is_kept(self, state: StopState, stored: StoredTopics) -> bool:
-        """Whether the store assigns the replica of a doubtful StopReplica to this broker."""
+        """Whether a StopReplica must be verified, and the store assigns the replica to this broker."""
         log = self._logs.get(state.topic, state.partition)
         if log is None or not (state.delete or state.leader_epoch == EPOCH_DURING_DELETE):
             return False
@@ -506,13 +506,13 @@ class ReplicaManager:
         if fetcher is not None:
             fetcher.remove(partition.key)
 
-    def log_starts_checked(self, partitions: Iterable[Partition]) -> None:
+    def notify_log_starts(self, partitions: Iterable[Partition]) -> None:
         """Handle changed log start offsets after retention: notify waiting fetches and the leaders."""
         for partition in partitions:
-            if partition.log_start_checked():
+            if partition.maybe_notify_log_start():
                 fetcher = self._fetchers.get(partition.leader_id)
                 if fetcher is not None:
-                    fetcher.log_start_moved(partition.key)
+                    fetcher.log_start_changed(partition.key)
 
     def _close_idle_fetchers(self) -> None:
         for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:

@@ -233,7 +233,7 @@ class Partition:
         if self.high_watermark < log.log_start_offset:
             self.high_watermark = log.log_start_offset
 
-    def log_start_checked(self) -> bool:
+    def maybe_notify_log_start(self) -> bool:
         """Notify the listener if the log start offset has changed (retention, DeleteRecords). Call on the
         event loop after a possible change; returns whether it has changed."""
         if self.log.log_start_offset == self._notified_log_start:
@@ -486,7 +486,7 @@ class Partition:
             log.on_high_watermark_updated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
-            self.log_start_checked()
+            self.maybe_notify_log_start()
         if advanced:
             self.listener.high_watermark_advanced(self)
 
@@ -512,7 +512,7 @@ class Partition:
         self._clamp_high_watermark()
         self.listener.changed(self)
 
-    def start_over_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all records and start at `offset`: the leader's log starts after this log's end."""
         assert not self.is_leader, "a leader never truncates"
         _logger.warning(

@@ -32,10 +32,10 @@ def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView])
     """The leader if it is in the consumer's rack, else the most caught-up follower in that rack, if any."""
     if not rack or leader.rack == rack:
         return None
-    near = [follower for follower in followers if follower.rack == rack]
-    if not near:
+    same_rack = [follower for follower in followers if follower.rack == rack]
+    if not same_rack:
         return None
-    return max(near, key=lambda f: (f.log_end_offset, -f.caught_up_ago_ms, f.broker_id)).broker_id
+    return max(same_rack, key=lambda f: (f.log_end_offset, -f.caught_up_ago_ms, f.broker_id)).broker_id
 
 
 SELECTORS: Final[dict[str, Selector]] = {

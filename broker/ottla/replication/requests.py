@@ -122,8 +122,8 @@ def stop_states(request: m.StopReplicaRequest, version: int) -> Iterator[StopSta
             for index in named.partition_indexes:
                 yield StopState(named.name, index, NO_LEADER_EPOCH, request.delete_partitions)
     else:
-        for lone in request.ungrouped_partitions:
-            yield StopState(lone.topic_name, lone.partition_index, NO_LEADER_EPOCH, request.delete_partitions)
+        for each in request.ungrouped_partitions:
+            yield StopState(each.topic_name, each.partition_index, NO_LEADER_EPOCH, request.delete_partitions)
 
 
 def stop_replica_response(errors: Iterable[tuple[PartitionKey, ErrorCode]]) -> m.StopReplicaResponse:

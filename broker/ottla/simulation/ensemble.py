@@ -12,28 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ottla.metadata.memory import MemoryTree
-from ottla.metadata.store import (
-    ANY_VERSION,
-    Cancel,
-    Create,
-    Delete,
-    NodeExists,
-    Operation,
-    OperationResult,
-    SetData,
-    Stat,
-    StoreConflict,
-    StoreError,
-    StoreUnavailable,
-    WatchCallback,
-    pipelined,
-)
+from ottla.metadata.memory import MemoryTree, TreeStore
+from ottla.metadata.store import Cancel, StoreError, StoreUnavailable, WatchCallback
 from ottla.simulation.loop import SimulatedLoop
 from ottla.simulation.network import Direction, SimulatedNetwork
 
@@ -152,8 +137,8 @@ class Ensemble:
             connection.response.send(partial(connection.on_broken, connection))
 
 
-class EnsembleStore:
-    """See the module. Belongs to the process that calls `connect`."""
+class EnsembleStore(TreeStore):
+    """A process's client of the ensemble. Belongs to the process that calls `connect`."""
 
     def __init__(self, ensemble: Ensemble, host: str, session_timeout_ms: int) -> None:
         self._ensemble = ensemble
@@ -327,8 +312,10 @@ class EnsembleStore:
         except TimeoutError:
             raise StoreUnavailable(path, "not connected to ZooKeeper") from None
 
-    def _issue(self, path: str, apply: Callable[[int], T], *, writes: bool) -> asyncio.Future[T]:
-        """Send an operation; `apply` is called in the service with the session's id."""
+    def _issue(
+        self, path: str, operation: Callable[[MemoryTree, int], T], *, writes: bool
+    ) -> asyncio.Future[T]:
+        """Send an operation, which the service runs."""
         ensemble, connection, session = self._ensemble, self._connection, self._session
         assert connection is not None
         assert session is not None
@@ -348,7 +335,7 @@ class EnsembleStore:
                 return
             problem: StoreError | None = None
             try:
-                result = apply(session.id)
+                result = operation(ensemble.tree, session.id)
             except StoreError as error:
                 problem = error
             if writes and ensemble.break_after_rate and ensemble.random.random() < ensemble.break_after_rate:
@@ -370,7 +357,7 @@ class EnsembleStore:
         connection.request.send(serve)
         return future
 
-    async def _read(self, path: str, apply: Callable[[int], T]) -> T:
+    async def _call(self, path: str, operation: Callable[[MemoryTree, int], T], *, writes: bool) -> T:
         deadline = self._loop.now + self._operation_timeout_s
         while True:
             if self._closed:
@@ -378,90 +365,12 @@ class EnsembleStore:
             if not self._connected.is_set():
                 await self._until_connected(path, deadline)
             try:
-                return await self._issue(path, apply, writes=False)
+                return await self._issue(path, operation, writes=writes)
             except StoreUnavailable:
-                if self._loop.now >= deadline:
+                if writes or self._loop.now >= deadline:
                     raise
 
-    async def _write(self, path: str, apply: Callable[[int], T]) -> T:
-        if self._closed:
-            raise StoreUnavailable(path, "closed")
-        if not self._connected.is_set():
-            await self._until_connected(path, self._loop.now + self._operation_timeout_s)
-        return await self._issue(path, apply, writes=True)
-
-    async def _single(self, operation: Operation) -> OperationResult:
-        def apply(session: int) -> OperationResult:
-            try:
-                return self._ensemble.tree.apply([operation], session)[0]
-            except StoreConflict as conflict:
-                raise conflict.cause from None
-
-        return await self._write(operation.path, apply)
-
-    async def sync(self) -> None:
-        await self._read("/", lambda _: None)
-
-    async def get(self, path: str) -> tuple[bytes, Stat] | None:
-        def read(_: int) -> tuple[bytes, Stat] | None:
-            node = self._ensemble.tree.find(path)
-            return (node.data, node.stat()) if node else None
-
-        return await self._read(path, read)
-
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
-
-    async def exists(self, path: str) -> Stat | None:
-        found = await self.get(path)
-        return None if found is None else found[1]
-
-    async def children(self, path: str) -> list[str]:
-        def read(_: int) -> list[str]:
-            node = self._ensemble.tree.find(path)
-            return sorted(node.children) if node else []
-
-        return await self._read(path, read)
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        make_parents: bool = False,
-    ) -> str:
-        if make_parents:
-            ancestors = path.strip("/").split("/")[:-1]
-            for depth in range(1, len(ancestors) + 1):
-                try:
-                    await self._single(Create("/" + "/".join(ancestors[:depth])))
-                except NodeExists:
-                    continue
-        created = await self._single(Create(path, data, ephemeral, sequential))
-        assert isinstance(created, str)
-        return created
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = await self._single(SetData(path, data, version))
-        assert isinstance(stat, Stat)
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._single(Delete(path, version))
-
-    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        path = operations[0].path if operations else "/"
-        return await self._write(path, lambda session: self._ensemble.tree.apply(operations, session))
-
     # --- watches ---
-
-    async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
-        return await self._watch("children", path, callback)
-
-    async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
-        return await self._watch("data", path, callback)
 
     async def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
         key = object()
@@ -472,7 +381,7 @@ class EnsembleStore:
 
         self._watches[key] = (kind, path, call_back)
         try:
-            await self._read(path, lambda _: self._arm(key))
+            await self._call(path, lambda tree, session: self._arm(key), writes=False)
         except StoreUnavailable:
             self._watches.pop(key, None)
             raise

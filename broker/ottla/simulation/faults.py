@@ -45,7 +45,7 @@ RATES: Final[Mapping[str, float]] = {
 
 UNDISTURBING: Final = frozenset({"clock step", "cache misses", "outage", "lost answers"})
 """Faults after which a broker is as good a replica as before."""
-SETTLED_S: Final = 6.0
+RECOVERED_S: Final = 6.0
 """After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
 
 
@@ -125,7 +125,7 @@ class FaultInjector:
         self.executed.append(fault)
         source = random.Random(fault.choice)
         if fault.kind not in UNDISTURBING:
-            until_s = cluster.loop.now + fault.duration_s + SETTLED_S
+            until_s = cluster.loop.now + fault.duration_s + RECOVERED_S
             self.disturbed[broker_id] = max(self.disturbed.get(broker_id, 0.0), until_s)
         method = getattr(self, "_" + fault.kind.lower().replace(" ", "_"))
         method(fault, machine, source)

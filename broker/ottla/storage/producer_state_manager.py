@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
@@ -31,7 +30,7 @@ from ottla.ports.files import Files, read_file, unlink_if_exists, write_file
 from ottla.protocol.records import INT32_MAX, BatchHeader, decode_batch, parse_control_record
 from ottla.storage.indexes import AbortedTransaction
 from ottla.storage.log_segment import LogSegment, scan_headers
-from ottla.storage.producer_state import BATCHES_KEPT, ActiveProducers, BatchMetadata, ProducerStateEntry
+from ottla.storage.producer_state import ActiveProducers, BatchMetadata, ProducerStateEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
 
 logger = logging.getLogger(__name__)
@@ -282,7 +281,7 @@ class ProducerStateManager:
                 if len(tail) > _ROLL_BACK_BATCHES_MAX:
                     return False
         unknown = self.producers.roll_back(tail, end_offset)
-        return unknown is not None and _restore(unknown, segments[0], end_offset)
+        return unknown is not None and _restore_last_batches(unknown, segments[0], end_offset)
 
     def _replay(self, segment: LogSegment, start: int, end_offset: int) -> None:
         for position, header in segment.headers(segment.position_of(start)):
@@ -307,49 +306,56 @@ def _restore_earlier_batches(
     end = segment.position_of(end_offset)
     for length in _EARLIER_BATCHES_BYTES:
         start = segment.offset_index.position_before(max(end - length, 0))
-        found: dict[int, deque[BatchMetadata]] = {}
-        count = 0
-        for _, header in scan_headers(segment.file.files, segment.fd, start, end):
-            count += 1
-            entry = producers.get(header.producer_id)
-            if entry is None or header.is_control or header.producer_epoch != entry.epoch:
-                continue
-            found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT)).append(_metadata(header))
+        found, count = _read_last_batches(producers, segment, start, end)
         if start == 0 or count > _EARLIER_BATCHES_COUNT:
             break
-    for producer_id, batches in found.items():
+    for producer_id, last in found.items():
         entry = producers[producer_id]
-        if entry.batches and batches[-1] == entry.batches[-1]:
-            entry.batches = batches
+        if entry.batches and last.batches and last.batches[-1] == entry.batches[-1]:
+            entry.batches = last.batches
 
 
-def _metadata(header: BatchHeader) -> BatchMetadata:
-    return BatchMetadata(
-        header.base_sequence,
-        header.last_sequence,
-        header.last_offset,
-        header.last_offset_delta,
-        header.max_timestamp,
-    )
-
-
-def _restore(unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end_offset: int) -> bool:
+def _restore_last_batches(
+    unknown: Mapping[int, ProducerStateEntry], segment: LogSegment, end_offset: int
+) -> bool:
     """Restore the last batches before `end_offset` of producers. Returns whether each has some."""
     end = segment.position_of(end_offset)
     for length in _LOOK_BACK_BYTES if unknown else ():
         start = segment.offset_index.position_before(max(end - length, 0))
-        found: set[int] = set()
-        for _, header in scan_headers(segment.file.files, segment.fd, start, end):
-            entry = unknown.get(header.producer_id)
-            if entry is None:
-                continue
-            if header.producer_epoch != entry.epoch or header.producer_id not in found:
-                entry.epoch = header.producer_epoch
-                entry.batches.clear()
-            if not header.is_control:
-                found.add(header.producer_id)
-                entry.batches.append(_metadata(header))
-                entry.last_timestamp = header.max_timestamp
+        found, _ = _read_last_batches(unknown, segment, start, end)
         if len(found) == len(unknown):
+            for producer_id, last in found.items():
+                entry = unknown[producer_id]
+                entry.epoch, entry.batches = last.epoch, last.batches
+                entry.last_timestamp = last.last_timestamp
             return True
     return not unknown
+
+
+def _read_last_batches(
+    producers: Container[int], segment: LogSegment, start: int, end: int
+) -> tuple[dict[int, ProducerStateEntry], int]:
+    """Read the headers in a range of positions. Returns the last epoch, batches and timestamp of those of the
+    producers that have batches there, and the number of all batches."""
+    found: dict[int, ProducerStateEntry] = {}
+    count = 0
+    for _, header in scan_headers(segment.file.files, segment.fd, start, end):
+        count += 1
+        if header.producer_id not in producers or (header.is_control and header.producer_id not in found):
+            continue
+        entry = found.setdefault(header.producer_id, ProducerStateEntry())
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        if not header.is_control:
+            entry.last_timestamp = header.max_timestamp
+            entry.batches.append(
+                BatchMetadata(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.last_offset,
+                    header.last_offset_delta,
+                    header.max_timestamp,
+                )
+            )
+    return found, count

@@ -74,8 +74,8 @@ class SimulatedOperator:
             0.1 + self._random.random(), self.start, context=cluster.network.context.copy()
         )
 
-    def settle(self) -> None:
-        """From now on the operator lives."""
+    def stop_kills(self) -> None:
+        """Replace the operator by a process that is not killed."""
         self.lifetime = lambda process: None
         self.kill()
 

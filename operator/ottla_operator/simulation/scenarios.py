@@ -60,8 +60,8 @@ class Scenario:
     """More of the BrokerCluster's spec."""
 
 
-_UNSETTLED: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
-"""Conditions that are False in a settled state; all others are True."""
+_TRANSITIONAL: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
+"""Conditions that are False in a converged state; all others are True."""
 _SETTING: Final = "replica.fetch.wait.max.ms"
 SCENARIOS: Final = {
     "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
@@ -149,10 +149,6 @@ class OperatorWorkload:
             f"operator: {self.operator.processes} processes, {self.operator.reconciles} reconciliations",
         )
 
-    def settle(self) -> None:
-        """The operator is not killed any more."""
-        self.operator.settle()
-
     async def _converge(self, holds: Callable[[], bool]) -> None:
         """Wait for a reconciliation that does nothing, begun from now on, with all resources Ready."""
         began_s = self._cluster.loop.now
@@ -162,7 +158,7 @@ class OperatorWorkload:
                 result is not None
                 and self.operator.began_s >= began_s
                 and result.idle
-                and all(_is_settled(resource) for resource in self._store.stored.values())
+                and all(_is_converged(resource) for resource in self._store.stored.values())
                 and holds()
             ):
                 return
@@ -217,10 +213,10 @@ class OperatorWorkload:
             await self._converge(lambda: True)
 
 
-def _is_settled(resource: AnyResource) -> bool:
+def _is_converged(resource: AnyResource) -> bool:
     """Whether the resource is Ready, and nothing else about it is expected to change."""
     return is_ready(resource) and all(
-        condition.status == ("False" if condition.type in _UNSETTLED else "True")
+        condition.status == ("False" if condition.type in _TRANSITIONAL else "True")
         for condition in resource.status.conditions
     )
 
@@ -265,7 +261,7 @@ def _simulate(run: Plan, lifetime: Lifetime | None) -> Result:
         run.seconds,
         is_durable=is_durable,
         whole_again_s=CONVERGED_S,
-        on_faults_ended=operator.settle,
+        on_faults_ended=lambda: operator.operator.stop_kills(),
     )
     return execute(cluster, work, faults)
 

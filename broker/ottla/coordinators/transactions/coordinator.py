@@ -165,7 +165,7 @@ class TransactionCoordinator:
     def _admit(self, partition: int, owned: _Owned) -> None:
         self._owned[partition] = owned
         logger.info(
-            "Loaded %d transactional ids from %s-%d, epoch %d",
+            "Finished loading %d transaction metadata from %s-%d for coordinator epoch %d",
             len(owned.transactions), self._log.topic, partition, owned.epoch,
         )  # fmt: skip
         for transactional_id in list(owned.transactions):
@@ -332,7 +332,7 @@ class TransactionCoordinator:
             del owned.transactions[transactional_id]
         for effect in effects:
             match effect:
-                case transitions.Answer(error):
+                case transitions.Respond(error):
                     _complete(waiter, Outcome(error, *_producer_of(error, transaction.entry)))
                 case transitions.NeedProducerId():
                     _complete(waiter, None)

@@ -94,7 +94,7 @@ Event: TypeAlias = Init | Add | End | TimedOut | Expired | Loaded | Stored | Not
 # -- effects ---------------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class Respond(NamedTuple):
     """Complete the response. NONE is success."""
 
     error: ErrorCode
@@ -129,7 +129,7 @@ class NeedProducerId(NamedTuple):
     """Repeat the `Init` with a new producer id."""
 
 
-Effect: TypeAlias = Answer | Write | WriteLater | WriteTombstone | SendMarkers | NeedProducerId
+Effect: TypeAlias = Respond | Write | WriteLater | WriteTombstone | SendMarkers | NeedProducerId
 Step: TypeAlias = tuple[Transaction, list[Effect]]
 
 
@@ -139,7 +139,7 @@ def step(transaction: Transaction, event: Event, now_ms: int) -> Step:
     if check is not None:
         error = check(transaction, event)
         if error is not None:
-            return transaction, [Answer(error)]
+            return transaction, [Respond(error)]
     rule = _TABLE[type(event)].get(transaction.entry.state, _nothing)
     return rule(transaction, event, now_ms)
 
@@ -149,7 +149,7 @@ def _nothing(transaction: Transaction, event: Event, now_ms: int) -> Step:
 
 
 def _reject(error: ErrorCode) -> Callable[[Transaction, Any, int], Step]:
-    return lambda transaction, event, now_ms: (transaction, [Answer(error)])
+    return lambda transaction, event, now_ms: (transaction, [Respond(error)])
 
 
 def _write(transaction: Transaction, entry: Entry) -> Step:
@@ -201,7 +201,7 @@ def _init(transaction: Transaction, event: Init, now_ms: int) -> Step:
     producer_id, epoch, last_epoch = entry.producer_id, entry.producer_epoch + 1, NO_EPOCH
     if entry.is_exhausted:
         if given_epoch is not None and given_epoch != entry.producer_epoch:
-            return transaction, [Answer(ErrorCode.UNKNOWN_SERVER_ERROR)]
+            return transaction, [Respond(ErrorCode.UNKNOWN_SERVER_ERROR)]
         if event.fresh_producer_id is None:
             return transaction, [NeedProducerId()]
         producer_id, epoch = event.fresh_producer_id, 0
@@ -213,7 +213,7 @@ def _init(transaction: Transaction, event: Init, now_ms: int) -> Step:
             # The response was lost, and no other producer used the id since: that would have set -1 here.
             epoch, last_epoch = entry.producer_epoch, entry.last_producer_epoch
         else:
-            return transaction, [Answer(ErrorCode.PRODUCER_FENCED)]
+            return transaction, [Respond(ErrorCode.PRODUCER_FENCED)]
     return _write(
         transaction,
         Entry(
@@ -263,7 +263,7 @@ def _begin(transaction: Transaction, event: Add, now_ms: int) -> Step:
 def _add(transaction: Transaction, event: Add, now_ms: int) -> Step:
     entry = transaction.entry
     if event.partitions <= entry.partitions:
-        return transaction, [Answer(ErrorCode.NONE)]
+        return transaction, [Respond(ErrorCode.NONE)]
     partitions = entry.partitions | event.partitions
     return _write(transaction, replace(entry, partitions=partitions, updated_ms=now_ms))
 
@@ -278,7 +278,7 @@ def _repeat_end(*, committed: bool, error: ErrorCode) -> Callable[[Transaction, 
 
     def rule(transaction: Transaction, event: End, now_ms: int) -> Step:
         same = event.commit == committed
-        return transaction, [Answer(error if same else ErrorCode.INVALID_TXN_STATE)]
+        return transaction, [Respond(error if same else ErrorCode.INVALID_TXN_STATE)]
 
     return rule
 
@@ -298,10 +298,10 @@ def _stored(transaction: Transaction, event: Stored, now_ms: int) -> Step:
         entry = replace(entry, started_ms=before.started_ms)
     stored = replace(transaction, entry=entry, pending=None)
     if entry.state not in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
-        return stored, [Answer(ErrorCode.NONE)]
+        return stored, [Respond(ErrorCode.NONE)]
     error = ErrorCode.CONCURRENT_TRANSACTIONS if transaction.fencing else ErrorCode.NONE
     prepared, effects = _send_markers(stored, Loaded(), now_ms)
-    return prepared, [Answer(error), *effects]
+    return prepared, [Respond(error), *effects]
 
 
 def _send_markers(transaction: Transaction, event: Loaded, now_ms: int) -> Step:
@@ -336,7 +336,7 @@ def _not_stored(transaction: Transaction, event: NotStored, now_ms: int) -> Step
     assert entry is not None
     if entry.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         return transaction, [WriteLater(entry)]
-    return replace(transaction, pending=None), [Answer(event.error)]
+    return replace(transaction, pending=None), [Respond(event.error)]
 
 
 _Rule: TypeAlias = Callable[[Transaction, Any, int], Step]

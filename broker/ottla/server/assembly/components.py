@@ -19,7 +19,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, topic_defaults
 from ottla.metadata.dynamic_configs import legal_topics, usable_topic_config
 from ottla.metadata.registration import cluster_id as read_cluster_id
-from ottla.metadata.store import MetadataStore, get_many
+from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
@@ -94,7 +94,7 @@ async def _read_topic_configs(store: MetadataStore) -> Mapping[str, dict[str, st
     topics = legal_topics(await store.children(znodes.CONFIG_TOPICS))
     paths = [znodes.topic_config_path(topic) for topic in topics]
     configs: dict[str, dict[str, str]] = {}
-    for topic, path, node in zip(topics, paths, await get_many(store, paths), strict=True):
+    for topic, path, node in zip(topics, paths, await store.get_many(paths), strict=True):
         try:
             stored = {} if node is None else znodes.decode_config(path, node[0])
             configs[topic] = usable_topic_config(topic, stored)

@@ -8,6 +8,7 @@ use needs nothing from here.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.network.secure_listeners import SecureListeners, SecurityProblem
 from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
+
+log = logging.getLogger(__name__)
 
 REPLICATION_RATES: Final = (
     "leader.replication.throttled.rate",
@@ -171,12 +174,12 @@ async def load_dynamic_settings(settings: DynamicBrokerConfig, store: MetadataSt
             continue
         try:
             stored = znodes.decode_config(path, node[0])
-            present = settings.with_present_secret(stored)
-            if present != stored:
-                await store.set(path, znodes.encode_config(present))
-            settings.on_entity_changed(entity, present)
+            current = settings.with_current_secret(stored)
+            if current != stored:
+                await store.set(path, znodes.encode_config(current))
+            settings.on_entity_changed(entity, current)
         except znodes.InvalidNode as problem:
-            settings.ignored(problem)
+            log.error("Ignoring a broker configuration: %s", problem)
 
 
 async def follow_settings(

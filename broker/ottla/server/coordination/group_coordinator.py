@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.config import GroupConfig, read_config
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
@@ -55,7 +55,7 @@ def make_group_coordinator(
         load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
     )
     coordinator = GroupCoordinator(
-        config=replace(GroupConfig.read(config.get_int), offsets_topic_num_partitions=partitions),
+        config=replace(read_config(GroupConfig, config.get_int), offsets_topic_num_partitions=partitions),
         log=group_log,
         clock=clock,
         member_ids=lambda name: f"{name}-{random_uuid(ports.random)}",

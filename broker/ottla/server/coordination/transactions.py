@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ottla.coordinators.config import TransactionConfig
+from ottla.coordinators.config import TransactionConfig, read_config
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
@@ -70,7 +70,7 @@ class TransactionService:
             config.broker_id, cache, inter_broker, self.marker_writer
         )
         self.coordinator = TransactionCoordinator(
-            config=TransactionConfig.read(config.get_int),
+            config=read_config(TransactionConfig, config.get_int),
             log=ReplicatedCoordinatorLog(
                 TRANSACTIONS_TOPIC,
                 replicas,

@@ -304,26 +304,27 @@ class Request:
             self.connection.close("encoding the error response failed")
 
 
-class _Metered:
-    """Awaits a coroutine, and measures the event loop's time that it takes."""
+class Metered:
+    """Awaits a coroutine; calls `resume` before and `pause` after each of its steps on the event loop."""
 
-    def __init__(self, work: Coroutine[Any, Any, Message], request: Request, meter: Meter) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, Message], resume: Callable[[], None], pause: Callable[[], None]
+    ) -> None:
         self._work = work
-        self._request = request
-        self._meter = meter
+        self._resume = resume
+        self._pause = pause
 
     def __await__(self) -> Generator[Any, Any, Message]:
-        request, meter = self._request, self._meter
         steps = self._work.__await__()
         step: Callable[[], Any] = partial(next, steps)
         while True:
-            meter.resume()
+            self._resume()
             try:
                 awaited = step()
             except StopIteration as done:
                 return cast(Message, done.value)
             finally:
-                meter.pause(request)
+                self._pause()
             try:
                 step = partial(steps.send, (yield awaited))
             except BaseException as e:
@@ -418,7 +419,10 @@ class Dispatcher:
     async def _run(self, request: Request) -> None:
         try:
             work = cast(AsyncHandler, request.route.handle)(request)
-            response = await (work if request.meter is None else _Metered(work, request, request.meter))
+            meter = request.meter
+            response = await (
+                work if meter is None else Metered(work, meter.resume, partial(meter.pause, request))
+            )
             if request.connection.closed:
                 return
             if self.large is not None and has_items(response, LARGE_RESPONSE_ITEMS):

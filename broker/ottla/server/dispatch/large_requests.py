@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, cast
 
 from ottla.ports import Clock
 from ottla.protocol import codec, frames
 from ottla.protocol.types import Message
-from ottla.server.dispatch.dispatcher import AsyncHandler, Request, SyncHandler
+from ottla.server.dispatch.dispatcher import AsyncHandler, Metered, Request, SyncHandler
 from ottla.server.dispatch.sliced_work import Abandoned, SlicedTask, SlicedWork
 from ottla.server.dispatch.splits import (
     BETWEEN_BROKERS,
@@ -197,9 +197,18 @@ class LargeRequests:
         return part.answer.result()
 
     async def _run(self, part: PartRequest, task: SlicedTask) -> None:
+        began = 0.0
+
+        def resume() -> None:
+            nonlocal began
+            began = self._clock.monotonic_s()
+
+        def pause() -> None:
+            task.spent_s += self._clock.monotonic_s() - began
+
         work = cast(AsyncHandler, part.route.handle)(part)
         try:
-            part.respond(await _Timed(work, task, self._clock.monotonic_s))
+            part.respond(await Metered(work, resume, pause))
         except Exception as e:
             part.fail(e)
 
@@ -217,34 +226,6 @@ class LargeRequests:
         if not request.abandoned:
             request.respond_raw(data)
         await task.run(release(answer))
-
-
-class _Timed:
-    """Awaits a coroutine, and adds the event loop's time that it takes to that of a task."""
-
-    def __init__(
-        self, work: Coroutine[Any, Any, Message], task: SlicedTask, monotonic_s: Callable[[], float]
-    ) -> None:
-        self._work = work
-        self._task = task
-        self._monotonic_s = monotonic_s
-
-    def __await__(self) -> Generator[Any, Any, Message]:
-        steps = self._work.__await__()
-        send: Any = None
-        problem: BaseException | None = None
-        while True:
-            began = self._monotonic_s()
-            try:
-                awaited = steps.send(send) if problem is None else steps.throw(problem)
-            except StopIteration as done:
-                return cast(Message, done.value)
-            finally:
-                self._task.spent_s += self._monotonic_s() - began
-            try:
-                send, problem = (yield awaited), None
-            except BaseException as e:
-                problem = e
 
 
 def _next_part(steps: Iterator[Message | None]) -> Generator[None, None, Message | None]:

@@ -14,7 +14,7 @@ from typing import Final
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.api import ApiKey
 from ottla.quotas.broker import BrokerQuotas
-from ottla.quotas.clients import PERCENT_PER_NANOSECOND, RequestQuotas
+from ottla.quotas.clients import PERCENT_PER_NANOSECOND, ClientQuotas
 from ottla.quotas.mutations import ControllerMutationQuota
 from ottla.quotas.rates import Windows
 from ottla.server.dispatch.dispatcher import Meter, Request
@@ -128,7 +128,7 @@ class RequestTimeMeters:
     """Makes a meter for each request, while any client has the quota request_percentage."""
 
     def __init__(
-        self, quotas: RequestQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
+        self, quotas: ClientQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
     ) -> None:
         """`clock`: wall time in ms, for the windows of the quota."""
         self.quotas = quotas
@@ -147,7 +147,7 @@ class _Stopwatch:
     __slots__ = ("_answered", "_clock", "_monotonic_s", "_quotas", "_since_s", "_spent_s", "_wait_ms")
 
     def __init__(
-        self, quotas: RequestQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
+        self, quotas: ClientQuotas, clock: Callable[[], int], monotonic_s: Callable[[], float]
     ) -> None:
         self._quotas = quotas
         self._clock = clock

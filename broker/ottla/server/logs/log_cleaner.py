@@ -279,7 +279,7 @@ class LogCleaner:
         partitions = list(self._idle_compacted())
         logs = [(each.key, each.log, each.high_watermark) for each in partitions]
         await self._work.submit(self._delete_old_segments, logs, self._clock())
-        self._replicas.log_starts_checked(partitions)
+        self._replicas.notify_log_starts(partitions)
 
     def _delete_old_segments(self, logs: list[tuple[Key, Log, int]], now_ms: int) -> None:
         """In a thread. A log whose deletion fails is uncleanable, as in Kafka."""

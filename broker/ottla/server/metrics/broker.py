@@ -178,7 +178,7 @@ def _replicas(sources: Sources) -> Iterator[Family]:
     changes = sources.replicas.isr_changes
     yield counter(f"{prefix}isrshrinks", "Changes that removed a replica from the ISR.", changes.shrinks)
     yield counter(f"{prefix}isrexpands", "Changes that added a replica to the ISR.", changes.expands)
-    yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were rejected.", changes.refused)
+    yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were rejected.", changes.failed)
 
 
 _PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (

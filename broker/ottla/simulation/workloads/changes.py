@@ -25,7 +25,7 @@ from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.invariants import check_acknowledged
 
 PARTITIONS_MAX: Final = 5
-SETTLE_S: Final = 60.0
+VISIBLE_S: Final = 60.0
 """A change without faults must be visible after so long."""
 RECREATED_S: Final = 240.0
 """A topic must have been deleted and re-created after so long, faults included."""
@@ -404,18 +404,18 @@ class Changes:
         )
 
     async def _end(self, admin: AdminClient) -> None:
-        await self._until(lambda: self._left(admin))
-        await self._until(lambda: self._settled(admin))
-        await self._until(lambda: self._visible(admin))
+        await self._until(lambda: self._not_left(admin))
+        await self._until(lambda: self._not_reassigned(admin))
+        await self._until(lambda: self._not_visible(admin))
         await self._check_records()
         await self._change_all(admin)
         await self._recreate(admin)
-        await self._until(lambda: self._created(admin))
+        await self._until(lambda: self._not_created(admin))
         await self._check_records()
 
     async def _until(self, lacking: Callable[[], Coroutine[Any, Any, str]]) -> None:
         """Wait until nothing is lacking: brokers learn of a change soon, not at once. Raises Violation."""
-        deadline = self._cluster.loop.now + SETTLE_S
+        deadline = self._cluster.loop.now + VISIBLE_S
         while True:
             try:
                 problem = await lacking()
@@ -424,19 +424,19 @@ class Changes:
             if not problem:
                 return
             if self._cluster.loop.now > deadline:
-                raise Violation(f"changes are visible: not within {SETTLE_S:.0f} s without faults: {problem}")
+                raise Violation(f"changes are visible: not after {VISIBLE_S:.0f} s without faults: {problem}")
             await asyncio.sleep(0.5)
 
-    async def _left(self, admin: AdminClient) -> str:
+    async def _not_left(self, admin: AdminClient) -> str:
         if self._leaving is not None:
             await self._drain(admin)
         return "" if self._leaving is None else f"broker {self._leaving} leaves"
 
-    async def _settled(self, admin: AdminClient) -> str:
+    async def _not_reassigned(self, admin: AdminClient) -> str:
         moves = await admin.list_partition_reassignments()
         return f"reassignments end: {moves}" if moves else ""
 
-    async def _created(self, admin: AdminClient) -> str:
+    async def _not_created(self, admin: AdminClient) -> str:
         topic = (await admin.describe_topics([self.topic]))[self.topic]
         if topic.topic_id == self._ids[-1]:
             return ""
@@ -466,7 +466,7 @@ class Changes:
                     found["setting", name, "of", f"broker {resource.name}"] = value or ""
         return found
 
-    async def _visible(self, admin: AdminClient) -> str:
+    async def _not_visible(self, admin: AdminClient) -> str:
         found = await self._values(admin)
         for key, possible in self._possible.items():
             value = found.get(key, "")
@@ -484,7 +484,7 @@ class Changes:
         (await admin.alter_partition_reassignments(targets)).raise_first()
         values = {name: self._random.choice(choice) for name, choice in TOPIC_SETTINGS.items()}
         await admin.alter_topic_config(self.topic, set_values=values)
-        await self._until(lambda: self._settled(admin))
+        await self._until(lambda: self._not_reassigned(admin))
 
         async def lacking() -> str:
             await admin.elect_preferred_leaders(targets)

@@ -29,7 +29,7 @@ from ottla.simulation.workloads.group_history import GroupHistory, MemberHistory
 SESSION_S: Final = 6.0
 """The least that brokers allow by default (group.min.session.timeout.ms)."""
 MAX_POLL_S: Final = 8.0
-SETTLED_S: Final = 90.0
+CONVERGED_S: Final = 90.0
 """Within this time after the last fault a group is stable and without lag."""
 STRATEGIES: Final = (
     ("range",),
@@ -396,7 +396,7 @@ class Groups:
         async with AdminClient(bootstrap_servers=self._cluster.bootstrap) as admin:
             ends = {tp.partition: end for tp, end in (await admin.end_offsets(partitions)).items()}
             for group in self._groups:
-                await self._until(partial(self._unsettled, admin, group, ends))
+                await self._until(partial(self._not_stable, admin, group, ends))
                 await self._restart_static(group)
                 members = [member.task for member in group.places if member.task is not None]
                 for member in group.places:
@@ -412,13 +412,13 @@ class Groups:
 
     async def _until(self, lacking: Callable[[], Coroutine[Any, Any, str]]) -> None:
         """Wait until nothing lacks. Raises Violation."""
-        deadline = self._cluster.loop.now + SETTLED_S
+        deadline = self._cluster.loop.now + CONVERGED_S
         while text := await lacking():
             if self._cluster.loop.now > deadline:
-                raise Violation(f"liveness: after {SETTLED_S:.0f} s {text}")
+                raise Violation(f"liveness: after {CONVERGED_S:.0f} s {text}")
             await asyncio.sleep(0.5)
 
-    async def _unsettled(self, admin: AdminClient, group: Group, ends: Mapping[int, int]) -> str:
+    async def _not_stable(self, admin: AdminClient, group: Group, ends: Mapping[int, int]) -> str:
         if problem := await self._lag(admin, group, ends):
             return problem
         description = await admin.describe_group(group.name)

@@ -86,7 +86,7 @@ class InterBrokerRequestsHandler:
         NONE."""
         if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
-        if self._replicas.is_replaced(message.controller_epoch):
+        if self._replicas.is_stale_controller(message.controller_epoch):
             log.warning(
                 "Rejecting a request of controller %d with the stale epoch %d",
                 message.controller_id,
@@ -100,7 +100,7 @@ class InterBrokerRequestsHandler:
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
                 return m.LeaderAndIsrResponse(error_code=error)
-            stored = await self._stored(self._replicas.doubtful_states(message, request.version), request)
+            stored = await self._stored(self._replicas.states_to_verify(message, request.version), request)
             # A log is created with its topic's settings, which may not be loaded yet.
             new = sorted(topic for topic, found in stored.items() if found is not None)
             if new:
@@ -119,7 +119,7 @@ class InterBrokerRequestsHandler:
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
                 return m.StopReplicaResponse(error_code=error)
-            stored = await self._stored(self._replicas.doubtful_stops(message, request.version), request)
+            stored = await self._stored(self._replicas.stops_to_verify(message, request.version), request)
             return self._replicas.apply_stop_replica(message, request.version, stored)
 
     async def _stored(self, topics: Collection[str], request: Request) -> StoredTopics:
@@ -140,7 +140,7 @@ class InterBrokerRequestsHandler:
         async with self._one_at_a_time:
             if error := self._fencing_error(message):
                 return m.UpdateMetadataResponse(error_code=error)
-            self._replicas.note_controller_epoch(message.controller_epoch)
+            self._replicas.update_controller_epoch(message.controller_epoch)
             await self._remove_stale_topics(message, request)
             removed = self._cache.update(message)
             deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}
