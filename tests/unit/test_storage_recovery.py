@@ -79,6 +79,29 @@ def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path:
     assert [segment.base_offset for segment in recovered.segments] == [0, 3]
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_sealed_segment_whose_records_were_flushed_before_is_recovered(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """Sealing adds an entry to the time index, which a power loss would take (found by a seed
+    of the simulation). Kafka's roll does not flush it if all records are flushed."""
+    log = open_log(tmp_path)
+    append(log, "a")
+    append(log, "b", timestamp=NOW_MS + 1)
+    flush = log._local.begin_flush(log.log_end_offset) if is_late else None
+    log.flush()
+    log.roll(NOW_MS)
+    if flush is not None:
+        log._local.complete_flush(flush)
+    recovery_point = log.recovery_point
+    crash(log)
+    os.truncate(tmp_path / "events-0/00000000000000000000.timeindex", 0)
+    recovered = open_log(tmp_path, clean=False, recovery_point=recovery_point)
+    assert recovered.segments[0].time_index.last() == (NOW_MS + 1, 1)
+    recovered.flush_sealed()
+    assert recovered.recovery_point == 2
+
+
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a")
