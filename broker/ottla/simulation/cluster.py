@@ -44,9 +44,8 @@ WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
 _FRAME: Final = struct.Struct("<QIH")
 """Of the trace: when, CRC, to which host."""
-BURST: Final = 0.75
-"""The share of a client's requests that follow at once on the one before."""
 BURST_S: Final = 0.002
+"""The longest time between two requests of a burst."""
 TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
@@ -190,6 +189,8 @@ class Cluster:
         self.frames = 0
         self.workloads = 1
         """How many run at the same time."""
+        self.burst_share = 0.75
+        """The share of a client's requests that follow at once on the one before."""
         self.clients: dict[str, Process] = {}
         self.trace_lines: list[str] | None = None
         """What the trace digests, if a caller sets a list."""
@@ -197,10 +198,10 @@ class Cluster:
     async def think(self, source: Random, mean_s: float) -> None:
         """Let the time pass that a client takes between two requests: bursts, and pauses between them. The
         workloads of a run share its load."""
-        if source.random() < BURST:
+        if source.random() < self.burst_share:
             await asyncio.sleep(BURST_S * source.random())
         else:
-            await asyncio.sleep(mean_s * self.workloads / (1 - BURST) * 2 * source.random())
+            await asyncio.sleep(mean_s * self.workloads / (1 - self.burst_share) * 2 * source.random())
 
     def random(self, purpose: str) -> Random:
         """A source of randomness of its own: what one part draws does not change what another part draws."""
