@@ -125,6 +125,25 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
     append(recovered, "next")
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_segments_after_a_power_loss_took_the_end_of_one_are_removed(
+    tmp_path: Path, kept: int, policy: str
+) -> None:
+    """Kafka keeps them, behind a gap. In a compacted log the gap may be the cleaner's."""
+    log = open_log(tmp_path)
+    append(log, "a")
+    size = log.size
+    append(log, "b")
+    log.roll(NOW_MS)
+    append(log, "c")
+    crash(log)
+    os.truncate(segment_files(tmp_path)[0], kept * size)
+    recovered = open_log(tmp_path, LogConfig(cleanup_policy=policy), clean=False)
+    assert values(recovered) == ["a"][:kept] + (["c"] if policy == "compact" else [])
+    assert recovered.log_end_offset == (3 if policy == "compact" else kept)
+
+
 def test_what_lies_before_the_recovery_point_is_not_verified(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for number in range(50):

@@ -189,6 +189,8 @@ class Cluster:
         self.frames = 0
         self.workloads = 1
         """How many run at the same time."""
+        self.is_administered = False
+        """A workload moves replicas, and knows which."""
         self.burst_share = 0.75
         """The share of a client's requests that follow at once on the one before."""
         self.clients: dict[str, Process] = {}

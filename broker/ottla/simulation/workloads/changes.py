@@ -78,6 +78,7 @@ class Changes:
 
     async def prepare(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        cluster.is_administered = True
         self._random = cluster.random(self.topic)
         self._joins = self._random.random() < 0.5
         await cluster.admin(self._create)
