@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_broker_life import make, metadata, run, running, until
 
-from ottla.coordinators.transactions.interfaces import Marker
+from ottla.coordinators.interfaces import Marker
 from ottla.metadata.memory import MemoryTree
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest

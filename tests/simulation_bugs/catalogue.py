@@ -64,6 +64,7 @@ _BATCH_FILTER: Final = "broker/ottla/storage/cleaner/batch_filter.py"
 _TRANSACTIONAL_COMMITS: Final = "broker/ottla/coordinators/transactional_commits.py"
 _CONTROLLER_ISR: Final = "broker/ottla/controller/isr.py"
 _ACTIVE_CONTROLLER: Final = "broker/ottla/controller/active_controller.py"
+_DOWN_CONVERSION: Final = "client/ottla/protocol/down_conversion.py"
 _INTER_BROKER: Final = "broker/ottla/server/handlers/cluster/inter_broker_requests.py"
 
 _ALL: Final = (
@@ -1040,6 +1041,80 @@ _ALL: Final = (
             ),
         ),
         faults=("roll",),
+    ),
+    Bug(
+        "down-conversion-drops-key",
+        "KIP-283 (down-conversion)",
+        "records for old clients have no key if their batch is compressed",
+        "no invention",
+        (
+            Edit(
+                _DOWN_CONVERSION,
+                "    by_broker = header.timestamp_type",
+                "    if codec is not Codec.NONE:\n"
+                "        records = [record._replace(key=None) for record in records]\n"
+                "    by_broker = header.timestamp_type",
+            ),
+        ),
+        ("old-formats",),
+    ),
+    Bug(
+        "down-conversion-skips-a-record",
+        "KIP-31, KIP-283 (the offset of a fetch within a converted batch)",
+        "a fetch that begins within a batch does not get its first record in the old format",
+        "same records",
+        (
+            Edit(
+                _DOWN_CONVERSION,
+                "if record.offset >= first_offset]",
+                "if record.offset > first_offset]",
+            ),
+        ),
+        ("old-formats",),
+        faults=("resets", *CUTS),
+    ),
+    Bug(
+        "quotas-not-loaded-at-start",
+        "KIP-55 (quotas of users and clients after a restart)",
+        "a broker that is started does not enforce the stored quotas until they change",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/metadata/dynamic_configs.py",
+                "            for entity_type in QUOTA_TYPES:\n                for entity in await self.entities",
+                "            for entity_type in (IPS,):\n                for entity in await self.entities",
+            ),
+        ),
+        ("quotas",),
+        faults=KILLS,
+    ),
+    Bug(
+        "removed-quota-still-throttles",
+        "KIP-55 (quotas that are removed at run time)",
+        "a client that was limited before the removal of its quota stays limited",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/quotas/levels.py",
+                "            sensor.limit = UNLIMITED if found is None else found\n",
+                "            sensor.limit = sensor.limit if found is None else found\n",
+            ),
+        ),
+        ("quotas",),
+    ),
+    Bug(
+        "throttled-connection-not-muted",
+        "KIP-219",
+        "a broker tells a producer its throttle time and serves its next request at once",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/server/dispatch/throttling.py",
+                "            )\n            request.connection.mute(wait_ms)\n        return wait_ms\n",
+                "            )\n        return wait_ms\n",
+            ),
+        ),
+        ("quotas",),
     ),
 )
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from ottla.coordinators.config import GroupConfig
-from ottla.coordinators.coordinator import ClientContext, GroupCoordinator
-from ottla.coordinators.interfaces import ACKS_ALL
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.coordinators.interfaces import ACKS_ALL, ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DescribeGroupsRequest,
@@ -217,7 +217,7 @@ class SimulatedGroups:
 
     async def describe(self, group: str = "g") -> DescribeGroupsResponse.DescribedGroup:
         request = DescribeGroupsRequest(groups=[group])
-        return (await self.coordinator.describe_groups(request, 5, CONTEXT)).groups[0]
+        return (await self.coordinator.describe_groups(request)).groups[0]
 
     async def state(self, group: str = "g") -> str:
         return (await self.describe(group)).group_state
@@ -228,7 +228,7 @@ class SimulatedGroups:
         """(offset, error code)"""
         wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
         request = OffsetFetchRequest(group_id=group, topics=wanted, require_stable=stable)
-        response = await self.coordinator.offset_fetch(request, 7, CONTEXT)
+        response = await self.coordinator.offset_fetch(request, 7)
         assert response.error_code == ErrorCode.NONE
         found = response.topics[0].partitions[0]
         return found.committed_offset, found.error_code
@@ -342,7 +342,7 @@ class Client:
                 for member_id, share in (assignment or {}).items()
             ],
         )
-        return asyncio.get_running_loop().create_task(self.coordinator.sync_group(request, 5, CONTEXT))
+        return asyncio.get_running_loop().create_task(self.coordinator.sync_group(request, 5))
 
     async def heartbeat(self) -> ErrorCode:
         request = HeartbeatRequest(
@@ -351,7 +351,7 @@ class Client:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        return ErrorCode((await self.coordinator.heartbeat(request, 4, CONTEXT)).error_code)
+        return ErrorCode((await self.coordinator.heartbeat(request)).error_code)
 
     async def leave(self) -> ErrorCode:
         request = LeaveGroupRequest(
@@ -360,7 +360,7 @@ class Client:
                 LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
             ],
         )
-        response = await self.coordinator.leave_group(request, 5, CONTEXT)
+        response = await self.coordinator.leave_group(request, 5)
         return ErrorCode(response.error_code or response.members[0].error_code)
 
     async def commit(
@@ -412,5 +412,5 @@ async def commit(
             )
         ],
     )
-    response = await simulation.coordinator.offset_commit(request, 8, CONTEXT)
+    response = await simulation.coordinator.offset_commit(request)
     return ErrorCode(response.topics[0].partitions[0].error_code)

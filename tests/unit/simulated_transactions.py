@@ -9,9 +9,9 @@ from dataclasses import replace
 from simulated_coordinators import MemoryLog, VirtualTime
 
 from ottla.coordinators.config import TransactionConfig
+from ottla.coordinators.interfaces import Marker, NoProducerId
 from ottla.coordinators.transactions import records
 from ottla.coordinators.transactions.coordinator import Outcome, TransactionCoordinator
-from ottla.coordinators.transactions.interfaces import Marker, NoProducerId
 from ottla.coordinators.transactions.transaction import State, TopicPartition
 from ottla.protocol.errors import ErrorCode
 

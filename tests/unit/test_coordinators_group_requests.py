@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from simulated_coordinators import (
-    CONTEXT,
     SimulatedGroups,
     commit,
     finished,
@@ -22,16 +21,14 @@ async def listed(
     simulation: SimulatedGroups, *, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
 ) -> dict[str, str]:
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-    response = await simulation.coordinator.list_groups(request, 5, CONTEXT)
+    response = await simulation.coordinator.list_groups(request)
     assert response.error_code == ErrorCode.NONE
     assert {group.group_type for group in response.groups} <= {"classic"}
     return {group.group_id: group.group_state for group in response.groups}
 
 
 async def deleted(simulation: SimulatedGroups, *groups: str) -> list[int]:
-    response = await simulation.coordinator.delete_groups(
-        DeleteGroupsRequest(groups_names=list(groups)), 2, CONTEXT
-    )
+    response = await simulation.coordinator.delete_groups(DeleteGroupsRequest(groups_names=list(groups)))
     assert [item.group_id for item in response.results] == list(groups)
     return [item.error_code for item in response.results]
 
@@ -74,9 +71,7 @@ async def test_an_unknown_group_is_described_as_dead_or_not_coordinated() -> Non
     simulation.coordinator.unload(1)
     here, there = "a", "b"
     assert [simulation.coordinator.partition_for(group) for group in ("b", "a")] == [0, 1]
-    response = await simulation.coordinator.describe_groups(
-        DescribeGroupsRequest(groups=[there, here]), 5, CONTEXT
-    )
+    response = await simulation.coordinator.describe_groups(DescribeGroupsRequest(groups=[there, here]))
     assert [(item.error_code, item.group_state) for item in response.groups] == [
         (ErrorCode.NONE, "Dead"),
         (ErrorCode.NOT_COORDINATOR, ""),

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 from simulated_coordinators import (
-    CONTEXT,
     SESSION_MS,
     MemoryLog,
     SimulatedGroups,
@@ -121,7 +120,7 @@ async def test_requests_during_loading_are_answered_with_coordinator_load_in_pro
     assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert await client.heartbeat() == ErrorCode.NONE
     assert await client.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    listed = await simulation.coordinator.list_groups(ListGroupsRequest(), 4, CONTEXT)
+    listed = await simulation.coordinator.list_groups(ListGroupsRequest())
     assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert loading is not None
     # Sync comes last: its task lets the loop run, and so the loading end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_coordinators import CONTEXT, SimulatedGroups, commit, finished, run_until_idle, scenario
+from simulated_coordinators import SimulatedGroups, commit, finished, run_until_idle, scenario
 
 from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
 from ottla.protocol.errors import ErrorCode
@@ -114,7 +114,7 @@ async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
             for name in ("t", "missing")
         ],
     )
-    response = await simulation.coordinator.offset_commit(request, 2, CONTEXT)
+    response = await simulation.coordinator.offset_commit(request)
     codes = [[item.error_code for item in topic.partitions] for topic in response.topics]
     assert codes == [
         [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE],
@@ -150,7 +150,7 @@ async def test_a_fetch_without_topics_returns_all() -> None:
     await commit(simulation, 1, topic="a")
     await commit(simulation, 2, topic="b", partition=3)
     request = OffsetFetchRequest(group_id="g", topics=None)
-    response = await simulation.coordinator.offset_fetch(request, 5, CONTEXT)
+    response = await simulation.coordinator.offset_fetch(request, 5)
     assert offsets_of(response.topics) == {("a", 0): 1, ("b", 3): 2}
     assert response.topics[0].partitions[0].committed_leader_epoch == 3
 
@@ -170,7 +170,7 @@ async def test_many_groups_are_fetched_at_once() -> None:
         ]
     )
     request.groups[1].topics = None
-    response = await simulation.coordinator.offset_fetch(request, 8, CONTEXT)
+    response = await simulation.coordinator.offset_fetch(request, 8)
     assert [item.group_id for item in response.groups] == ["one", "two", "x"]
     assert [offsets_of(item.topics) for item in response.groups] == [
         {("t", 0): 1, ("t", 1): -1},
@@ -178,7 +178,7 @@ async def test_many_groups_are_fetched_at_once() -> None:
         {},
     ]
     simulation.coordinator.unload(0)
-    response = await simulation.coordinator.offset_fetch(request, 8, CONTEXT)
+    response = await simulation.coordinator.offset_fetch(request, 8)
     assert {item.error_code for item in response.groups} == {ErrorCode.NOT_COORDINATOR}
 
 
@@ -188,11 +188,11 @@ async def test_old_versions_have_errors_only_in_partitions() -> None:
     simulation.coordinator.unload(0)
     wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[4])]
     request = OffsetFetchRequest(group_id="g", topics=wanted)
-    old = await simulation.coordinator.offset_fetch(request, 1, CONTEXT)
+    old = await simulation.coordinator.offset_fetch(request, 1)
     assert old.error_code == ErrorCode.NONE
     assert old.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert old.topics[0].partitions[0].committed_offset == -1
-    new = await simulation.coordinator.offset_fetch(request, 2, CONTEXT)
+    new = await simulation.coordinator.offset_fetch(request, 2)
     assert (new.error_code, new.topics) == (ErrorCode.NOT_COORDINATOR, [])
 
 
@@ -319,7 +319,7 @@ async def test_offsets_are_deleted_unless_a_member_subscribes_to_the_topic() -> 
     (one,) = await simulation.members(1, topics=("t",))
     await one.commit(1, topic="t")
     await one.commit(2, topic="u")
-    response = await simulation.coordinator.offset_delete(deletion("g", "t", "u", "missing"), 0, CONTEXT)
+    response = await simulation.coordinator.offset_delete(deletion("g", "t", "u", "missing"))
     assert response.error_code == ErrorCode.NONE
     assert [topic.partitions[0].error_code for topic in response.topics] == [
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
@@ -339,7 +339,7 @@ async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
         ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
         ("", ErrorCode.INVALID_GROUP_ID),
     ):
-        response = await simulation.coordinator.offset_delete(deletion(group, "t"), 0, CONTEXT)
+        response = await simulation.coordinator.offset_delete(deletion(group, "t"))
         assert (response.error_code, response.topics) == (error, [])
 
 
@@ -360,7 +360,7 @@ async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> No
     simulation = await SimulatedGroups(offsets_commit_required_acks=1).started()
     assert await commit(simulation, 1) == ErrorCode.NONE
     request = DeleteGroupsRequest(groups_names=["g"])
-    deleted = await simulation.coordinator.delete_groups(request, 2, CONTEXT)
+    deleted = await simulation.coordinator.delete_groups(request)
     assert deleted.results[0].error_code == ErrorCode.NONE
     assert simulation.log.records()[-1].value is None
     assert simulation.log.acks == [1, 0]

@@ -11,7 +11,6 @@ from simulated_coordinators import (
     scenario,
 )
 
-from ottla.coordinators.coordinator import ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import LeaveGroupRequest
 
@@ -24,9 +23,7 @@ async def test_a_new_member_gets_its_id_and_joins_with_it() -> None:
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert first.member_id == "app-1"
     client.member_id = first.member_id
-    join = client.joining()
-    await simulation.time.advance(0)
-    client.took(await finished(join))
+    await simulation.join([client])
     assert client.is_leader
     assert client.generation == 1
 
@@ -215,9 +212,7 @@ async def test_a_new_member_during_the_sync_makes_the_waiting_members_rejoin() -
 async def test_an_outdated_assignment_is_not_returned() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.hold = True
     sync = one.syncing({one.member_id: b"old"})
     await run_until_idle()
@@ -234,9 +229,7 @@ async def test_an_outdated_assignment_is_not_returned() -> None:
 async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_one() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.hold = True
     one.syncing({one.member_id: b"old"})
     two = simulation.client("c2")
@@ -269,9 +262,7 @@ async def test_a_session_begins_when_the_rebalance_ends() -> None:
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
     simulation = await SimulatedGroups().started()
     one = simulation.client("c1")
-    join = one.joining()
-    await simulation.time.advance(0)
-    one.took(await finished(join))
+    await simulation.join([one])
     simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
     sync = await finished(one.syncing({one.member_id: b"1"}))
     assert sync.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -370,12 +361,10 @@ async def test_several_members_leave_in_one_request() -> None:
         group_id="g",
         members=[LeaveGroupRequest.MemberIdentity(member_id=name) for name in (two.member_id, "nobody")],
     )
-    response = await simulation.coordinator.leave_group(request, 4, ClientContext("", ""))
+    response = await simulation.coordinator.leave_group(request, 4)
     assert response.error_code == ErrorCode.NONE
     assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
-    old = await simulation.coordinator.leave_group(
-        LeaveGroupRequest(group_id="g", member_id="nobody"), 2, ClientContext("", "")
-    )
+    old = await simulation.coordinator.leave_group(LeaveGroupRequest(group_id="g", member_id="nobody"), 2)
     assert (old.error_code, old.members) == (ErrorCode.UNKNOWN_MEMBER_ID, [])
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from simulated_coordinators import (
-    CONTEXT,
     Client,
     SimulatedGroups,
     commit,
@@ -50,7 +49,7 @@ async def rewind(
         ],
         **request,
     )
-    response = await simulation.coordinator.offset_commit(asked, 9, CONTEXT)
+    response = await simulation.coordinator.offset_commit(asked)
     return {
         (topic.name, row.partition_index): ErrorCode(row.error_code)
         for topic in response.topics

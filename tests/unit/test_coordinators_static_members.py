@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from simulated_coordinators import (
-    CONTEXT,
     SESSION_MS,
     Client,
     SimulatedGroups,
@@ -160,6 +159,6 @@ async def test_an_administrator_removes_a_static_member_by_its_instance_id() -> 
             LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=name) for name in ("i2", "i9")
         ],
     )
-    response = await simulation.coordinator.leave_group(request, 5, CONTEXT)
+    response = await simulation.coordinator.leave_group(request, 5)
     assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS

@@ -13,7 +13,7 @@ from ottla.server.handlers.admin.controller_apis import ControllerApisHandler
 
 
 class NoController:
-    async def elect_leaders(self, message: m.ElectLeadersRequest, version: int) -> m.ElectLeadersResponse:
+    async def elect_leaders(self, message: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
         return m.ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
 
 

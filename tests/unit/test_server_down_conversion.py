@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
-from ottla.ports.files import OS_FILES
+from ottla.ports.files import OS_FILES, Files
 from ottla.ports.workers import OsWorkers
 from ottla.protocol import frames
 from ottla.protocol.compression import Codec
@@ -148,3 +150,25 @@ def test_zstd_topics_are_refused_to_older_clients(tmp_path: Path) -> None:
     refuse_zstd([("t", ZERO_UUID, [part])], lambda *_: LogConfig(compression_type="zstd"))
     assert (part.error, part.size, part.slices) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 0, None)
     assert part.high_watermark == -1
+
+
+class FailingFiles:
+    """Files of a disk that has failed."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(OS_FILES, name)
+
+    def is_resident(self, *_: object) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    pread = is_resident
+
+
+def test_a_disk_error_fails_only_its_partition(tmp_path: Path) -> None:
+    good, failing = fetched(tmp_path, 0, batch(b"v")), fetched(tmp_path, 1, batch(b"v"))
+    (piece,) = failing.slices or ()
+    failing.slices = [piece._replace(file=SegmentFile(cast(Files, FailingFiles()), piece.file.path))]
+    rows = answer(good, failing)
+    # These versions have no KAFKA_STORAGE_ERROR.
+    assert [row.error_code for row in rows] == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert values(rows[0]) == [b"v"]

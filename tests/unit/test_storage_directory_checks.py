@@ -317,3 +317,12 @@ def test_a_partition_with_the_id_of_another_topic_is_found(directory: Path) -> N
     for partition, topic_id in enumerate((UUID(int=1), UUID(int=2))):
         write_topic_id(OS_FILES, directory / f"orders-{partition}", topic_id)
     assert is_named(directory, "orders-1: its topic id is not that of orders-0")
+
+
+def test_a_time_index_may_begin_with_timestamp_0(tmp_path: Path) -> None:
+    logs = LogManager([tmp_path], 1, "c1")
+    logs.load(NOW_MS)
+    append(logs.get_or_create("orders", 0, CONFIG, NOW_MS), "value", timestamp=0)
+    logs.write_high_watermarks({("orders", 0): 1})
+    logs.close(NOW_MS)
+    assert found(tmp_path) == []

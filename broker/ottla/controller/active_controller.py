@@ -1,7 +1,7 @@
 """The active controller: its state, its fenced writes, and its channels to the brokers.
 
 Created by `controller` on election and closed on resignation. Decisions are made one at a time under `lock`;
-`carry_out` writes their effects, then sends their requests.
+`apply` writes their effects, then sends their requests.
 
 Invariant: every write is in a multi that checks the version that /controller_epoch got with this election.
 Once another broker is elected, no write of this controller can succeed.
@@ -144,7 +144,7 @@ class ActiveController:
     def epoch_check(self) -> Check:
         return Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
 
-    async def carry_out(self, effects: Effects) -> dict[int, asyncio.Future[Any]]:
+    async def apply(self, effects: Effects) -> dict[int, asyncio.Future[Any]]:
         """Write the effects, then send the requests. Returns futures of UpdateMetadata responses by broker.
 
         Raises StoreConflict or StoreUnavailable when a write failed; the controller must resign then, because

@@ -41,7 +41,7 @@ async def reassignments_requested(active: ActiveController, config: BrokerConfig
     effects = Effects()
     remaining = start_reassignments(active.context, effects, requested, active.node_reassignments)
     active.node_reassignments = dict(remaining)
-    await active.carry_out(effects)
+    await active.apply(effects)
     if not remaining:
         await _change(active, Delete(znodes.REASSIGN_PARTITIONS))
     elif remaining != requested:
@@ -84,7 +84,7 @@ async def preferred_leaders_requested(active: ActiveController, config: BrokerCo
             active.context, effects, tp
         ):
             log.warning("The preferred replica of %s is not online and in sync; it is not elected", tp)
-    await active.carry_out(effects)
+    await active.apply(effects)
     await _change(active, Delete(znodes.PREFERRED_ELECTION))
 
 

@@ -46,7 +46,7 @@ async def controlled_shutdown(
         if request.broker_epoch >= 0 and request.broker_epoch != broker.epoch:
             return m.ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         remaining = broker_changes.controlled_shutdown(context, effects, request.broker_id)
-        await active.carry_out(effects)
+        await active.apply(effects)
         log.info(
             "Controlled shutdown of broker %d: it still leads %d partitions",
             request.broker_id,

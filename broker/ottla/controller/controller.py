@@ -231,12 +231,12 @@ class Controller:
                         return
                     continue
                 self._controller_id = znodes.decode_controller(found[0])
-                mine = found[1].ephemeral_owner == self._store.session_id
-                if mine and self._active is None:
+                is_own = found[1].ephemeral_owner == self._store.session_id
+                if is_own and self._active is None:
                     # The response to the election was lost, or loading failed: start over.
                     await self._remove_own_node(found[1].version)
                     continue
-                if not mine:
+                if not is_own:
                     self._deactivate()
                 return
 
@@ -302,7 +302,7 @@ class Controller:
                 if not self.config["delete.topic.enable"]:
                     active.context.deletions.clear()
                 broker_changes.on_elected(active.context, effects)
-                await active.carry_out(effects)
+                await active.apply(effects)
                 if not self._eligible:
                     raise StoreUnavailable(znodes.CONTROLLER, "the session expired during the election")
                 self._active = active
@@ -443,7 +443,6 @@ class Controller:
     async def create_topics(
         self,
         request: m.CreateTopicsRequest,
-        version: int | None = None,
         charge: Charge = topic_requests.no_quota,
     ) -> m.CreateTopicsResponse:
         return await topic_requests.create_topics(self, request, charge)
@@ -459,24 +458,21 @@ class Controller:
     async def create_partitions(
         self,
         request: m.CreatePartitionsRequest,
-        version: int | None = None,
         charge: Charge = topic_requests.no_quota,
     ) -> m.CreatePartitionsResponse:
         return await topic_requests.create_partitions(self, request, charge)
 
     async def alter_partition_reassignments(
-        self, request: m.AlterPartitionReassignmentsRequest, version: int | None = None
+        self, request: m.AlterPartitionReassignmentsRequest
     ) -> m.AlterPartitionReassignmentsResponse:
         return await partition_requests.alter_partition_reassignments(self, request)
 
     async def list_partition_reassignments(
-        self, request: m.ListPartitionReassignmentsRequest, version: int | None = None
+        self, request: m.ListPartitionReassignmentsRequest
     ) -> m.ListPartitionReassignmentsResponse:
         return await partition_requests.list_partition_reassignments(self, request)
 
-    async def elect_leaders(
-        self, request: m.ElectLeadersRequest, version: int | None = None
-    ) -> m.ElectLeadersResponse:
+    async def elect_leaders(self, request: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
         return await partition_requests.elect_leaders(self, request)
 
     async def alter_partition(
@@ -484,9 +480,7 @@ class Controller:
     ) -> m.AlterPartitionResponse:
         return await partition_requests.alter_partition(self, request, _or_latest(request, version))
 
-    async def controlled_shutdown(
-        self, request: m.ControlledShutdownRequest, version: int | None = None
-    ) -> m.ControlledShutdownResponse:
+    async def controlled_shutdown(self, request: m.ControlledShutdownRequest) -> m.ControlledShutdownResponse:
         return await cluster_requests.controlled_shutdown(self, request)
 
     async def update_features(

@@ -1,6 +1,6 @@
 """Effects of a decision: nodes to write, requests to send (ControllerBrokerRequestBatch), topics to remove.
 
-Filled by the decision modules, applied by `ActiveController.carry_out`: first all writes (each a multi that
+Filled by the decision modules, applied by `ActiveController.apply`: first all writes (each a multi that
 checks the controller epoch), then the requests. Effects name partitions, not values: `requests` builds the
 requests from the state after the decision, one request of each kind per broker.
 """

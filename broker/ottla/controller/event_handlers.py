@@ -37,7 +37,7 @@ async def brokers_changed(active: ActiveController, config: BrokerConfig) -> Non
     await active.refresh_unclean_topics()
     effects = Effects()
     broker_changes.on_brokers_changed(context, effects, new_brokers, failed_brokers)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def topics_changed(active: ActiveController, config: BrokerConfig) -> None:
@@ -60,7 +60,7 @@ async def topics_changed(active: ActiveController, config: BrokerConfig) -> None
     for name in assignments:
         for tp in list(context.topics[name].partitions()):
             leadership.elect_if_needed(context, effects, tp)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def partitions_changed(active: ActiveController, config: BrokerConfig) -> None:
@@ -105,7 +105,7 @@ async def partitions_changed(active: ActiveController, config: BrokerConfig) -> 
     for name, partitions in grown.items():
         for partition in partitions:
             leadership.elect_if_needed(context, effects, TopicPartition(name, partition))
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def deletions_requested(active: ActiveController, config: BrokerConfig) -> None:
@@ -118,7 +118,7 @@ async def deletions_requested(active: ActiveController, config: BrokerConfig) ->
     effects = Effects()
     topic_deletion.enqueue(active.context, effects, names)
     if not effects.empty:
-        await active.carry_out(effects)
+        await active.apply(effects)
 
 
 async def _ignore_missing_topics(active: ActiveController, names: list[str]) -> None:
@@ -141,7 +141,7 @@ async def configs_changed(active: ActiveController, config: BrokerConfig) -> Non
     for name in sorted(active.context.unclean_topics):
         for tp in list(active.context.topics[name].partitions()):
             leadership.elect_if_needed(active.context, effects, tp)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def replicas_stopped(active: ActiveController, config: BrokerConfig) -> None:
@@ -150,7 +150,7 @@ async def replicas_stopped(active: ActiveController, config: BrokerConfig) -> No
     stopped, active.stopped = active.stopped, []
     for broker, outcome in stopped:
         topic_deletion.replicas_stopped(active.context, effects, broker, outcome)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def replicas_failed(active: ActiveController, config: BrokerConfig) -> None:
@@ -168,7 +168,7 @@ async def replicas_failed(active: ActiveController, config: BrokerConfig) -> Non
             if context.assignment(tp) is not None:
                 leadership.elect_if_needed(context, effects, tp)
                 effects.add_update_metadata(tp)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def log_dirs_failed(active: ActiveController, config: BrokerConfig) -> None:
@@ -192,7 +192,7 @@ async def log_dirs_failed(active: ActiveController, config: BrokerConfig) -> Non
         for tp, assignment in context.partitions_on(brokers):
             if tp in context.leaders and not context.is_deleting(tp.topic):
                 effects.add_leader_and_isr(tp, [r for r in assignment.replicas if r in brokers])
-        await active.carry_out(effects)
+        await active.apply(effects)
     await active.delete_nodes(names)
 
 
@@ -202,7 +202,7 @@ async def rebalance(active: ActiveController, config: BrokerConfig) -> None:
     percentage = config.get_int("leader.imbalance.per.broker.percentage")
     for tp in leadership.imbalanced(active.context, percentage):
         leadership.elect_preferred(active.context, effects, tp)
-    await active.carry_out(effects)
+    await active.apply(effects)
 
 
 async def maintain(active: ActiveController, config: BrokerConfig) -> None:
@@ -211,4 +211,4 @@ async def maintain(active: ActiveController, config: BrokerConfig) -> None:
     active.retry_deletions(effects)
     reassignment.advance_all(active.context, effects)
     if not effects.empty:
-        await active.carry_out(effects)
+        await active.apply(effects)

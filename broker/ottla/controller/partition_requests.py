@@ -25,7 +25,7 @@ async def alter_partition(
         effects = Effects()
         response = isr.alter_partition(active.context, effects, request, version)
         if not effects.empty:
-            await active.carry_out(effects)
+            await active.apply(effects)
         return response
 
     return await run_or_error(controller, work, lambda error: m.AlterPartitionResponse(error_code=error))
@@ -59,7 +59,7 @@ async def elect_leaders(
                 )
             if result.partition_result:
                 response.replica_election_results.append(result)
-        await active.carry_out(effects)
+        await active.apply(effects)
         return response
 
     return await run_or_error(controller, work, lambda error: m.ElectLeadersResponse(error_code=error))
@@ -127,7 +127,7 @@ async def alter_partition_reassignments(
                     result.error_code, result.error_message = error.code, error.message
                 result_of_topic.partitions.append(result)
             response.responses.append(result_of_topic)
-        await active.carry_out(effects)
+        await active.apply(effects)
         return response
 
     return await run_or_error(

@@ -1,6 +1,6 @@
 """Requests to the brokers, built from effects: LeaderAndIsr, UpdateMetadata and StopReplica.
 
-Called by `ActiveController.carry_out` after a decision's writes: at most one LeaderAndIsr and one StopReplica
+Called by `ActiveController.apply` after a decision's writes: at most one LeaderAndIsr and one StopReplica
 per broker and decision. Pure. The messages suit all versions that inter.broker.protocol.version allows
 (LeaderAndIsr 4-7, UpdateMetadata 6-8, StopReplica 3-4); the connection selects the highest of them that the
 broker supports.

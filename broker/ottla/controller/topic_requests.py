@@ -134,7 +134,7 @@ async def create_topics(
                 replication_factor=new.replication_factor,
                 configs=_effective_configs(controller.config, new),
             )
-        return active, await active.carry_out(effects), created
+        return active, await active.apply(effects), created
 
     outcome = await _outcome(controller, work)
     if isinstance(outcome, KafkaError):
@@ -235,7 +235,7 @@ async def delete_topics(
             if not result.error_code and result.name is not None:
                 names.append(result.name)
         topic_deletion.request(context, effects, names)
-        return active, await active.carry_out(effects), names
+        return active, await active.apply(effects), names
 
     outcome = await _outcome(controller, work)
     if isinstance(outcome, KafkaError):
@@ -328,7 +328,7 @@ async def create_partitions(
             if not request.validate_only:
                 topics.add_partitions(active.context, effects, topic.name, placed)
                 grown.append(topic.name)
-        return active, await active.carry_out(effects), grown
+        return active, await active.apply(effects), grown
 
     outcome = await _outcome(controller, work)
     if isinstance(outcome, KafkaError):

@@ -34,13 +34,12 @@ from ottla.coordinators.membership import JoinCall, Membership, SyncCall
 from ottla.coordinators.offset_requests import OffsetRequests
 from ottla.coordinators.timers import GroupTimers
 from ottla.coordinators.transactional_commits import TransactionalCommits, TransactionalWrite, Verify
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["ClientContext", "GroupCoordinator"]
 
 
 async def _skip_verification(write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
@@ -87,7 +86,7 @@ class GroupCoordinator:
             config, self._manager, self._membership, self._appender, clock, partition_exists, verify
         )
         self._next_expiry: Cancellable | None = None
-        self._background: set[asyncio.Task[int]] = set()
+        self._background = TaskSet()
 
     # -- start and stop ------------------------------------------------------------------------------
 
@@ -184,12 +183,9 @@ class GroupCoordinator:
         self._run(self._cleanup.remove(self._manager, of_topics, self._clock()))
 
     def _run(self, work: Coroutine[Any, Any, int]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background_done)
+        self._background.start(work).add_done_callback(self._background_done)
 
     def _background_done(self, task: asyncio.Task[int]) -> None:
-        self._background.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             logger.error("Removing offsets failed", exc_info=problem)
 
@@ -248,9 +244,7 @@ class GroupCoordinator:
         self._apply(self._membership.join(group, call, waiter, self._clock()))
         return await waiter
 
-    async def sync_group(
-        self, request: m.SyncGroupRequest, version: int, ctx: ClientContext
-    ) -> m.SyncGroupResponse:
+    async def sync_group(self, request: m.SyncGroupRequest, version: int) -> m.SyncGroupResponse:
         result = await self._sync(request, version)
         return m.SyncGroupResponse(
             error_code=result.error,
@@ -283,9 +277,7 @@ class GroupCoordinator:
         self._apply(self._membership.sync(group, call, waiter, self._clock()))
         return await waiter
 
-    async def heartbeat(
-        self, request: m.HeartbeatRequest, version: int, ctx: ClientContext
-    ) -> m.HeartbeatResponse:
+    async def heartbeat(self, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
         return m.HeartbeatResponse(error_code=self._heartbeat(request))
 
     def _heartbeat(self, request: m.HeartbeatRequest) -> ErrorCode:
@@ -303,9 +295,7 @@ class GroupCoordinator:
         self._apply(effects)
         return error
 
-    async def leave_group(
-        self, request: m.LeaveGroupRequest, version: int, ctx: ClientContext
-    ) -> m.LeaveGroupResponse:
+    async def leave_group(self, request: m.LeaveGroupRequest, version: int) -> m.LeaveGroupResponse:
         """One member up to version 2; several with an error code each since version 3."""
         leaving = (
             request.members
@@ -341,9 +331,7 @@ class GroupCoordinator:
 
     # -- offsets and administration ------------------------------------------------------------------
 
-    async def offset_commit(
-        self, request: m.OffsetCommitRequest, version: int, ctx: ClientContext
-    ) -> m.OffsetCommitResponse:
+    async def offset_commit(self, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
         return await self._offset_requests.commit(request)
 
     async def txn_offset_commit(
@@ -355,29 +343,19 @@ class GroupCoordinator:
         """Call when a producer's marker is replicated in a partition of `__consumer_offsets`."""
         self._transactional.completed(partition, producer_id, committed=committed)
 
-    async def offset_fetch(
-        self, request: m.OffsetFetchRequest, version: int, ctx: ClientContext
-    ) -> m.OffsetFetchResponse:
+    async def offset_fetch(self, request: m.OffsetFetchRequest, version: int) -> m.OffsetFetchResponse:
         return self._offset_requests.fetch(request, version)
 
-    async def offset_delete(
-        self, request: m.OffsetDeleteRequest, version: int, ctx: ClientContext
-    ) -> m.OffsetDeleteResponse:
+    async def offset_delete(self, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
         return await self._offset_requests.delete(request)
 
-    async def list_groups(
-        self, request: m.ListGroupsRequest, version: int, ctx: ClientContext
-    ) -> m.ListGroupsResponse:
+    async def list_groups(self, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
         return group_requests.list_groups(self._manager, request)
 
-    async def describe_groups(
-        self, request: m.DescribeGroupsRequest, version: int, ctx: ClientContext
-    ) -> m.DescribeGroupsResponse:
+    async def describe_groups(self, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
         return group_requests.describe_groups(self._manager, request)
 
-    async def delete_groups(
-        self, request: m.DeleteGroupsRequest, version: int, ctx: ClientContext
-    ) -> m.DeleteGroupsResponse:
+    async def delete_groups(self, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
         return await group_requests.delete_groups(self._manager, self._cleanup, self._clock, request)
 
 

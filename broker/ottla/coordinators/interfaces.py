@@ -1,12 +1,14 @@
-"""Interfaces of the coordinators to the log and the clock. Implemented by the server, and by tests."""
+"""Interfaces of the coordinators: log, clock, marker sender, producer ids. Implemented by the server, and by
+tests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from ottla.coordinators.offsets import TopicPartition
 from ottla.protocol.errors import ErrorCode
 
 ACKS_ALL = -1
@@ -76,3 +78,49 @@ class LoopScheduler:
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable:
         return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
+
+
+# -- of the transaction coordinator ------------------------------------------------------------------------
+
+
+class TransactionLog(CoordinatorLog, Protocol):
+    """The partitions of `__transaction_state`."""
+
+    def leader_epoch(self, partition: int) -> int:
+        """The partition's leader epoch on this broker: the coordinator epoch in its markers."""
+        ...
+
+
+class Marker(NamedTuple):
+    """The transaction marker of a producer for some partitions: its transaction's outcome."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    partitions: frozenset[TopicPartition]
+
+
+class MarkerSender(Protocol):
+    """Sends transaction markers (TransactionMarkerChannelManager)."""
+
+    def send(
+        self,
+        marker: Marker,
+        marked: Callable[[frozenset[TopicPartition]], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """Have the partitions' leaders append the marker, with retries while `is_wanted` returns True.
+
+        `marked` is called once or several times, possibly before this returns, with partitions that have the
+        marker or were deleted.
+        """
+        ...
+
+
+class NoProducerId(Exception):
+    """No producer id is available now; a retry may succeed."""
+
+
+NewProducerId: TypeAlias = Callable[[], Awaitable[int]]
+"""Returns an unused producer id. Raises NoProducerId."""

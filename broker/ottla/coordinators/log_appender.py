@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ottla.coordinators.interfaces import ACKS_ALL, CoordinatorLog
+from ottla.ports.tasks import TaskSet
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
@@ -64,7 +65,7 @@ class LogAppender:
         self._log = log
         self._acks = acks
         self._codec = codec
-        self._tasks: set[asyncio.Task[ErrorCode]] = set()
+        self._tasks = TaskSet()
 
     def append(
         self,
@@ -91,17 +92,13 @@ class LogAppender:
             transactional=producer is not None,
         )
         guard = None if producer is None else producer.guard
-        task = asyncio.get_running_loop().create_task(
+        return self._tasks.start(
             self._append(partition, batch, self._acks if acks is None else acks, timeout_ms, guard)
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def drain(self) -> None:
         """Wait for the appends under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     async def _append(
         self, partition: int, batch: bytes, acks: int, timeout_ms: int | None, guard: object | None

@@ -254,8 +254,7 @@ class Membership:
                 group.awaiting_sync[call.member_id] = waiter
                 self._rebalance.synced(step, group, call.member_id)
                 if group.leader_id == call.member_id:
-                    given = call.assignment
-                    assignment = {member_id: given.get(member_id, b"") for member_id in group.members}
+                    assignment = {each: call.assignment.get(each, b"") for each in group.members}
                     then = AssignmentStored(group.generation, assignment)
                     step.effects.append(StoreGroup(group, group_value(group, assignment), then))
             case GroupState.STABLE:

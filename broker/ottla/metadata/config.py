@@ -129,13 +129,13 @@ class BrokerConfig:
     """The valid settings of one broker. Read by name, with the type: `config.get_int("num.partitions")`.
 
     Three layers over Kafka's defaults, the strongest first: dynamic settings of this broker, dynamic settings
-    of all brokers (KIP-226), and static settings (`given`). The dynamic layers change while the broker runs:
+    of all brokers (KIP-226), and static settings (`static`). The dynamic layers change while the broker runs:
     readers read a setting again, or register a callback with `dynamic_broker_config`.
     """
 
-    def __init__(self, values: Mapping[str, Value], given: Mapping[str, str], warnings: list[str]) -> None:
+    def __init__(self, values: Mapping[str, Value], static: Mapping[str, str], warnings: list[str]) -> None:
         self._values = dict(values)
-        self.given = dict(given)
+        self.static = dict(static)
         """The static settings from the start of the broker, as text."""
         self.of_broker: dict[str, str] = {}
         self.of_cluster: dict[str, str] = {}
@@ -189,7 +189,7 @@ class BrokerConfig:
         A setting hides its synonyms in the layers below: a dynamic log.retention.ms overrides a static
         log.retention.hours.
         """
-        effective = dict(self.given)
+        effective = dict(self.static)
         for layer in (of_cluster, of_broker):
             for name, text in layer.items():
                 for synonym in broker_synonyms(name):
@@ -203,7 +203,7 @@ class BrokerConfig:
         problems = _cross_checks(values) or _security_checks(values, effective)
         if problems:
             raise ConfigError(problems)
-        return {**values, **rates, **OTTLA_CONFIGS.parse_all(self.given)[0]}
+        return {**values, **rates, **OTTLA_CONFIGS.parse_all(self.static)[0]}
 
     def apply_dynamic(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> frozenset[str]:
         """Replace the dynamic layers; returns the names of the settings whose values changed. Raises
@@ -222,7 +222,7 @@ class BrokerConfig:
         layers = (
             (self.of_broker, ConfigSource.DYNAMIC_BROKER),
             (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
-            (self.given, ConfigSource.STATIC_BROKER),
+            (self.static, ConfigSource.STATIC_BROKER),
         )
         names = (name, without_listener(name)) if base_name(name) else broker_synonyms(name)
         found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
@@ -239,7 +239,7 @@ class BrokerConfig:
 
     def security(self, listener: str) -> ListenerSecurity:
         """The security settings of a listener; each read returns the current value."""
-        return ListenerSecurity(listener, self._of_listeners, self.of_cluster, self.given)
+        return ListenerSecurity(listener, self._of_listeners, self.of_cluster, self.static)
 
     @property
     def listeners_are_open(self) -> bool:
@@ -260,7 +260,7 @@ class BrokerConfig:
         """One of `listeners.LIMITS`: the listener's value, or else the broker's."""
         assert name in LIMITS
         key = listener_key(listener, name)
-        for layer in (self.of_broker, self.of_cluster, self.given):
+        for layer in (self.of_broker, self.of_cluster, self.static):
             if key in layer:
                 return int(layer[key])
         return self.get_int(name)
@@ -507,9 +507,9 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     return problems
 
 
-def _security_checks(values: Mapping[str, Value], given: Mapping[str, str]) -> list[str]:
+def _security_checks(values: Mapping[str, Value], settings: Mapping[str, str]) -> list[str]:
     """Errors of the security settings that the listeners' protocols require."""
-    if "inter.broker.listener.name" in given and "security.inter.broker.protocol" in given:
+    if "inter.broker.listener.name" in settings and "security.inter.broker.protocol" in settings:
         return ["inter.broker.listener.name: cannot be set together with security.inter.broker.protocol"]
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     protocols = parse_protocol_map(str(values["listener.security.protocol.map"]))
@@ -517,7 +517,7 @@ def _security_checks(values: Mapping[str, Value], given: Mapping[str, str]) -> l
         problem
         for listener in parse_listeners(str(values["listeners"]), protocols)
         for problem in listener_problems(
-            ListenerSecurity(listener.name, given),
+            ListenerSecurity(listener.name, settings),
             listener.protocol,
             between_brokers=listener.name == between_brokers,
         )

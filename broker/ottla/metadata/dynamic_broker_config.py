@@ -71,9 +71,9 @@ class DynamicBrokerConfig:
 
     def check(self, new: Mapping[str, str], *, per_broker: bool) -> None:
         """Validate `new` as all dynamic settings of this broker, or of all brokers. Raises ConfigRejected."""
-        for words, names in _misplaced(new, per_broker=per_broker):
+        for message, names in _misplaced(new, per_broker=per_broker):
             if names:
-                raise ConfigRejected(f"{words}{', '.join(names)})")
+                raise ConfigRejected(f"{message}{', '.join(names)})")
         try:
             if per_broker:
                 values = self.config.with_dynamic(new, self.config.of_cluster)
@@ -85,16 +85,16 @@ class DynamicBrokerConfig:
         self._check_listeners(new, per_broker=per_broker)
         if any(_is_security(name) for name in new):
             for check in self.checks:
-                refusal = check(new)
-                if refusal is not None:
-                    raise ConfigRejected(refusal)
+                problem = check(new)
+                if problem is not None:
+                    raise ConfigRejected(problem)
 
     def _check_listeners(self, new: Mapping[str, str], *, per_broker: bool) -> None:
         """Validate the thread counts of the open listeners."""
         config = self.config
         below, above = (config.of_cluster, new) if per_broker else (new, config.of_broker)
-        before = {**config.given, **config.of_cluster, **config.of_broker}
-        after = {**config.given, **below, **above}
+        before = {**config.static, **config.of_cluster, **config.of_broker}
+        after = {**config.static, **below, **above}
         for listener in config.listeners:
             threads = listener_key(listener.name, "num.network.threads")
             present = int(before.get(threads, config.get_int("num.network.threads")))
@@ -104,10 +104,10 @@ class DynamicBrokerConfig:
 
     def _check_changes(self, values: Mapping[str, object]) -> None:
         for name in (*_THREADS, "log.cleaner.threads"):
-            words = f"{_THREADS_INVALID} {name}=" if name in _THREADS else f"{name}="
+            message = f"{_THREADS_INVALID} {name}=" if name in _THREADS else f"{name}="
             new = values[name]
             assert isinstance(new, int)
-            _check_count(self.config.get_int(name), new, words)
+            _check_count(self.config.get_int(name), new, message)
 
     def to_store(self, new: Mapping[str, str]) -> dict[str, str]:
         """The settings for the store, with encrypted passwords. Raises NoSecret."""
@@ -164,9 +164,9 @@ class DynamicBrokerConfig:
         good = stored_passwords.decoded(stored, stored_passwords.encoder(self.config))
         for name, text in list(good.items()):
             try:
-                for words, names in _misplaced({name: text}, per_broker=per_broker):
+                for message, names in _misplaced({name: text}, per_broker=per_broker):
                     if names:
-                        raise ConfigRejected(f"{words}{name})")
+                        raise ConfigRejected(f"{message}{name})")
             except ConfigRejected as problem:
                 log.error("Ignoring a stored dynamic setting: %s", problem)
                 del good[name]

@@ -70,7 +70,7 @@ def add_to(transaction: Any, operation: Operation, acls: Sequence[ACL]) -> None:
 
 def result_of(operation: Operation, result: Any) -> OperationResult:
     if isinstance(result, Exception):
-        raise StoreUnavailable(operation.path, f"unexpected answer {result!r}")
+        raise StoreUnavailable(operation.path, f"unexpected response {result!r}")
     if isinstance(operation, Create):
         return str(result)
     return stat_of(result) if isinstance(operation, SetData) else None

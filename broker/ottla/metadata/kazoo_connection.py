@@ -42,7 +42,7 @@ def new_client(
     *,
     client_id: tuple[int, bytes] | None = None,
     ready: Ready = lambda: None,
-    failed: Failed = lambda reason, refused: None,
+    failed: Failed = lambda reason, is_denied: None,
     **options: Any,
 ) -> KazooClient:
     """A client that connects with `access`. With `client_id` it takes that session over."""
@@ -131,11 +131,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         while True:
             xid += 1
             self._submit(SASL(token), timeout, xid)
-            header, answer, offset = self._read_header(timeout)
+            header, response, offset = self._read_header(timeout)
             if header.err:
                 raise AuthFailedError(f"user {self._account.user}: wrong user or password")
             try:
-                token = exchange.send(SASL.deserialize(answer, offset)[0])
+                token = exchange.send(SASL.deserialize(response, offset)[0])
             except StopIteration:
                 return
             except SaslFailed as failure:

@@ -7,7 +7,7 @@ Used by `config` (validation) and by the server for each listener. In the order 
     <setting>
 
 and each of them in the dynamic settings of this broker, of all brokers, and in the static settings. Names are
-in lower case. Every read looks at the current layers.
+in lower case. Every read uses the current layers.
 """
 
 from __future__ import annotations

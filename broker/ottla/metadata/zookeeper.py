@@ -47,6 +47,7 @@ from ottla.metadata.store import (
 )
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.metadata.zookeeper_session import ZooKeeperSession
+from ottla.ports.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class ZooKeeperStore:
     ) -> None:
         """The arguments are those of `ZooKeeperSession`."""
         self._session = ZooKeeperSession(connect, session_timeout_ms, connection_timeout_ms, access)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._supports_multi_read = True
 
     @property
@@ -100,8 +101,7 @@ class ZooKeeperStore:
         await session.connect()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.stop()
         await self._session.close()
 
     async def sync(self) -> None:
@@ -237,9 +237,7 @@ class ZooKeeperStore:
             nonlocal fired, task
             fired = True
             if task is None and not cancelled:
-                task = asyncio.ensure_future(arm_again())
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task = self._tasks.start(arm_again())
 
         async def arm_again() -> None:
             nonlocal fired, task

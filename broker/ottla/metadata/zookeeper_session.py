@@ -105,7 +105,7 @@ class ZooKeeperSession:
             self.session_timeout_s,
             self.access,
             ready=lambda: self.run_on_loop(self._on_ready),
-            failed=lambda reason, refused: self.run_on_loop(lambda: self._on_failure(reason, refused)),
+            failed=lambda reason, is_denied: self.run_on_loop(lambda: self._on_failure(reason, is_denied)),
             logger=logging.getLogger("ottla.kazoo"),
         )
         # Kazoo logs every failed connection as a warning with a stack trace; this class logs one line.
@@ -189,13 +189,13 @@ class ZooKeeperSession:
         if self._opening is not None and not self._opening.done():
             self._opening.set_result(None)
 
-    def _on_failure(self, reason: str, refused: bool) -> None:
+    def _on_failure(self, reason: str, is_denied: bool) -> None:
         if self._closing:
             return
         if reason != self._failure:
             log.warning("Cannot connect to ZooKeeper: %s", reason)
         self._failure = reason
-        if refused and self._opening is not None and not self._opening.done():
+        if is_denied and self._opening is not None and not self._opening.done():
             self._opening.set_exception(StoreDenied("/", reason))
 
     def _await(self, path: str, issue: Callable[[], Any]) -> asyncio.Future[Any]:

@@ -5,7 +5,7 @@ flight: it has all partitions that are due, and waits at the leader for records 
 The response about a partition that was removed meanwhile is ignored; one that was removed and added again is
 another `FollowerFetch`, which ignores it too.
 
-The leader has a fetch session (KIP-227), so each request looks only at the partitions whose entry in the
+The leader has a fetch session (KIP-227), so each request considers only the partitions whose entry in the
 session may have to change: those in the last response, added, removed, or due again (`_changed`). Fetch 13
 and later name topics by id; while a topic has no id, Fetch 12 is sent.
 

@@ -21,6 +21,7 @@ from uuid import UUID
 from ottla.metadata.cache import BrokerEndpoint, MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.stored_topics import StoredTopics
+from ottla.ports.tasks import TaskSet
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import is_legal_topic_name
@@ -90,7 +91,7 @@ class ReplicaManager:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[int, BrokerEndpoint] = {}
         """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
         self.leader_quota = ReplicationQuota(Windows())
         self.follower_quota = ReplicationQuota(Windows())
         """The throttles of KIP-73; the server replaces them."""
@@ -156,7 +157,7 @@ class ReplicaManager:
         self._fetchers.clear()
         await self.moves.stop()
         await self._sender.stop()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.wait()
         await self._maintenance.stop()
 
     # --- requests of the controller -----------------------------------------------------------------
@@ -516,9 +517,7 @@ class ReplicaManager:
 
     def _close_idle_fetchers(self) -> None:
         for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
-            task = asyncio.get_running_loop().create_task(self._fetchers.pop(leader_id).stop())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(self._fetchers.pop(leader_id).stop())
 
     def _find_leader(self, broker_id: int) -> Node:
         node = self._cache.broker(broker_id) or self._leaders.get(broker_id)

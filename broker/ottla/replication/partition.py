@@ -120,7 +120,7 @@ class Partition:
         self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
         """The leader's state of its followers, for this package only."""
         self._propose_isr = propose_isr
-        self._checked_ms = 0  # when the followers were last looked at
+        self._checked_ms = 0  # of the last computation of the high watermark
         self._notified_log_start = log.log_start_offset
 
     def __repr__(self) -> str:

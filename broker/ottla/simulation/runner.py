@@ -29,6 +29,8 @@ from ottla.simulation.workloads.changes import Changes
 from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
+from ottla.simulation.workloads.old_formats import OldFormats
+from ottla.simulation.workloads.quotas import Quotas
 from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.retention import Retention
 from ottla.simulation.workloads.transactions import Transactions
@@ -148,6 +150,8 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "compaction": Compaction,
     "groups": Groups,
     "list-append": ListAppend,
+    "old-formats": OldFormats,
+    "quotas": Quotas,
     "raw-client": RawClient,
     "retention": Retention,
     "transactions": Transactions,

@@ -217,6 +217,8 @@ class LocalLog:
     def create_next_segment(self, offset: int, now_ms: int) -> LogSegment:
         """Seal the active segment, and create its successor. The caller adds it with `set_segments`."""
         self.active.seal()
+        # Sealing writes the last entries of the indexes: the next flush syncs them.
+        self.lower_recovery_point(self.active.base_offset)
         return new_segment(self.log_dir.files, self._directory, offset, self._config, now_ms)
 
     # --- flushing --------------------------------------------------------------------------------

@@ -489,8 +489,6 @@ class Log:
             segment = local.create_next_segment(offset, now_ms)
             self._producer_state.take_snapshot(offset, self.log_start_offset, sync=False)
             local.set_segments([*local.segments.all, segment])
-            # What sealing has written is not synced yet, even if all records are.
-            local.recovery_point = min(local.recovery_point, offset - 1)
             local.deferred_tasks.schedule(self.flush_sealed)
 
     def _roll_for(self, size: int, now_ms: int, base_offset: int | None = None) -> LogSegment:

@@ -31,6 +31,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from ottla.ports.files import Files
 from ottla.protocol.batch_rewrites import with_codec, with_create_time, with_log_append_time
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -220,6 +221,13 @@ def validate(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tup
         header.record_count,
     )
     return prepare_batch(view, config, now_ms, client=True)
+
+
+def validate_in_worker(
+    files: Files, records: bytes | memoryview, config: LogConfig, now_ms: int
+) -> tuple[bytes | memoryview, int]:
+    """`validate` as the job of a worker process. Raises MemoryError if the process has too little memory."""
+    return validate(records, config, now_ms)
 
 
 def prepare_batch(

@@ -262,8 +262,10 @@ def index_entries(files: Files, path: Path, kind: type[OffsetIndex | TimeIndex])
         raise ValueError(f"{len(data)} bytes are not whole entries of {kind.ENTRY.size}")
     entries: list[tuple[int, int]] = []
     for entry in kind.ENTRY.iter_unpack(data):
-        # Like Kafka's tool: no later entry has the segment's first offset.
-        if entry == (0, 0) and not data[len(entries) * kind.ENTRY.size :].strip(b"\0"):
+        # Like Kafka's tool: no later entry has the segment's first offset. A single one is no padding: it is
+        # that of a first batch with timestamp 0.
+        at = len(entries) * kind.ENTRY.size
+        if entry == (0, 0) and len(data) > kind.ENTRY.size and not data[at:].strip(b"\0"):
             break
         entries.append((entry[0], entry[1]))
     return entries

@@ -20,20 +20,21 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ottla.coordinators.config import TransactionConfig
-from ottla.coordinators.interfaces import Cancellable, LoopScheduler, Scheduler
+from ottla.coordinators.interfaces import (
+    Cancellable,
+    LoopScheduler,
+    Marker,
+    MarkerSender,
+    NewProducerId,
+    NoProducerId,
+    Scheduler,
+    TransactionLog,
+)
 from ottla.coordinators.log_appender import TRANSACTION_ERRORS, LogAppender
 from ottla.coordinators.log_appender import Entry as Record
 from ottla.coordinators.ownership import OwnedPartitions, read_partition
 from ottla.coordinators.records import partition_for
 from ottla.coordinators.transactions import records, requests, transitions
-from ottla.coordinators.transactions.interfaces import (
-    Marker,
-    MarkerSender,
-    NewProducerId,
-    NoProducerId,
-    TransactionLog,
-)
-from ottla.coordinators.transactions.replay import TransactionReplay
 from ottla.coordinators.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -158,7 +159,7 @@ class TransactionCoordinator:
 
     async def _read(self, partition: int) -> _Owned:
         epoch = self._log.leader_epoch(partition)
-        replay = TransactionReplay()
+        replay = records.TransactionReplay()
         await read_partition(self._log, partition, replay)
         return _Owned(partition, epoch, replay.transactions)
 

@@ -1,17 +1,19 @@
-"""The records of `__transaction_state` in Kafka's format.
+"""The records of `__transaction_state` in Kafka's format, and the transactions restored from them.
 
 A key is an int16 version and the transactional id. A value is an int16 version and a struct; a record without
 a value is a tombstone. Records are written in the versions of Kafka 3.9 in ZooKeeper mode, newer versions are
-read. Called by `coordinator` to write, by `replay` to read.
+read. Called by `coordinator` to write, and to load a partition that this broker leads now.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 
-from ottla.coordinators.transactions.transaction import Entry, State
+from ottla.coordinators.transactions.transaction import Entry, State, Transaction
 from ottla.protocol.codec import decode, encode
-from ottla.protocol.errors import MalformedMessage
+from ottla.protocol.errors import MalformedMessage, ProtocolError
+from ottla.protocol.records import BatchHeader, Record, decode_batch
 from ottla.protocol.topics import indexes_by_topic
 from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, String, Struct, field
 
@@ -19,6 +21,8 @@ KEY_VERSION = 0
 VALUE_VERSION = 0
 
 _VERSION = struct.Struct(">h")
+
+logger = logging.getLogger(__name__)
 
 
 class TransactionLogKey(Message, versions="0"):
@@ -107,3 +111,33 @@ def parse_value(value: bytes) -> Entry:
         stored.transaction_start_timestamp_ms,
         stored.transaction_last_update_timestamp_ms,
     )
+
+
+class TransactionReplay:
+    """Call `apply_batch` with every batch in order, then read `transactions`. Later records win; a tombstone
+    removes."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.record_count = 0
+
+    def apply_batch(self, buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
+        if header.is_control:
+            return
+        batch = decode_batch(buffer, position)
+        self.record_count += len(batch)
+        for record in batch:
+            try:
+                self._apply(record)
+            except ProtocolError as problem:
+                logger.error("Skipping offset %d of __transaction_state: %s", record.offset, problem)
+
+    def _apply(self, record: Record) -> None:
+        transactional_id = None if record.key is None else parse_key(record.key)
+        if transactional_id is None:
+            logger.warning("Unknown record type at offset %d of __transaction_state", record.offset)
+        elif record.value is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            entry = parse_value(record.value)
+            self.transactions[transactional_id] = Transaction(transactional_id, entry)

@@ -150,7 +150,7 @@ async def load_configuration(context: BrokerContext) -> Configuration:
 
 
 def _load_policy(context: BrokerContext, setting: str) -> Policy | None:
-    policy = policies.load_policy(setting, context.config.given)
+    policy = policies.load_policy(setting, context.config.static)
     context.undo.callback(policies.close, policy)
     return policy
 
@@ -160,7 +160,7 @@ def _load_deletion_policies(context: BrokerContext) -> dict[str, DeletionPolicy]
     names = context.config[policies.DELETION]
     assert isinstance(names, tuple)
     for name in names:
-        by_name[name] = policies.load(policies.DELETION, name, context.config.given, "deletable")
+        by_name[name] = policies.load(policies.DELETION, name, context.config.static, "deletable")
         context.undo.callback(policies.close, by_name[name])
     return by_name
 

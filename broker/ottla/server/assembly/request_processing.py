@@ -87,7 +87,7 @@ async def start_request_processing(
     """Make the server and register the handlers; it does not listen yet. Raises StoreError."""
     config, undo, cache = context.config, context.undo, replication.cache
     loop = asyncio.get_running_loop()
-    acls = await start_acls(config.given, context.store, context.clock)
+    acls = await start_acls(config.static, context.store, context.clock)
     if acls is not None:
         undo.push_async_callback(acls.stop)
     metadata_gate = InitialMetadataGate(cache, lambda: read_cluster(context.store))

@@ -5,8 +5,9 @@ Called through `ottla.server.authorization.checks_by_api`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +22,8 @@ from ottla.server.authorization.checks import (
     identity,
     sort_as_requested,
 )
+
+T = TypeVar("T")
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
@@ -106,27 +109,33 @@ def offset_fetch(auth: AuthHelper, message: m.OffsetFetchRequest) -> CheckResult
     if not denied:
         return None
     message.topics = [topic for topic in message.topics if topic.name in allowed]
-    refused = [
-        m.OffsetFetchResponse.OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                m.OffsetFetchResponse.OffsetFetchResponsePartition(
-                    partition_index=index,
-                    committed_offset=_NO_OFFSET,
-                    metadata="",
-                    error_code=TOPIC_DENIED,
-                )
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in denied
-    ]
+    refused = _denied_rows(
+        m.OffsetFetchResponse.OffsetFetchResponseTopic,
+        m.OffsetFetchResponse.OffsetFetchResponsePartition,
+        denied,
+    )
 
     def amend(response: m.OffsetFetchResponse) -> None:
         if not response.error_code:
             response.topics.extend(refused)
 
     return amend
+
+
+def _denied_rows(topic: Callable[..., T], partition: Callable[..., object], denied: Iterable[Any]) -> list[T]:
+    """Rows of an OffsetFetch response; versions 8 and later have classes of their own."""
+    return [
+        topic(
+            name=each.name,
+            partitions=[
+                partition(
+                    partition_index=index, committed_offset=_NO_OFFSET, metadata="", error_code=TOPIC_DENIED
+                )
+                for index in each.partition_indexes
+            ],
+        )
+        for each in denied
+    ]
 
 
 def _offset_fetch_of_many(auth: AuthHelper, message: m.OffsetFetchRequest) -> CheckResult:
@@ -139,22 +148,11 @@ def _offset_fetch_of_many(auth: AuthHelper, message: m.OffsetFetchRequest) -> Ch
         if group.topics is None:
             continue
         visible = auth.filter_authorized(DESCRIBE, TOPIC, [topic.name for topic in group.topics])
-        refused[group.group_id] = [
-            m.OffsetFetchResponse.OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[
-                    m.OffsetFetchResponse.OffsetFetchResponsePartitions(
-                        partition_index=index,
-                        committed_offset=_NO_OFFSET,
-                        metadata="",
-                        error_code=TOPIC_DENIED,
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in group.topics
-            if topic.name not in visible
-        ]
+        refused[group.group_id] = _denied_rows(
+            m.OffsetFetchResponse.OffsetFetchResponseTopics,
+            m.OffsetFetchResponse.OffsetFetchResponsePartitions,
+            [topic for topic in group.topics if topic.name not in visible],
+        )
         group.topics = [topic for topic in group.topics if topic.name in visible]
 
     def amend(response: m.OffsetFetchResponse) -> None:

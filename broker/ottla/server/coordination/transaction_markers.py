@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple
 
-from ottla.coordinators.transactions.interfaces import Marker
+from ottla.coordinators.interfaces import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.ports.tasks import TaskSet

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.coordinators.config import TransactionConfig, read_config
+from ottla.coordinators.interfaces import NoProducerId
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
-from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds

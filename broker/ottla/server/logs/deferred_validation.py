@@ -17,7 +17,7 @@ from ottla.ports.workers import ProcessDied, ProcessLimits, Workers
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log import ValidatedBatch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.validation_worker import validate_records
+from ottla.storage.log_validator import validate_in_worker
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class DeferredValidation:
         if self._closed:
             done(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker is shutting down"))
             return
-        work = self._processes.submit(validate_records, memoryview(records), config, now_ms)
+        work = self._processes.submit(validate_in_worker, memoryview(records), config, now_ms)
         work.add_done_callback(partial(self._report, done))
 
     def _report(self, done: Callable[[ValidationResult], None], work: asyncio.Future[ValidatedBatch]) -> None:

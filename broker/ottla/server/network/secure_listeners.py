@@ -194,7 +194,7 @@ class SecureListener:
     def problem(self, of_broker: Mapping[str, str]) -> str | None:
         """What is wrong with these as the broker's dynamic settings; None if nothing is."""
         config = self._config
-        wanted = ListenerSecurity(self.name, of_broker, config.of_cluster, config.given)
+        wanted = ListenerSecurity(self.name, of_broker, config.of_cluster, config.static)
         try:
             if self.is_tls:
                 server_context(TlsSettings.of(wanted.get))

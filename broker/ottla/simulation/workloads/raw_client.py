@@ -32,7 +32,7 @@ from ottla.protocol.records import Record, build_batch, decode_batch, iter_batch
 from ottla.protocol.types import Message
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
-from ottla.simulation.workloads.raw_connection import ConnectionEnded, RawConnection
+from ottla.simulation.workloads.raw_connection import NOT_APPENDED, ConnectionEnded, RawConnection
 
 PATIENCE_S: Final = 10.0
 """How long the client waits while there are faults."""
@@ -55,16 +55,6 @@ _STRANGER: Final = _COORDINATOR | {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGA
 """The errors for a member that does not exist."""
 _REFUSED: Final = _STRANGER | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 """The errors of its commit; the broker may not know the topic yet."""
-_NOT_APPENDED: Final = frozenset(
-    (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    )
-)
 
 Attack = Callable[[RawConnection, Machine, random.Random], Awaitable[None]]
 
@@ -180,7 +170,7 @@ class RawClient:
         row = response.responses[0].partition_responses[0]
         where = f"Produce v{version} to {self.topic}-{partition} on {machine.host}"
         if row.error_code:
-            self._check("old formats", row.error_code, _NOT_APPENDED, where)
+            self._check("old formats", row.error_code, NOT_APPENDED, where)
         elif acks == -1:
             for number, value in enumerate(values):
                 place = (partition, row.base_offset + number)
@@ -224,7 +214,7 @@ class RawClient:
         found = (await connection.call(request, version)).responses[0].partitions[0]
         where = f"Fetch v{version} of {self.topic}-{partition} at {offset} from {machine.host}"
         if found.error_code:
-            allowed = _NOT_APPENDED | {ErrorCode.OFFSET_OUT_OF_RANGE}
+            allowed = NOT_APPENDED | {ErrorCode.OFFSET_OUT_OF_RANGE}
             self._check("old formats", found.error_code, allowed, where)
             return None
         try:
@@ -256,7 +246,7 @@ class RawClient:
         response = await connection.call(m.ListOffsetsRequest(replica_id=-1, topics=[topic]), version)
         found = response.topics[0].partitions[0]
         if found.error_code:
-            allowed = _NOT_APPENDED | {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_NOT_AVAILABLE}
+            allowed = NOT_APPENDED | {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.OFFSET_NOT_AVAILABLE}
             self._check("old formats", found.error_code, allowed, f"ListOffsets v{version} at {machine.host}")
 
     async def read_metadata(self, connection: RawConnection, machine: Machine, source: random.Random) -> None:
@@ -408,7 +398,7 @@ class RawClient:
             if not (generation < 0 and code is ErrorCode.NONE):
                 self._check("fencing", code, _REFUSED, f"a commit of generation {generation} instead {where}")
         code = await self._commit(connection, group, join.generation_id, join.member_id)
-        allowed = _STRANGER | _NOT_APPENDED | {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+        allowed = _STRANGER | NOT_APPENDED | {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
         self._check("old formats", code, allowed, f"a commit {where}, whose sync had {sync.error_code}")
         await connection.call(m.HeartbeatRequest(group_id=group, generation_id=0, member_id="x"), 0)
         if source.random() < 0.7:

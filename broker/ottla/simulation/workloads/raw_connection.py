@@ -1,6 +1,6 @@
 """A connection that sends requests as no decent client does: any version, any bytes, without reading.
 
-For the workload `raw_client`. Belongs to the process that opens it.
+For the workloads `raw_client`, `old_formats` and `quotas`. Belongs to the process that opens it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ from ottla.protocol.types import Message
 from ottla.simulation.cluster import PORT
 
 CLIENT_ID: Final = "raw"
+NOT_APPENDED: Final = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors of Produce that faults cause; the records of some are appended nevertheless."""
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -26,25 +37,28 @@ class ConnectionEnded(Exception):
 class RawConnection:
     """See the module. All methods raise ConnectionEnded."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float, client_id: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
+        self._client_id = client_id
         self._correlation = 0
 
     @classmethod
-    async def open(cls, host: str, timeout_s: float) -> RawConnection:
+    async def open(cls, host: str, timeout_s: float, client_id: str = CLIENT_ID) -> RawConnection:
         """`timeout_s`: how long to wait for the connection and for each response."""
         try:
             async with asyncio.timeout(timeout_s):
-                return cls(*await asyncio.open_connection(host, PORT), timeout_s)
+                return cls(*await asyncio.open_connection(host, PORT), timeout_s, client_id)
         except (OSError, TimeoutError) as problem:
             raise ConnectionEnded(f"cannot connect: {problem!r}") from problem
 
     def frame(self, message: Message, version: int) -> bytes:
         """A whole request."""
         self._correlation += 1
-        return frames.encode_request(message, version, self._correlation, CLIENT_ID)
+        return frames.encode_request(message, version, self._correlation, self._client_id)
 
     def write(self, data: bytes) -> None:
         self._writer.write(data)

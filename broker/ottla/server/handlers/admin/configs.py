@@ -146,7 +146,7 @@ class ConfigsHandler:
         if name == "":
             return [self._broker_entry(n, text, shared=True) for n, text in config.of_cluster.items()]
         check_broker_id(name, config.broker_id, f"{config.broker_id} or empty string,")
-        given = {**config.given, **config.of_cluster, **config.of_broker}
+        given = {**config.static, **config.of_cluster, **config.of_broker}
         known = {n: config.text(n) for n in BROKER_CONFIGS.keys}
         rates = {n: config.text(n) for n in QUOTA_CONFIGS.keys if n in given}
         return [self._broker_entry(n, text) for n, text in {**given, **known, **rates}.items()]

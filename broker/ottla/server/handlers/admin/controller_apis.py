@@ -41,7 +41,7 @@ class ControllerApisHandler:
     async def create_topics(self, request: Request) -> m.CreateTopicsResponse:
         message = request.decode(m.CreateTopicsRequest)
         quota = self._throttle.mutations(request, CREATE_TOPICS_STRICT_FROM)
-        response = await self._controller.create_topics(message, request.version, quota.record)
+        response = await self._controller.create_topics(message, quota.record)
         response.throttle_time_ms = quota.answered(request)
         return response
 
@@ -55,13 +55,13 @@ class ControllerApisHandler:
     async def create_partitions(self, request: Request) -> m.CreatePartitionsResponse:
         message = request.decode(m.CreatePartitionsRequest)
         quota = self._throttle.mutations(request, CREATE_PARTITIONS_STRICT_FROM)
-        response = await self._controller.create_partitions(message, request.version, quota.record)
+        response = await self._controller.create_partitions(message, quota.record)
         response.throttle_time_ms = quota.answered(request)
         return response
 
     async def elect_leaders(self, request: Request) -> m.ElectLeadersResponse:
         message = request.decode(m.ElectLeadersRequest)
-        response = await self._controller.elect_leaders(message, request.version)
+        response = await self._controller.elect_leaders(message)
         if response.error_code and request.version == 0:
             # It has the errors of partitions only.
             return _elect_leaders_error(message, 0, ErrorCode.of(response.error_code), None)
@@ -69,11 +69,11 @@ class ControllerApisHandler:
 
     async def alter_reassignments(self, request: Request) -> m.AlterPartitionReassignmentsResponse:
         message = request.decode(m.AlterPartitionReassignmentsRequest)
-        return await self._controller.alter_partition_reassignments(message, request.version)
+        return await self._controller.alter_partition_reassignments(message)
 
     async def list_reassignments(self, request: Request) -> m.ListPartitionReassignmentsResponse:
         message = request.decode(m.ListPartitionReassignmentsRequest)
-        return await self._controller.list_partition_reassignments(message, request.version)
+        return await self._controller.list_partition_reassignments(message)
 
     async def update_features(self, request: Request) -> m.UpdateFeaturesResponse:
         message = request.decode(m.UpdateFeaturesRequest)

@@ -170,7 +170,7 @@ class InterBrokerRequestsHandler:
 
     async def controlled_shutdown(self, request: Request) -> m.ControlledShutdownResponse:
         message = request.decode(m.ControlledShutdownRequest)
-        return await self._controller.controlled_shutdown(message, request.version)
+        return await self._controller.controlled_shutdown(message)
 
     async def alter_partition(self, request: Request) -> m.AlterPartitionResponse:
         return await self._controller.alter_partition(

@@ -89,9 +89,7 @@ class DownConverter:
                 elif p.slices:
                     work.append(_Conversion(row, p.slices, p.wanted.asked.fetch_offset, magic))
         pieces = [piece for each in work for piece in each.slices]
-        if sum(piece.length for piece in pieces) <= INLINE_MAX_BYTES and all(
-            piece.file.files.is_resident(piece.file.fd, piece.position, piece.length) for piece in pieces
-        ):
+        if sum(piece.length for piece in pieces) <= INLINE_MAX_BYTES and all(map(_is_resident, pieces)):
             _convert(work)
             request.respond(response)
             return
@@ -131,6 +129,13 @@ def _refusal(config: LogConfig | None, *, from_follower: bool) -> ErrorCode:
 def _refuse(row: FetchResponse.PartitionData, error: ErrorCode) -> None:
     row.error_code = error
     row.high_watermark = -1
+
+
+def _is_resident(piece: FileSlice) -> bool:
+    try:
+        return piece.file.files.is_resident(piece.file.fd, piece.position, piece.length)
+    except OSError:
+        return False  # the conversion gets the error again, and reports it for its partition
 
 
 def _convert_for(request: Request, work: list[_Conversion]) -> None:

@@ -53,13 +53,13 @@ class GroupsHandler:
         message = request.decode(m.OffsetCommitRequest)
         if request.version == IN_ZOOKEEPER:
             return await self._in_zookeeper.commit(message)
-        return await self._coordinator.offset_commit(message, request.version, _context(request))
+        return await self._coordinator.offset_commit(message)
 
     async def offset_fetch(self, request: Request) -> m.OffsetFetchResponse:
         message = request.decode(m.OffsetFetchRequest)
         if request.version == IN_ZOOKEEPER:
             return await self._in_zookeeper.fetch(message)
-        return await self._coordinator.offset_fetch(message, request.version, _context(request))
+        return await self._coordinator.offset_fetch(message, request.version)
 
     async def join_group(self, request: Request) -> m.JoinGroupResponse:
         message = request.decode(m.JoinGroupRequest)
@@ -67,19 +67,19 @@ class GroupsHandler:
 
     async def heartbeat(self, request: Request) -> m.HeartbeatResponse:
         message = request.decode(m.HeartbeatRequest)
-        return await self._coordinator.heartbeat(message, request.version, _context(request))
+        return await self._coordinator.heartbeat(message)
 
     async def leave_group(self, request: Request) -> m.LeaveGroupResponse:
         message = request.decode(m.LeaveGroupRequest)
-        return await self._coordinator.leave_group(message, request.version, _context(request))
+        return await self._coordinator.leave_group(message, request.version)
 
     async def sync_group(self, request: Request) -> m.SyncGroupResponse:
         message = request.decode(m.SyncGroupRequest)
-        return await self._coordinator.sync_group(message, request.version, _context(request))
+        return await self._coordinator.sync_group(message, request.version)
 
     async def describe_groups(self, request: Request) -> m.DescribeGroupsResponse:
         message = request.decode(m.DescribeGroupsRequest)
-        response = await self._coordinator.describe_groups(message, request.version, _context(request))
+        response = await self._coordinator.describe_groups(message)
         if message.include_authorized_operations:
             for group in response.groups:
                 if not group.error_code:
@@ -88,15 +88,15 @@ class GroupsHandler:
 
     async def list_groups(self, request: Request) -> m.ListGroupsResponse:
         message = request.decode(m.ListGroupsRequest)
-        return await self._coordinator.list_groups(message, request.version, _context(request))
+        return await self._coordinator.list_groups(message)
 
     async def delete_groups(self, request: Request) -> m.DeleteGroupsResponse:
         message = request.decode(m.DeleteGroupsRequest)
-        return await self._coordinator.delete_groups(message, request.version, _context(request))
+        return await self._coordinator.delete_groups(message)
 
     async def offset_delete(self, request: Request) -> m.OffsetDeleteResponse:
         message = request.decode(m.OffsetDeleteRequest)
-        return await self._coordinator.offset_delete(message, request.version, _context(request))
+        return await self._coordinator.offset_delete(message)
 
 
 def _offset_commit_error(

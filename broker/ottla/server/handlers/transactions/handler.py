@@ -24,8 +24,8 @@ from typing import Final
 
 from ottla.controller.controller import Controller
 from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.coordinators.interfaces import Marker, NoProducerId
 from ottla.coordinators.transactions.coordinator import Outcome, TransactionCoordinator
-from ottla.coordinators.transactions.interfaces import Marker, NoProducerId
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
