@@ -307,7 +307,8 @@ def test_records_of_an_unknown_topic_fail_after_max_block() -> None:
     simulation.poll()
     (outcome,) = simulation.outcomes[b"a"]
     assert isinstance(outcome.error, errors.RequestTimedOutError)
-    assert "orders is not in the cluster's metadata after 1 s: UNKNOWN_TOPIC_OR_PARTITION" in str(outcome.error)
+    text = "orders is not in the cluster's metadata after 1 s: UNKNOWN_TOPIC_OR_PARTITION"
+    assert text in str(outcome.error)
     assert simulation.accumulator.used_bytes == 0
 
 

@@ -43,7 +43,6 @@ from ottla.client.errors import (
     for_code,
     typed,
 )
-from ottla.protocol.errors import ErrorCode
 
 
 class BatchResult(NamedTuple):
