@@ -174,6 +174,7 @@ async def run_workloads(
     on_faults_ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Start a cluster, run workloads and faults, and wait until the cluster is whole. Raises Violation."""
+    cluster.workloads = len(workloads)
     await cluster.start()
     for workload in workloads:
         await workload.prepare(cluster)

@@ -264,7 +264,7 @@ class Quotas:
         connection: RawConnection | None = None
         connections = 0
         while not self._stopping:
-            await asyncio.sleep(self._interval_s * 2 * source.random())
+            await self._cluster.think(source, self._interval_s)
             machine = self._cluster.machines.get(flow.broker)
             if machine is None:
                 continue

@@ -117,7 +117,7 @@ class Retention:
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
                     delivery.add_done_callback(delivered)
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 
