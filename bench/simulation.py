@@ -15,11 +15,20 @@ from functools import partial
 
 import click
 
+from ottla.simulation.cluster import Cluster
 from ottla.simulation.faults import RATES
 from ottla.simulation.runner import Plan, simulate
 from ottla.simulation.workloads.append import Append
 
 REQUESTS_PER_SECOND = 100
+
+
+class SteadyAppend(Append):
+    """Sends without bursts, so that each record is a request."""
+
+    async def prepare(self, cluster: Cluster) -> None:
+        cluster.burst_share = 0.0
+        await super().prepare(cluster)
 
 
 @click.command(help=__doc__)
@@ -30,7 +39,7 @@ REQUESTS_PER_SECOND = 100
 @click.option("--profile", "profiles", is_flag=True, help="Show where the time goes.")
 def main(*, first: int, seeds: int, seconds: float, faults: bool, profiles: bool) -> None:
     rates = RATES if faults else {}
-    load = partial(Append, producers=1, consumers=0, rate=REQUESTS_PER_SECOND, lingers_ms=(0,))
+    load = partial(SteadyAppend, producers=1, consumers=0, rate=REQUESTS_PER_SECOND, lingers_ms=(0,))
     simulate(Plan(0, 5.0, available={"load": load}))  # compiles and imports
     profile = cProfile.Profile() if profiles else None
     virtual_s = cpu_s = 0.0

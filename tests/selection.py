@@ -75,18 +75,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/cli": ("cli", "kafka_tools", "kafka_admin_tools", "tools_like"),
     "client/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
     "client/ottla/client/legacy": ("082", "older"),
-    "broker/ottla/controller": (
-        *(
-            "controller",
-            "topic_faults",
-            "lost_sessions",
-            "shutdowns",
-            "failover",
-            "zombies",
-            "migration",
-            "late_frames",
-        ),
-    ),
+    "broker/ottla/controller": ("controller", "shutdowns", "failover", "migration"),
     "broker/ottla/coordinators": ("group", "consumer_clients"),
     "broker/ottla/coordinators/transactions": ("transactions",),
     "broker/ottla/dev": ("dev_broker", "pytest_plugin"),
@@ -102,7 +91,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     ),
     "client/ottla/protocol": ("protocol", "records", "fuzzed"),
     "broker/ottla/quotas": ("quota",),
-    "broker/ottla/replication": ("replication", "divergence", "repeated_kills", "follower_fetch", "log_dirs"),
+    "broker/ottla/replication": ("divergence", "failover", "follower_fetch", "log_dirs"),
     "client/ottla/security": ("secur", "acls"),
     "broker/ottla/server": (
         *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "network"),
@@ -116,7 +105,6 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/storage": (
         "storage",
         "records",
-        "retention",
         "torn",
         "page_cache_reader",
         "disks",

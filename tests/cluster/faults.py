@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,7 @@ from kazoo.client import KazooClient
 
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
-from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster, run_admin
-from ottla.metadata import znodes
-from ottla.metadata.unclean_restart import FILE_NAME
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
@@ -44,25 +40,6 @@ def znodes_of(zookeeper_connect: str) -> Iterator[KazooClient]:
     finally:
         client.stop()
         client.close()
-
-
-def wait_until_forgotten(cluster: LocalCluster, topic: str) -> None:
-    """Waits until ZooKeeper has no node of a deleted topic. The nodes go when all brokers have confirmed to
-    the controller that they deleted their replicas; until then the name is taken."""
-    paths = znodes.delete_topic_path(topic), znodes.topic_path(topic)
-    with znodes_of(cluster.zookeeper.connect) as tree:
-        cluster.wait_until(lambda: not any(map(tree.exists, paths)), f"{topic} to be forgotten")
-
-
-def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
-    """Closes a broker's ZooKeeper session as another client: takes it over by id and password, and
-    closes it."""
-    (file,) = broker.directory.glob(f"**/{FILE_NAME}")
-    session_id, _, password = file.read_text().strip().partition(":")
-    thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
-    thief.start(timeout=60)
-    thief.stop()
-    thief.close()
 
 
 def bring_back(cluster: LocalCluster) -> None:
@@ -124,24 +101,3 @@ def make_the_first_lead(cluster: LocalCluster, topic: str, partitions: int) -> N
         return all(found.leader == found.replicas[0] for found in (partition_of(cluster, *p) for p in places))
 
     cluster.wait_until(led, "the first replicas to lead")
-
-
-def wait_until_settings_applied(cluster: LocalCluster) -> None:
-    """Waits until every broker has applied all altered settings; brokers apply them in order."""
-    mark = str(random.randrange(80_000_000, 86_400_000))
-    setting = "producer.id.expiration.ms"
-    cluster.admin(lambda client: client.alter_broker_config(None, set_values={setting: mark}))
-
-    async def is_applied(client: AdminClient) -> bool:
-        marks = [(await client.describe_broker_configs(broker))[setting].value for broker in cluster.brokers]
-        return set(marks) == {mark}
-
-    cluster.wait_until(lambda: cluster.admin(is_applied), "every broker to hear of its settings")
-
-
-def start_and_end(cluster: LocalCluster, topic: str, partition: int = 0) -> tuple[int, int]:
-    """The log start offset and the high watermark, as the leader reports them."""
-    place = TopicPartition(topic, partition)
-    starts = cluster.admin(lambda client: client.start_offsets([place]))
-    ends = cluster.admin(lambda client: client.end_offsets([place]))
-    return starts[place], ends[place]

@@ -1,22 +1,16 @@
 """Members of a consumer group that record what they read and which commits were confirmed.
 
-Called by the group tests. Each member is a librdkafka consumer in a thread of its own.
+Called by the tests of migration. Each member is a librdkafka consumer in a thread of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-from ottla.client.routing import ClusterUnreachable
-from ottla.local.cluster import LocalCluster
-from ottla.protocol.errors import KafkaError
-from ottla.wire.connection import ConnectionLost
 
 
 class Member:
@@ -110,66 +104,3 @@ class Member:
                 self.committed[place.partition] = max(known, place.offset)
                 if self._uncommitted.get(place.partition, 0) <= place.offset:
                     self._uncommitted.pop(place.partition, None)
-
-
-class WatchedGroup:
-    """Two members, and the committed offsets that the cluster reports: these may never go back."""
-
-    def __init__(self, cluster: LocalCluster, topic: str, group: str) -> None:
-        self.cluster, self.topic, self.group = cluster, topic, group
-        self.members = [Member(cluster.bootstrap, topic, group, f"member-{n}") for n in range(2)]
-        self._observed: dict[int, int] = {}
-        self._running = ExitStack()
-
-    def __enter__(self) -> Self:
-        for member in self.members:
-            self._running.enter_context(member)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
-
-    @property
-    def seen(self) -> set[tuple[int, int]]:
-        return set().union(*[set(member.seen) for member in self.members])
-
-    def check(self) -> None:
-        """Asserts that the members live, and that committed offsets have not gone back."""
-        assert [failure for member in self.members for failure in member.failures] == []
-        promised = dict(self._observed)
-        for member in self.members:
-            for partition, offset in dict(member.committed).items():
-                promised[partition] = max(promised.get(partition, -1), offset)
-        try:
-            offsets = self.cluster.admin(lambda client: client.group_offsets(self.group))
-        except (ClusterUnreachable, ConnectionLost, KafkaError, TimeoutError, OSError):
-            return  # no coordinator just now
-        now = {place.partition: offset for place, offset in offsets.items() if place.topic == self.topic}
-        lost = {p: (offset, now.get(p)) for p, offset in promised.items() if now.get(p, -1) < offset}
-        assert not lost, f"committed offsets went back, (before, now) by partition: {lost}"
-        self._observed = now
-
-    def coordinator(self) -> int:
-        return self.cluster.admin(lambda client: client.describe_group(self.group)).coordinator.id
-
-    def wait_until_stable(self, *, not_at: int | None = None) -> None:
-        def stable() -> bool:
-            self.check()
-            try:
-                found = self.cluster.admin(lambda client: client.describe_group(self.group))
-            except KafkaError:
-                return False
-            return (found.state, len(found.members)) == ("Stable", 2) and found.coordinator.id != not_at
-
-        self.cluster.wait_until(stable, "the group to be stable")
-
-    def wait_for_more(self, records: int) -> None:
-        goal = len(self.seen) + records
-
-        def read() -> bool:
-            self.check()
-            return len(self.seen) >= goal
-
-        self.cluster.wait_until(read, f"{records} more records to be read")

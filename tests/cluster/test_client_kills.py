@@ -1,4 +1,5 @@
-"""Brokers are killed and restarted under Ottla's clients: three Ottla brokers, and one of Apache Kafka 3.9.1.
+"""A broker of Apache Kafka 3.9.1 is killed and restarted under Ottla's clients; with Ottla's brokers, they
+run in the simulation.
 
 The clients are an idempotent producer, a transactional one that aborts some of its transactions, and a group
 of two consumers that read committed records and commit their positions. Acknowledgements are compared with
@@ -8,20 +9,17 @@ what librdkafka reads from the logs afterwards.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from faults import cluster_for_faults, znodes_of
+from faults import znodes_of
 from kazoo.exceptions import NoNodeError
 from oracles import needs_kafka_jars
 
@@ -37,64 +35,52 @@ pytestmark = pytest.mark.timeout(420)
 PARTITIONS = 3
 PLAIN, PAID = "plain", "paid"
 WAIT_S = 90.0
+SETTINGS = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "3",
+    "zookeeper.session.timeout.ms": "30000",  # it ends for no broker that lives, however busy the machine
+}
 
 
-class RunningCluster(NamedTuple):
-    bootstrap: str
-    kills: list[Callable[[], None]]
-    """Each kills a broker and starts it again; returns when all is in sync."""
+class Kafka:
+    """A broker of Apache Kafka with the two topics."""
 
+    def __init__(self, directory: Path) -> None:
+        self._zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self._zookeeper.start()
+        self._broker = KafkaBroker(directory / "kafka", self._zookeeper.connect, settings=SETTINGS)
+        self.bootstrap = self._broker.bootstrap
 
-@contextmanager
-def ottla(directory: Path) -> Iterator[RunningCluster]:
-    settings = {"transaction_state_log_num_partitions": "3"}
-    with cluster_for_faults(directory, **settings) as cluster:
-        for topic in (PLAIN, PAID):
-            cluster.create_topic(topic, partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
-
-        def kill(broker_id: int) -> None:
-            broker = cluster.brokers[broker_id]
-            broker.kill()
-            time.sleep(1)
-            broker.start_and_wait()
-            for topic in (PLAIN, PAID):
-                in_sync = partial(cluster.fully_replicated, topic, PARTITIONS)
-                cluster.wait_until(in_sync, "all to be in sync")
-
-        yield RunningCluster(cluster.bootstrap, [partial(kill, broker_id) for broker_id in cluster.brokers])
-
-
-@contextmanager
-def apache_kafka(directory: Path) -> Iterator[RunningCluster]:
-    needs_kafka_jars()
-    settings = {
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "3",
-        "offsets.topic.num.partitions": "3",
-        "zookeeper.session.timeout.ms": "30000",  # it ends for no broker that lives, however busy the machine
-    }
-    zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-    zookeeper.start()
-    broker = KafkaBroker(directory / "kafka", zookeeper.connect, settings=settings)
-    try:
-        broker.start()
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    def start(self) -> None:
+        self._broker.start()
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for created in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in (PLAIN, PAID)]).values():
             created.result(WAIT_S)
 
-        def kill() -> None:
-            broker.kill()
-            with znodes_of(zookeeper.connect) as tree:  # as ZooKeeper does once the session is over
-                for path in (znodes.broker_path(0), znodes.CONTROLLER):
-                    with suppress(NoNodeError):
-                        tree.delete(path)
-            broker.start()
+    def kill_and_start(self) -> None:
+        self._broker.kill()
+        with znodes_of(self._zookeeper.connect) as tree:  # as ZooKeeper does once the session is over
+            for path in (znodes.broker_path(0), znodes.CONTROLLER):
+                with suppress(NoNodeError):
+                    tree.delete(path)
+        self._broker.start()
 
-        yield RunningCluster(broker.bootstrap, [kill])
+    def stop(self) -> None:
+        self._broker.stop()
+        self._zookeeper.stop()
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[Kafka]:
+    needs_kafka_jars()
+    running = Kafka(tmp_path)
+    try:
+        running.start()
+        yield running
     finally:
-        broker.stop()
-        zookeeper.stop()
+        running.stop()
 
 
 class Writers:
@@ -237,13 +223,10 @@ async def produce_and_consume(writers: Writers, readers: Readers) -> None:
             tasks.create_task(readers.read())
 
 
-@pytest.mark.parametrize("kind", [ottla, apache_kafka])
-def test_everything_acknowledged_is_there_once_and_in_order(
-    tmp_path: Path, kind: Callable[[Path], AbstractContextManager[RunningCluster]]
-) -> None:
-    with kind(tmp_path) as running, ThreadPoolExecutor(1) as pool:
-        writers, readers = Writers(running.bootstrap), Readers(running.bootstrap)
-        # Brokers are started from this thread: with the one that started it, a broker goes as well.
+def test_everything_acknowledged_is_there_once_and_in_order(kafka: Kafka) -> None:
+    writers, readers = Writers(kafka.bootstrap), Readers(kafka.bootstrap)
+    with ThreadPoolExecutor(1) as pool:
+        # The broker is started from this thread: with the one that started it, a broker goes as well.
         producing = pool.submit(asyncio.run, produce_and_consume(writers, readers))
 
         def until(condition: Callable[[], bool], what: str) -> None:
@@ -258,9 +241,8 @@ def test_everything_acknowledged_is_there_once_and_in_order(
             until(lambda: readers.commits > commits + 3, "more commits")
 
         try:
-            for kill in running.kills:
-                goes_on()
-                kill()
+            goes_on()
+            kafka.kill_and_start()
             goes_on()
             writers.stopping = True
             until(readers_have(readers, writers), "the group has read all")
@@ -269,7 +251,7 @@ def test_everything_acknowledged_is_there_once_and_in_order(
         producing.result(WAIT_S)
         assert writers.retries > 0, "the kills were not felt"
         assert writers.aborted
-        plain, paid = stored(running.bootstrap, PLAIN), stored(running.bootstrap, PAID)
+        plain, paid = stored(kafka.bootstrap, PLAIN), stored(kafka.bootstrap, PAID)
 
     for partition in range(PARTITIONS):
         assert in_order(plain[TopicPartition(PLAIN, partition)]) == writers.sent[partition]

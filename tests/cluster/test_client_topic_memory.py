@@ -1,4 +1,5 @@
-"""A topic without a leader fills only its share of a producer's memory, and does not block other topics.
+"""A topic without a leader fills only its share of a blocking producer's memory, and does not block other
+topics; tests/unit has the same for the asyncio producer.
 
 The only replica of `stuck` is on a killed broker, that of `well` on a live one. Records sent to `stuck` are
 written, in order, once its broker is back.
@@ -6,16 +7,14 @@ written, in order, once its broker is back.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from faults import SETTINGS
 
-from ottla.client import Producer, blocking, errors
+from ottla.client import blocking, errors
 from ottla.client.core.types import RecordMetadata
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
@@ -59,20 +58,6 @@ def settings(cluster: LocalCluster, **more: object) -> dict[str, object]:
     return {"bootstrap.servers": cluster.bootstrap, "buffer.memory": MEMORY, **more}
 
 
-def test_senders_of_other_topics_are_not_blocked(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
-    async def send() -> list[RecordMetadata]:
-        async with Producer(settings(cluster)) as producer:
-            waiting = [asyncio.create_task(producer.send(STUCK, VALUE)) for _ in range(COUNT)]
-            for _ in range(COUNT):
-                await producer.send_and_wait(WELL, VALUE)
-            begun = [task for task in waiting if task.done()]
-            assert 0 < len(begun) < COUNT / 2, "the others wait for memory"
-            await asyncio.to_thread(stuck_broker.start_and_wait)
-            return [await (await task) for task in waiting]
-
-    assert_in_order(asyncio.run(send()))
-
-
 def test_threads_that_send_to_another_topic_are_not_blocked(
     cluster: LocalCluster, stuck_broker: BrokerProcess
 ) -> None:
@@ -99,46 +84,8 @@ def assert_in_order(written: list[RecordMetadata]) -> None:
     assert [metadata.offset for metadata in written] == [first + n for n in range(len(written))]
 
 
-def fill(producer: Producer) -> None:
-    def send_all() -> None:
-        for _ in range(COUNT):
-            producer.send_nowait(STUCK, VALUE, on_delivery=lambda metadata, error: None)
-
-    with pytest.raises(errors.BufferExhaustedError):
-        send_all()
-
-
-def test_without_a_limit_a_topic_takes_all_memory_as_in_kafka(
-    cluster: LocalCluster, stuck_broker: BrokerProcess
-) -> None:
-    async def send() -> None:
-        more: dict[str, Any] = {"buffer.memory.per.topic": MEMORY, "max.block.ms": 300}
-        producer = Producer(settings(cluster, **more))
-        await producer.start()
-        await producer.send_and_wait(WELL, VALUE)
-        fill(producer)
-        with pytest.raises(errors.BufferExhaustedError, match=r"buffer\.memory=200000: all of it is in use"):
-            await producer.send(WELL, VALUE)
-        await producer.stop(0)
-
-    asyncio.run(send())
-
-
 def test_a_full_topic_may_be_an_error_at_once(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
-    more: dict[str, Any] = {"buffer.memory.per.topic": 10_000, "block.on.topic.full": False}
-
-    async def send() -> None:
-        producer = Producer(settings(cluster, **more))
-        await producer.start()
-        await producer.partitions_for(STUCK)
-        fill(producer)
-        with pytest.raises(errors.BufferExhaustedError, match="stuck uses its share"):
-            async with asyncio.timeout(WAIT_S / 4):  # not after max.block.ms, which is a minute
-                await producer.send(STUCK, VALUE)
-        await producer.send_and_wait(WELL, VALUE)
-        await producer.stop(0)
-
-    asyncio.run(send())
+    more = {"buffer.memory.per.topic": 10_000, "block.on.topic.full": False}
     producer = blocking.Producer(settings(cluster, **more))
     producer.start()
     try:

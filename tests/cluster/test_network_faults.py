@@ -90,33 +90,6 @@ def test_a_controller_that_leads_partitions_is_isolated(
     heal_and_check(cluster, topic, producer)
 
 
-def test_a_leader_and_a_follower_cannot_reach_each_other(
-    cluster: NetworkCluster, topic: str, producer: VerifiableProducer
-) -> None:
-    # Neither is the controller: a leader must reach it to shrink the ISR.
-    third = cluster.controller()
-    one, other = set(cluster.brokers) - {third}
-    cluster.network.cut(cluster.hosts[one], cluster.hosts[other])
-
-    def shrunk() -> bool:
-        partitions = seen_by(cluster, third, topic)
-        return any(p.leader in (one, other) and set(p.isr) == {p.leader, third} for p in partitions)
-
-    cluster.wait_until(shrunk, "the ISR to shrink", timeout_s=WAIT_S)
-    producer.wait_for_more(500, timeout_s=WAIT_S)
-    heal_and_check(cluster, topic, producer)
-
-
-def test_a_leader_is_cut_off_from_zookeeper_only(
-    cluster: NetworkCluster, topic: str, producer: VerifiableProducer
-) -> None:
-    gone, other, _ = seen_by(cluster, 0, topic)[0].replicas
-    cluster.network.cut(cluster.hosts[gone], cluster.at_zookeeper)
-    await_other_leaders(cluster, other, topic, gone)
-    producer.wait_for_more(500, timeout_s=WAIT_S)
-    heal_and_check(cluster, topic, producer)
-
-
 def await_other_leaders(cluster: NetworkCluster, broker: int, topic: str, gone: int) -> None:
     """Until the broker knows of leaders that are not `gone`, for every partition."""
 

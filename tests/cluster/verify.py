@@ -19,10 +19,8 @@ from ottla.local.processes import wait_until
 
 
 class VerifiableProducer:
-    """Kafka's own VerifiableProducer with acks=all: sends 0, 1, 2, … and reports each acknowledgement.
-
-    With `idempotent`, it retries for ever and may not double a record; else it never retries.
-    """
+    """Kafka's own VerifiableProducer with acks=all and idempotence: sends 0, 1, 2, … and reports each
+    acknowledgement. It retries for ever, and may not double a record."""
 
     def __init__(
         self,
@@ -31,13 +29,11 @@ class VerifiableProducer:
         directory: Path,
         *,
         per_second: int = 500,
-        idempotent: bool = True,
         more_settings: Mapping[str, str] | None = None,
     ) -> None:
         config = directory / f"producer-{topic}.properties"
         settings = {"linger.ms": "5", "request.timeout.ms": "5000", "delivery.timeout.ms": "120000"}
-        if idempotent:
-            settings |= {"enable.idempotence": "true", "retries": "2147483647", "retry.backoff.ms": "50"}
+        settings |= {"enable.idempotence": "true", "retries": "2147483647", "retry.backoff.ms": "50"}
         settings |= more_settings or {}
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._command = java_command(
@@ -178,18 +174,14 @@ def _take(message: Message, found: dict[tuple[int, int], str], ended: set[int]) 
 
 
 def assert_nothing_lost_or_doubled(
-    acknowledged: dict[tuple[int, int], str],
-    stored: dict[tuple[int, int], str],
-    *,
-    allow_doubles: bool = False,
+    acknowledged: dict[tuple[int, int], str], stored: dict[tuple[int, int], str]
 ) -> None:
     """Asserts that each acknowledged record is at its offset, once; offsets have no gaps; each partition kept
     the order."""
     lost = {place: value for place, value in acknowledged.items() if stored.get(place) != value}
     assert not lost, f"{len(lost)} acknowledged records lost, the first at {sorted(lost.items())[:5]}"
-    if not allow_doubles:
-        doubled = {value: count for value, count in Counter(stored.values()).items() if count > 1}
-        assert not doubled, f"{len(doubled)} records doubled: {sorted(doubled.items())[:5]}"
+    doubled = {value: count for value, count in Counter(stored.values()).items() if count > 1}
+    assert not doubled, f"{len(doubled)} records doubled: {sorted(doubled.items())[:5]}"
     by_partition: dict[int, list[int]] = {}
     for partition, offset in sorted(stored):
         by_partition.setdefault(partition, []).append(offset)
@@ -198,5 +190,4 @@ def assert_nothing_lost_or_doubled(
             f"holes in partition {partition}"
         )
         values = [int(stored[partition, offset]) for offset in offsets if (partition, offset) in acknowledged]
-        if not allow_doubles:
-            assert values == sorted(values), f"partition {partition} lost its order"
+        assert values == sorted(values), f"partition {partition} lost its order"

@@ -41,11 +41,11 @@ JAVA_ASSIGNORS = {
 
 
 @contextmanager
-def written_topic(bootstrap: str, replicas: int) -> Iterator[str]:
+def written_topic(bootstrap: str) -> Iterator[str]:
     """A topic with RECORDS in each partition, and a producer that adds records slowly."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = ConfluentAdmin({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, replicas)])[name].result(60)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     for number in range(RECORDS):
         for partition in range(PARTITIONS):

@@ -1,22 +1,21 @@
-"""Ottla's consumers with many partitions on three brokers: every record comes, and soon, whatever the other
-partitions have. What there is to read is what confluent-kafka reads.
+"""Ottla's blocking consumer with many partitions on three brokers: every record comes, and soon, whatever the
+other partitions have. What there is to read is what confluent-kafka reads. tests/unit has the same for the
+asyncio consumer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 
-from ottla.client import Consumer, ConsumerRecord, TopicPartition, blocking
+from ottla.client import ConsumerRecord, TopicPartition, blocking
 from ottla.local.cluster import LocalCluster
 from ottla.testing import DevBroker
 
@@ -31,30 +30,8 @@ WAIT_S = 60.0
 FETCH_WAIT_S = 0.2
 SOON_S = 10.0
 """A record is there in a fraction of a second; the machine may be busy."""
-Poll = Callable[[], Mapping[TopicPartition, list[ConsumerRecord]]]
-Reading = Callable[[Mapping[str, object], Iterable[TopicPartition]], AbstractContextManager[Poll]]
-
-
-@contextmanager
-def asynchronous(settings: Mapping[str, object], places: Iterable[TopicPartition]) -> Iterator[Poll]:
-    with asyncio.Runner() as runner:
-        consumer = Consumer(settings)
-        runner.run(consumer.start())
-        consumer.assign(places)
-        yield lambda: runner.run(consumer.poll(0.5))
-        runner.run(consumer.stop())
-
-
-@contextmanager
-def in_a_thread(settings: Mapping[str, object], places: Iterable[TopicPartition]) -> Iterator[Poll]:
-    with blocking.Consumer(settings) as consumer:
-        consumer.assign(places)
-        yield lambda: consumer.poll(0.5)
-
-
 BACKLOGGED = [number for number in range(BACKLOG_PARTITIONS) if number % 3]
 """Not those of the first broker, which has nothing and waits."""
-KINDS = pytest.mark.parametrize("reading", [asynchronous, in_a_thread], ids=["asyncio", "blocking"])
 
 
 def create(cluster: LocalCluster, topic: str, partitions: int) -> None:
@@ -63,13 +40,6 @@ def create(cluster: LocalCluster, topic: str, partitions: int) -> None:
     cluster.create_topic(
         topic, partitions=partitions, assignment={n: [brokers[n % 3]] for n in range(partitions)}
     )
-
-
-@pytest.fixture(scope="module")
-def idle(cluster: LocalCluster) -> str:
-    name = f"idle-{uuid.uuid4().hex[:8]}"
-    create(cluster, name, IDLE_PARTITIONS)
-    return name
 
 
 def places_of(topic: str, count: int) -> list[TopicPartition]:
@@ -89,18 +59,18 @@ def read_with_librdkafka(bootstrap: str, places: list[TopicPartition], count: in
     return found
 
 
-@KINDS
-def test_a_record_of_any_of_180_idle_partitions_comes_soon(
-    cluster: LocalCluster, idle: str, reading: Reading
-) -> None:
+def test_a_record_of_any_of_180_idle_partitions_comes_soon(cluster: LocalCluster) -> None:
+    idle = f"idle-{uuid.uuid4().hex[:8]}"
+    create(cluster, idle, IDLE_PARTITIONS)
     places = places_of(idle, IDLE_PARTITIONS)
     settings = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     chosen = random.Random(16).sample(places, 12)
     before = dict.fromkeys(places, 0)
-    with reading(settings, places) as poll:
+    with blocking.Consumer(settings) as consumer:
+        consumer.assign(places)
         for _ in range(8):  # positions are found, and all brokers are asked
-            for place, records in poll().items():
+            for place, records in consumer.poll(0.5).items():
                 before[place] += len(records)
         for place in chosen:
             producer.produce(idle, b"x", partition=place.partition)
@@ -108,17 +78,14 @@ def test_a_record_of_any_of_180_idle_partitions_comes_soon(
             until = time.monotonic() + SOON_S
             found: Mapping[TopicPartition, list[ConsumerRecord]] = {}
             while not found and time.monotonic() < until:
-                found = poll()
+                found = consumer.poll(0.5)
             assert [(each, len(records)) for each, records in found.items()] == [(place, 1)]
             before[place] += 1
     in_log = read_with_librdkafka(cluster.bootstrap, places, sum(before.values()))
     assert len(in_log) == sum(before.values())
 
 
-@KINDS
-def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(
-    cluster: LocalCluster, reading: Reading
-) -> None:
+def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(cluster: LocalCluster) -> None:
     topic = f"backlog-{uuid.uuid4().hex[:8]}"
     create(cluster, topic, BACKLOG_PARTITIONS)
     places = places_of(topic, BACKLOG_PARTITIONS)
@@ -129,9 +96,10 @@ def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(
     }
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
     found: set[tuple[int, int]] = set()
-    with reading(settings, places) as poll:
+    with blocking.Consumer(settings) as consumer:
+        consumer.assign(places)
         for _ in range(8):  # positions are found, and all brokers are asked
-            assert not poll()
+            assert not consumer.poll(0.5)
         for number in BACKLOGGED:
             for _ in range(BACKLOG_RECORDS):
                 producer.produce(topic, bytes(1000), partition=number)
@@ -141,7 +109,7 @@ def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(
         assert len(in_log) == len(BACKLOGGED) * BACKLOG_RECORDS
         last = time.monotonic()
         while len(found) < len(in_log) and time.monotonic() < last + SOON_S:
-            for place, records in poll().items():
+            for place, records in consumer.poll(0.5).items():
                 found.update((place.partition, record.offset) for record in records)
                 last = time.monotonic()
     assert found == in_log

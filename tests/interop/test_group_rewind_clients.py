@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
 
 @pytest.fixture(scope="module")
 def topic(broker: OneBroker) -> Iterator[str]:
-    with written_topic(broker.bootstrap, 1) as name:
+    with written_topic(broker.bootstrap) as name:
         yield name
 
 

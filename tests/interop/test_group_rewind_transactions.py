@@ -249,7 +249,7 @@ class Scenario(NamedTuple):
 
 @pytest.fixture(scope="module")
 def topic(broker: OneBroker) -> Iterator[str]:
-    with written_topic(broker.bootstrap, 1) as name:
+    with written_topic(broker.bootstrap) as name:
         yield name
 
 

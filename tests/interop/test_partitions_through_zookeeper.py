@@ -4,7 +4,6 @@ at once; each deletion is a node.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -81,53 +80,23 @@ def test_the_old_tool_adds_partitions_before_and_after_a_failover(cluster: Local
     assert sorted(node_of(cluster, "grows").partitions) == [0, 1, 2, 3, 4]
 
 
-def test_a_partition_leads_within_a_second_of_the_write(cluster: LocalCluster) -> None:
-    """As topicctl writes the node; the best of three, for the machine may be busy."""
-    cluster.create_topic("written", partitions=1, replicas=1)
-    broker = min(cluster.brokers)
-    client = KazooClient(cluster.zookeeper.connect)
-    client.start(timeout=60)
-    took_s: list[float] = []
-    try:
-        for partition in (1, 2, 3):
-            data, stat = client.get(znodes.topic_path("written"))
-            node = znodes.decode_topic("written", data)
-            grown = znodes.TopicAssignment({**node.partitions, partition: (broker,)}, topic_id=node.topic_id)
-            state = znodes.state_path("written", partition)
-            began = time.monotonic()
-            client.set(znodes.topic_path("written"), znodes.encode_topic(grown), stat.version)
-            cluster.wait_until(lambda state=state: client.exists(state) is not None, "a leader")
-            took_s.append(time.monotonic() - began)
-    finally:
-        client.stop()
-        client.close()
-    assert min(took_s) < 1, took_s
-
-
-def drops_deletion_of_no_topic(zookeeper: str) -> None:
-    client = KazooClient(zookeeper)
-    client.start(timeout=60)
-    path = znodes.delete_topic_path("nobodys")
-    try:
-        client.create(path)
-        assert wait_until(lambda: client.exists(path) is None, timeout_s=60)
-    finally:
-        client.stop()
-        client.close()
-
-
-def test_a_deletion_of_no_topic_is_dropped(cluster: LocalCluster) -> None:
-    drops_deletion_of_no_topic(cluster.zookeeper.connect)
-
-
-def test_apache_kafka_drops_it_too(tmp_path: Path) -> None:
+def test_apache_kafka_drops_a_deletion_of_no_topic(tmp_path: Path) -> None:
+    """As Ottla does (tests/unit/test_brokers_topic_changes.py)."""
     needs_kafka_jars()
     zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
     zookeeper.start()
     broker = KafkaBroker(tmp_path / "kafka", zookeeper.connect)
     try:
         broker.start()
-        drops_deletion_of_no_topic(zookeeper.connect)
+        client = KazooClient(zookeeper.connect)
+        client.start(timeout=60)
+        path = znodes.delete_topic_path("nobodys")
+        try:
+            client.create(path)
+            assert wait_until(lambda: client.exists(path) is None, timeout_s=60)
+        finally:
+            client.stop()
+            client.close()
     finally:
         broker.stop()
         zookeeper.stop()

@@ -283,6 +283,8 @@ def test_an_audit_topic_that_cannot_be_written_holds_up_no_commit_and_costs_no_c
             assert sum(entry.offset for entry in committed.values() if entry is not None) == 300
             assert ConsumerEvents(line).events == []
             limit(line, None)
+            # The broker has the new limit some time after its answer.
+            assert await asyncio.to_thread(wait_until, lambda: bool(line.events()), timeout_s=60)
 
     asyncio.run(read())
     ConsumerEvents(line).assert_whole(held)

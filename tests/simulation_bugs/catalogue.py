@@ -1073,6 +1073,49 @@ _ALL: Final = (
         ("old-formats",),
         faults=("resets", *CUTS),
     ),
+    Bug(
+        "quotas-not-loaded-at-start",
+        "KIP-55 (quotas of users and clients after a restart)",
+        "a broker that is started does not enforce the stored quotas until they change",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/metadata/dynamic_configs.py",
+                "            for entity_type in QUOTA_TYPES:\n                for entity in await self.entities",
+                "            for entity_type in (IPS,):\n                for entity in await self.entities",
+            ),
+        ),
+        ("quotas",),
+        faults=KILLS,
+    ),
+    Bug(
+        "removed-quota-still-throttles",
+        "KIP-55 (quotas that are removed at run time)",
+        "a client that was limited before the removal of its quota stays limited",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/quotas/levels.py",
+                "            sensor.limit = UNLIMITED if found is None else found\n",
+                "            sensor.limit = sensor.limit if found is None else found\n",
+            ),
+        ),
+        ("quotas",),
+    ),
+    Bug(
+        "throttled-connection-not-muted",
+        "KIP-219",
+        "a broker tells a producer its throttle time and serves its next request at once",
+        "quotas hold",
+        (
+            Edit(
+                "broker/ottla/server/dispatch/throttling.py",
+                "            )\n            request.connection.mute(wait_ms)\n        return wait_ms\n",
+                "            )\n        return wait_ms\n",
+            ),
+        ),
+        ("quotas",),
+    ),
 )
 
 BUGS: Final = {bug.name: bug for bug in _ALL}

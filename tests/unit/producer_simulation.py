@@ -95,7 +95,7 @@ class ProducerSimulation:
         """Requests about the producer itself, in order."""
         self.scripted_responses: deque[Any] = deque()
         """What to say to the next of these, in place of yes."""
-        self.topic_exists = True
+        self.topic_error = ErrorCode.NONE
         self.max_records: int | None = None
         """A batch of more is too large."""
         self._producer_ids = 0
@@ -138,13 +138,12 @@ class ProducerSimulation:
 
     def metadata(self) -> m.MetadataResponse:
         partition = m.MetadataResponse.MetadataResponsePartition
-        error = ErrorCode.NONE if self.topic_exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         entries = [
             partition(partition_index=i, leader_id=leader, leader_epoch=self.epochs[i])
             for i, leader in enumerate(self.leaders)
         ]
         topic = m.MetadataResponse.MetadataResponseTopic(
-            name=TOPIC, error_code=error, partitions=entries if self.topic_exists else []
+            name=TOPIC, error_code=self.topic_error, partitions=[] if self.topic_error else entries
         )
         broker = m.MetadataResponse.MetadataResponseBroker
         return m.MetadataResponse(

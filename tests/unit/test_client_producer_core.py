@@ -160,10 +160,10 @@ def test_the_share_of_a_topic_in_bytes(per_topic: int, expected: tuple[int, int]
 
 def test_buffered_records_of_a_topic_stay_when_others_appear() -> None:
     simulation = ProducerSimulation(partitions=1, buffer_memory=1200)
-    simulation.topic_exists = False
+    simulation.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert fill(simulation, TOPIC) == (6, TOPIC_FULL)
     assert fill(simulation, "b") == (3, TOPIC_FULL)  # by now TOPIC has more than is free
-    simulation.topic_exists = True
+    simulation.topic_error = ErrorCode.NONE
     simulation.cluster.invalidate(TOPIC)
     simulation.tick(1)
     simulation.learn()
@@ -252,21 +252,54 @@ def test_librdkafkas_partitioners_by_name() -> None:
 
 def test_records_wait_for_their_topic_in_order() -> None:
     simulation = ProducerSimulation(partitions=1, max_block_ms=1000)
-    simulation.topic_exists = False
+    simulation.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for n in range(5):
         simulation.send(b"%d" % n)
     simulation.poll()
     simulation.tick(0.5)
     simulation.poll()
-    simulation.topic_exists = True
+    simulation.topic_error = ErrorCode.NONE
     simulation.tick(0.2)
     simulation.run_until_idle()
     assert simulation.logs[0].values == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_records_wait_for_a_topic_that_a_starting_broker_cannot_create() -> None:
+    """A broker of Kafka that has just started knows no brokers and no topics yet."""
+    simulation = ProducerSimulation(max_block_ms=1000)
+    simulation.topic_error = ErrorCode.INVALID_REPLICATION_FACTOR
+    simulation.send(b"a", 0)
+    simulation.poll()
+    simulation.poll()
+    assert not simulation.outcomes
+    simulation.topic_error = ErrorCode.NONE
+    simulation.tick(0.3)
+    simulation.run_until_idle()
+    assert simulation.logs[0].values == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, errors.InvalidTopicError),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, errors.AuthorizationError),
+    ],
+)
+def test_records_of_a_topic_that_no_broker_accepts_fail_at_once(
+    error: ErrorCode, expected: type[Exception]
+) -> None:
+    simulation = ProducerSimulation()
+    simulation.topic_error = error
+    simulation.send(b"a")
+    simulation.poll()
+    simulation.poll()
+    (outcome,) = simulation.outcomes[b"a"]
+    assert isinstance(outcome.error, expected)
+
+
 def test_records_of_an_unknown_topic_fail_after_max_block() -> None:
     simulation = ProducerSimulation(max_block_ms=1000)
-    simulation.topic_exists = False
+    simulation.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     simulation.send(b"a")
     simulation.poll()
     assert simulation.sender.next_time(simulation.now) <= simulation.now + 1.0
@@ -274,7 +307,8 @@ def test_records_of_an_unknown_topic_fail_after_max_block() -> None:
     simulation.poll()
     (outcome,) = simulation.outcomes[b"a"]
     assert isinstance(outcome.error, errors.RequestTimedOutError)
-    assert "orders is not in the cluster's metadata after 1 s" in str(outcome.error)
+    text = "orders is not in the cluster's metadata after 1 s: UNKNOWN_TOPIC_OR_PARTITION"
+    assert text in str(outcome.error)
     assert simulation.accumulator.used_bytes == 0
 
 

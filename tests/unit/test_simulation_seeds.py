@@ -18,7 +18,7 @@ REGRESSIONS = (
     # Stored twice after NOT_LEADER_OR_FOLLOWER that followed an append.
     Plan(202, 40.0, workloads=("append",)),
 )
-SEEDS = 20
+SEEDS = 200
 """How many other seeds run, with all workloads and faults; from 1."""
 SECONDS = 60.0
 AT_ONCE = 2

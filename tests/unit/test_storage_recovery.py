@@ -79,16 +79,27 @@ def test_what_a_truncation_cut_off_is_removed_again_after_a_power_loss(tmp_path:
     assert [segment.base_offset for segment in recovered.segments] == [0, 3]
 
 
-def test_indexes_that_a_power_loss_took_from_a_sealed_segment_are_built_again(tmp_path: Path) -> None:
-    log = open_log(tmp_path, SMALL)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_sealed_segment_whose_records_were_flushed_before_is_recovered(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """Sealing adds an entry to the time index, which a power loss would take (found by a seed
+    of the simulation). Kafka's roll does not flush it if all records are flushed."""
+    log = open_log(tmp_path)
     append(log, "a")
+    append(log, "b", timestamp=NOW_MS + 1)
+    flush = log._local.begin_flush(log.log_end_offset) if is_late else None
     log.flush()
     log.roll(NOW_MS)
+    if flush is not None:
+        log._local.complete_flush(flush)
     recovery_point = log.recovery_point
     crash(log)
-    segment_files(tmp_path, ".timeindex")[0].write_bytes(b"")
-    recovered = open_log(tmp_path, SMALL, clean=False, recovery_point=recovery_point)
-    assert recovered.segments[0].time_index.entries() == [(NOW_MS, 0)]
+    os.truncate(tmp_path / "events-0/00000000000000000000.timeindex", 0)
+    recovered = open_log(tmp_path, clean=False, recovery_point=recovery_point)
+    assert recovered.segments[0].time_index.last() == (NOW_MS + 1, 1)
+    recovered.flush_sealed()
+    assert recovered.recovery_point == 2
 
 
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
@@ -112,6 +123,25 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
     assert segment_files(tmp_path) == paths[:2]
     assert [offset for offset, _ in contents(recovered)] == list(range(recovered.log_end_offset))
     append(recovered, "next")
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_segments_after_a_power_loss_took_the_end_of_one_are_removed(
+    tmp_path: Path, kept: int, policy: str
+) -> None:
+    """Kafka keeps them, behind a gap. In a compacted log the gap may be the cleaner's."""
+    log = open_log(tmp_path)
+    append(log, "a")
+    size = log.size
+    append(log, "b")
+    log.roll(NOW_MS)
+    append(log, "c")
+    crash(log)
+    os.truncate(segment_files(tmp_path)[0], kept * size)
+    recovered = open_log(tmp_path, LogConfig(cleanup_policy=policy), clean=False)
+    assert values(recovered) == ["a"][:kept] + (["c"] if policy == "compact" else [])
+    assert recovered.log_end_offset == (3 if policy == "compact" else kept)
 
 
 def test_what_lies_before_the_recovery_point_is_not_verified(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import hashlib
 import logging
 import struct
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -43,6 +44,8 @@ WALL_START_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
 _FRAME: Final = struct.Struct("<QIH")
 """Of the trace: when, CRC, to which host."""
+BURST_S: Final = 0.002
+"""The longest time between two requests of a burst."""
 TRACE_TAIL_BYTES: Final = 1 << 16
 RESTART_S: Final = 1.0
 """How long a supervisor waits before it starts a broker again that has ended by itself."""
@@ -76,6 +79,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "leader.imbalance.check.interval.seconds": "10",
 }
 """Shorter times and smaller files than Kafka's defaults, so that more happens in a minute."""
+
+
+_decode_topic = lru_cache(1 << 10)(znodes.decode_topic)
+_decode_partition_state = lru_cache(1 << 12)(znodes.decode_partition_state)
 
 
 class Violation(Exception):
@@ -171,15 +178,32 @@ class Cluster:
         self.loop.execution_delay_s = lambda: 0.0002 + 0.003 * delays.random()
         self.loop.on_problem = self._on_problem
         self._starts_of_removed: dict[int, int] = {}
+        self._read_at_write = -1
+        self._topics: dict[str, znodes.TopicAssignment] = {}
+        self._states: list[tuple[tuple[str, int], znodes.PartitionState]] = []
         self._trace = hashlib.blake2b(digest_size=16)
         self._trace_tail = bytearray()
         """What the digest lacks yet."""
         self._host_numbers: dict[str, int] = {}
         self.network.trace = self._record
         self.frames = 0
+        self.workloads = 1
+        """How many run at the same time."""
+        self.is_administered = False
+        """A workload moves replicas, and knows which."""
+        self.burst_share = 0.75
+        """The share of a client's requests that follow at once on the one before."""
         self.clients: dict[str, Process] = {}
         self.trace_lines: list[str] | None = None
         """What the trace digests, if a caller sets a list."""
+
+    async def think(self, source: Random, mean_s: float) -> None:
+        """Let the time pass that a client takes between two requests: bursts, and pauses between them. The
+        workloads of a run share its load."""
+        if source.random() < self.burst_share:
+            await asyncio.sleep(BURST_S * source.random())
+        else:
+            await asyncio.sleep(mean_s * self.workloads / (1 - self.burst_share) * 2 * source.random())
 
     def random(self, purpose: str) -> Random:
         """A source of randomness of its own: what one part draws does not change what another part draws."""
@@ -450,28 +474,34 @@ class Cluster:
 
     # --- what ZooKeeper holds ---
 
-    def topics(self) -> dict[str, znodes.TopicAssignment]:
+    def topics(self) -> Mapping[str, znodes.TopicAssignment]:
         """The topics with their replicas."""
+        self._read_topics()
+        return self._topics
+
+    def partition_states(self) -> Sequence[tuple[tuple[str, int], znodes.PartitionState]]:
+        """The states of all partitions."""
+        self._read_topics()
+        return self._states
+
+    def _read_topics(self) -> None:
+        """Read again what ZooKeeper holds, after a write."""
         tree = self.ensemble.tree
+        if self._read_at_write == tree.writes:
+            return
+        self._read_at_write = tree.writes
         node = tree.find(znodes.TOPICS)
-        found = {}
+        self._topics, self._states = {}, []
         for topic in sorted(node.children) if node is not None else ():
             stored = tree.find(znodes.topic_path(topic))
-            if stored is not None and stored.data:
-                found[topic] = znodes.decode_topic(topic, stored.data)
-        return found
-
-    def partition_states(self) -> list[tuple[tuple[str, int], znodes.PartitionState]]:
-        """The states of all partitions."""
-        tree = self.ensemble.tree
-        found = []
-        for topic, assignment in self.topics().items():
+            if stored is None or not stored.data:
+                continue
+            assignment = self._topics[topic] = _decode_topic(topic, stored.data)
             for partition in sorted(assignment.partitions):
                 stored = tree.find(znodes.state_path(topic, partition))
                 if stored is not None:
-                    state = znodes.decode_partition_state(topic, partition, stored.data)
-                    found.append(((topic, partition), state))
-        return found
+                    state = _decode_partition_state(topic, partition, stored.data)
+                    self._states.append(((topic, partition), state))
 
     def clock_spread_s(self) -> float:
         """By how much the wall clocks of the machines differ: what one broker stamps, another one judges."""

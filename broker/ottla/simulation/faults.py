@@ -9,11 +9,14 @@ in sync again, and meanwhile another one, which has everything, is *spared*: no 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla.client import AdminClient
+from ottla.client.errors import ClientError
 from ottla.simulation.cluster import Cluster, Machine
 from ottla.simulation.ensemble import HOST
 
@@ -39,11 +42,12 @@ RATES: Final[Mapping[str, float]] = {
     "clock step": 0.03,
     "cache misses": 0.05,
     "roll": 0.015,
+    "leader moves": 0.05,
 }
 """How many faults of each kind begin in a virtual second."""
 
 
-UNDISTURBING: Final = frozenset({"clock step", "cache misses", "outage", "lost answers"})
+UNDISTURBING: Final = frozenset({"clock step", "cache misses", "outage", "lost answers", "leader moves"})
 """Faults after which a broker is as good a replica as before."""
 RECOVERED_S: Final = 6.0
 """After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
@@ -263,6 +267,32 @@ class FaultInjector:
                     await asyncio.sleep(3.0)
 
         self._tasks.append(self.cluster.loop.create_task(roll()))
+
+    def _leader_moves(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        """Partitions change their leaders several times, at once one after the other, while all replicas stay
+        in the ISR. Not where a workload moves replicas itself."""
+        topics = sorted(self.cluster.topics())
+        if not topics or self.cluster.is_administered:
+            return
+        topic = source.choice(topics)
+        self.cluster.note(topic, "changes its leaders", is_fault=True)
+
+        async def move(admin: AdminClient) -> None:
+            for _ in range(source.randint(1, 6)):
+                assignment = self.cluster.topics().get(topic)
+                if assignment is None or self._ended:
+                    return
+                orders = {
+                    (topic, number): source.sample(replicas, len(replicas))
+                    for number, replicas in assignment.partitions.items()
+                    if not assignment.adding.get(number) and not assignment.removing.get(number)
+                }
+                with contextlib.suppress(ClientError):
+                    await admin.alter_partition_reassignments(orders)
+                    await admin.elect_preferred_leaders(list(orders))
+                await asyncio.sleep(source.choice((0.0, 0.01, 0.1)))
+
+        self._tasks.append(self.cluster.loop.create_task(self.cluster.admin(move)))
 
     # --- the network ---
 

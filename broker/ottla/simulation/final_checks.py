@@ -111,11 +111,13 @@ def _recover(machine: Machine) -> None:
         run_parallel=run_inline,
     )
     what = f"files can be recovered: on broker {machine.id}"
+    logs = _logs(machine)
+    policies = {tp[0]: {"cleanup.policy": log.config.cleanup_policy} for tp, (log, _) in logs.items()}
     try:
-        manager.load(machine.clock.wall_ms())
+        manager.load(machine.clock.wall_ms(), policies)
     except (LogDirProblem, KafkaError) as problem:
         raise Violation(f"{what}: {problem}") from problem
-    for key, (log, _) in _logs(machine).items():
+    for key, (log, _) in logs.items():
         found = manager.get(*key)
         if found is None:
             raise Violation(f"{what}, {key[0]}-{key[1]} is not found")

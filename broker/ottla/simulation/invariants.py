@@ -1,6 +1,7 @@
 """What must hold of the brokers at every time, checked while a simulation runs.
 
-`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper. What clients observe is checked by
+`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper, each `INTERVAL_S`, and at each change
+of partitions in ZooKeeper. What clients observe is checked by
 the workloads. The names are those of Kafka's TLA+ specifications (KafkaReplication, Kip320) where these have
 one:
 
@@ -24,6 +25,7 @@ import struct
 from typing import Final
 
 from ottla.metadata import znodes
+from ottla.metadata.memory import AppliedChange
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.storage.log import Log
@@ -52,8 +54,10 @@ class Monitor:
         position."""
         self._epochs: dict[tuple[str, str], tuple[int, int]] = {}
         self._states: dict[_Key, znodes.PartitionState] = {}
-        """The states in ZooKeeper, as of this check."""
+        """The states in ZooKeeper."""
         self.checks = 0
+        cluster.ensemble.tree.on_applied = self._on_applied
+        self._check_store()
 
     async def run(self) -> None:
         while True:
@@ -68,12 +72,29 @@ class Monitor:
             raise cluster.failures[0]
         if cluster.problems:
             raise Violation(f"unexpected error: {cluster.problems[0]}")
-        self._check_store()
         for machine in cluster.machines.values():
             if machine.is_serving:
                 self._check_broker(machine)
 
     # --- ZooKeeper ---
+
+    def _on_applied(self, change: AppliedChange) -> None:
+        """Check each change of partitions at once: what follows may hide it from the next check."""
+        paths = {operation.path for operation in change.operations}
+        if not any(path.startswith(znodes.TOPICS) for path in paths):
+            return
+        self._check_store()
+        for key in self._states:
+            if znodes.state_path(key[0], key[2]) in paths:
+                for machine in self._cluster.machines.values():
+                    if machine.is_serving and machine.broker is not None:
+                        partition = machine.broker.replication.replicas.find(key[0], key[2])
+                        if (
+                            partition is not None
+                            and partition.is_leader
+                            and str(partition.topic_id) == key[1]
+                        ):
+                            self._check_isr(key, partition)
 
     def _check_store(self) -> None:
         cluster = self._cluster

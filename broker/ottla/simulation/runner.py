@@ -30,6 +30,7 @@ from ottla.simulation.workloads.compaction import Compaction
 from ottla.simulation.workloads.groups import Groups
 from ottla.simulation.workloads.list_append import ListAppend
 from ottla.simulation.workloads.old_formats import OldFormats
+from ottla.simulation.workloads.quotas import Quotas
 from ottla.simulation.workloads.raw_client import RawClient
 from ottla.simulation.workloads.retention import Retention
 from ottla.simulation.workloads.transactions import Transactions
@@ -150,6 +151,7 @@ WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
     "groups": Groups,
     "list-append": ListAppend,
     "old-formats": OldFormats,
+    "quotas": Quotas,
     "raw-client": RawClient,
     "retention": Retention,
     "transactions": Transactions,
@@ -172,6 +174,7 @@ async def run_workloads(
     on_faults_ended: Callable[[], None] = lambda: None,
 ) -> None:
     """Start a cluster, run workloads and faults, and wait until the cluster is whole. Raises Violation."""
+    cluster.workloads = len(workloads)
     await cluster.start()
     for workload in workloads:
         await workload.prepare(cluster)

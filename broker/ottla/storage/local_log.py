@@ -45,6 +45,8 @@ class PendingFlush(NamedTuple):
     is_first: bool
     """Nothing of the log was flushed before: its directory entry must be synced, too."""
     truncations: int
+    appended: LogSegment | None
+    """The active segment, if it is among them."""
 
 
 class LocalLog:
@@ -233,7 +235,8 @@ class LocalLog:
         segments = self.segments.overlapping(self.recovery_point, target)
         for segment in segments:
             segment.write_indexes()
-        return PendingFlush(target, segments, self.recovery_point == 0, self.truncations)
+        appended = self.active if target > self.active.base_offset else None
+        return PendingFlush(target, segments, self.recovery_point == 0, self.truncations, appended)
 
     def sync(self, pending: PendingFlush, paths: Iterable[Path]) -> bool:
         """fsync the segments and the files `paths`, without `lock`. Returns False if the log was truncated or
@@ -254,9 +257,11 @@ class LocalLog:
         return True
 
     def complete_flush(self, pending: PendingFlush) -> None:
-        """Advance the recovery point, unless the log was truncated since `begin_flush`."""
+        """Advance the recovery point, unless the log was truncated since `begin_flush`. Not to the end of a
+        segment that was sealed since: its last index entries are not synced."""
         if pending.truncations == self.truncations:
-            self.recovery_point = max(self.recovery_point, pending.target)
+            is_sealed = pending.appended not in (None, self.active)
+            self.recovery_point = max(self.recovery_point, pending.target - is_sealed)
 
     # --- truncating, deleting and replacing segments ---------------------------------------------
 

@@ -2,7 +2,9 @@
 
 Called by `Log.open`. After a clean shutdown the files are checked lightly. After a crash, every segment from
 the one with the recovery point on is recovered: its batches are verified in order, with their CRC-32C. The
-first invalid batch ends the log; all that follows it is removed. The indexes are rebuilt, the transaction
+first invalid batch ends the log, and so does a segment that ends before the next one begins, unless the topic
+is compacted: a power loss may take all of a segment, and leave its successor. All that follows is removed.
+The indexes are rebuilt, the transaction
 index with the state of the producers before the segment. The same is done for a segment with a missing or
 invalid index.
 
@@ -90,6 +92,9 @@ def load_segments(
             if not state_is_current:
                 producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
             intact, end_offset = recover(segment, producer_state, leader_epochs, next_base)
+            if suspect and next_base is not None and end_offset < next_base and not config.compacts:
+                logger.warning("%s ends at %d, before the next segment", segment.file.path, end_offset)
+                intact = False
             # With the snapshot, this segment need not be read again if the next one is invalid.
             producer_state.take_snapshot(end_offset, log_start_offset, sync=True)
             state_is_current = True
@@ -99,7 +104,7 @@ def load_segments(
         segments.append(segment)
         if not intact:
             for damaged in bases[at + 1 :]:
-                logger.warning("Removing segment %d of %s: it follows an invalid one", damaged, directory)
+                logger.warning("Removing segment %d of %s: the one before is invalid", damaged, directory)
                 open_segment(files, directory, damaged, config, now_ms).remove_files()
             break
     if segments and end_offset < log_start_offset:

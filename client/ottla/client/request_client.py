@@ -250,7 +250,7 @@ class RequestClient:
             error = cluster.error(tp.topic)
             known = cluster.topics.get(tp.topic)
             if known is not None and not known.partitions and error is not ErrorCode.NONE:
-                if not error.retriable:
+                if cluster.fatal_error(tp.topic):
                     _raise_for_code(error, str(tp))
                 misses += error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif known is not None and tp.partition not in known.partitions:

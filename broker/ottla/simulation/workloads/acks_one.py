@@ -94,7 +94,7 @@ class AcksOne:
             pending: set[asyncio.Future[Any]] = set()
             while not self._stopping:
                 await self._send(producer, name, source, pending)
-                await asyncio.sleep(self._interval_s * 2 * source.random())
+                await self._cluster.think(source, self._interval_s)
             if pending:
                 await asyncio.wait(pending)
 

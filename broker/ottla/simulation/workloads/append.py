@@ -99,7 +99,7 @@ class Append:
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
                     delivery.add_done_callback(partial(self._delivered, value, self._cluster.loop.now))
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 

@@ -154,7 +154,7 @@ class Compaction:
                 pending: set[asyncio.Future[Any]] = set()
                 ends_s = self._cluster.loop.now + 5 + 20 * source.random()
                 while not self._stopping and self._cluster.loop.now < ends_s:
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                     if not free:
                         continue
                     key = free.pop(source.randrange(len(free)))
@@ -235,7 +235,7 @@ class Compaction:
                 )
                 written.append((at, value, number, delivery))
                 delivery.add_done_callback(_ignore)
-                await asyncio.sleep(self._interval_s * 2 * source.random())
+                await self._cluster.think(source, self._interval_s)
             if aborts:
                 decided = True
                 await producer.abort_transaction()

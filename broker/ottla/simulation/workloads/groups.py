@@ -152,7 +152,7 @@ class Groups:
                 except ClientError:
                     await asyncio.sleep(0.5)
                 number += 1
-                await asyncio.sleep(self._interval_s * 2 * self._source.random())
+                await self._cluster.think(self._source, self._interval_s)
 
     async def _observe(self, group: Group) -> None:
         async with AdminClient(

@@ -179,7 +179,7 @@ class ListAppend:
                     lists = _Lists(self, name, consumer)
                     while not self._stopping:
                         await self._transact(transactional_id, producer, lists, source)
-                        await asyncio.sleep(0.1 * source.random())
+                        await self.cluster.think(source, 0.05)
             except ClientError as problem:
                 self.cluster.note(name, f"begins again: {problem!r}")
                 await asyncio.sleep(0.2)

@@ -275,7 +275,7 @@ class OldFormats:
                     key, value = self._new_record(each, tp.partition, timestamp_ms, source)
                     rows.append((each, Record(at, timestamp_ms, key, value)))
             await self._send(client, version, sets, source)
-            await asyncio.sleep(self._interval_s * 2 * source.random())
+            await self._cluster.think(source, self._interval_s)
         client.close()
 
     def _timestamp(self, source: random.Random) -> int:
@@ -471,7 +471,7 @@ class OldFormats:
                     except ClientError:
                         await asyncio.sleep(0.5)
                     number += 1
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 
@@ -519,7 +519,7 @@ class OldFormats:
                         for _ in range(source.randint(1, 4)):
                             number += 1
                             await self._send_present(producer, f"{name} {number}".encode(), source)
-                            await asyncio.sleep(self._interval_s * 2 * source.random())
+                            await self._cluster.think(source, self._interval_s)
                         if source.random() < 0.4:
                             await producer.abort_transaction()
                         else:

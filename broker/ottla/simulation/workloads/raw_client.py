@@ -114,7 +114,7 @@ class RawClient:
     async def _attack_all(self, name: str) -> None:
         source = self._cluster.random(name)
         while not self._stopping:
-            await asyncio.sleep(self._interval_s * 2 * source.random())
+            await self._cluster.think(source, self._interval_s)
             machines = list(self._cluster.machines.values())
             await self._attack(source.choice(self._attacks), source.choice(machines), source)
 

@@ -37,25 +37,28 @@ class ConnectionEnded(Exception):
 class RawConnection:
     """See the module. All methods raise ConnectionEnded."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float, client_id: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._timeout_s = timeout_s
+        self._client_id = client_id
         self._correlation = 0
 
     @classmethod
-    async def open(cls, host: str, timeout_s: float) -> RawConnection:
+    async def open(cls, host: str, timeout_s: float, client_id: str = CLIENT_ID) -> RawConnection:
         """`timeout_s`: how long to wait for the connection and for each response."""
         try:
             async with asyncio.timeout(timeout_s):
-                return cls(*await asyncio.open_connection(host, PORT), timeout_s)
+                return cls(*await asyncio.open_connection(host, PORT), timeout_s, client_id)
         except (OSError, TimeoutError) as problem:
             raise ConnectionEnded(f"cannot connect: {problem!r}") from problem
 
     def frame(self, message: Message, version: int) -> bytes:
         """A whole request."""
         self._correlation += 1
-        return frames.encode_request(message, version, self._correlation, CLIENT_ID)
+        return frames.encode_request(message, version, self._correlation, self._client_id)
 
     def write(self, data: bytes) -> None:
         self._writer.write(data)

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ottla.client import AdminClient, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError, OffsetOutOfRangeError
+from ottla.protocol.records import iter_batches
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.simulation.workloads.clients import Clients
 
 FOLLOWED_S: Final = 30.0
-"""Virtual time within which followers have the leader's log start offset."""
+"""Virtual time within which followers have the leader's log start offset, and old segments are deleted."""
+LATE_MS: Final = 15_000
+"""So much later than allowed a segment may be deleted: brokers look for old ones every five seconds."""
 
 LOOK_S: Final = 0.05
 """Virtual time between two looks at the brokers' log start offsets."""
@@ -114,7 +117,7 @@ class Retention:
                     pending.add(delivery)
                     delivery.add_done_callback(pending.discard)
                     delivery.add_done_callback(delivered)
-                    await asyncio.sleep(self._interval_s * 2 * source.random())
+                    await self._cluster.think(source, self._interval_s)
                 if pending:
                     await asyncio.wait(pending)
 
@@ -274,7 +277,8 @@ class Retention:
         self._looking.cancel()
         name = f"{self.topic}-verifier"
         await self._cluster.in_process(name, self._read_once(name, random.Random(0)))
-        await self._until_followed()
+        await self._until_none("followers follow the log start offset", self._late_followers)
+        await self._until_none("retention deletes old segments", self._overdue)
         counts = [len(offsets) for offsets in self._acknowledged.values()]
         self._cluster.note(
             "simulation",
@@ -283,11 +287,11 @@ class Retention:
             f"acknowledged, {self._config}",
         )
 
-    async def _until_followed(self) -> None:
+    async def _until_none(self, invariant: str, find: Callable[[], list[str]]) -> None:
         deadline_s = self._cluster.loop.now + FOLLOWED_S
-        while late := self._late_followers():
+        while found := find():
             if self._cluster.loop.now > deadline_s:
-                raise Violation(f"followers follow the log start offset: {'; '.join(late)}")
+                raise Violation(f"{invariant}: {'; '.join(found)}")
             await asyncio.sleep(0.5)
 
     def _late_followers(self) -> list[str]:
@@ -298,3 +302,24 @@ class Retention:
             for machine, tp, each in replicas
             if each.log.log_start_offset < starts.get(tp, 0)
         ]
+
+    def _overdue(self) -> list[str]:
+        """What retention.bytes and retention.ms do not allow leaders to have, and files of deleted
+        segments."""
+        kept_bytes, kept_ms = int(self._config["retention.bytes"]), int(self._config["retention.ms"])
+        found = []
+        for machine, tp, partition in self._replicas():
+            prefix = f"{partition.log.directory}/"
+            files = {path: file for path, file in machine.disk.names.items() if path.startswith(prefix)}
+            found += [f"{machine.host} has {path}" for path in files if path.endswith(".deleted")]
+            logs = [memoryview(bytes(files[path].data)) for path in sorted(files) if path.endswith(".log")]
+            if not partition.is_leader or not logs:
+                continue
+            where = f"{machine.host} has {tp} from {partition.log.log_start_offset}"
+            if 0 <= kept_bytes <= sum(len(each) for each in logs[1:]):
+                found.append(f"{where} with {[len(each) for each in logs]} bytes")
+            newest_ms = max((header.max_timestamp for _, header in iter_batches(logs[0])), default=None)
+            now_ms = machine.clock.wall_ms()
+            if kept_ms >= 0 and newest_ms is not None and now_ms - newest_ms > kept_ms + LATE_MS:
+                found.append(f"{where} with records of {newest_ms}; it is {now_ms} there")
+        return found

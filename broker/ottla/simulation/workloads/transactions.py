@@ -1,5 +1,6 @@
 """Transactional applications read records, process them, and write the results and their offsets in one
-transaction: exactly-once processing.
+transaction: exactly-once processing. A part of the input is written in transactions as well: some are
+aborted, and some are left to the coordinator, because their feeder is killed.
 
 Instances are killed, paused and replaced by others with the same transactional id; transactions are aborted
 on purpose, and some last longer than their time-out; a producer that begins a transaction and is gone leaves
@@ -7,12 +8,12 @@ it to the coordinator. Input partitions are assigned by the group (KIP-447) or b
 
 Checked, with readers that use read_committed:
 
-- *no aborted and no uncommitted data*, and *fencing*: of a producer that was replaced nothing is committed
-  that it did not request before.
+- *no aborted and no uncommitted data*, in the outputs and in the input that is processed, and *fencing*: of a
+  producer that was replaced nothing is committed that it did not request before.
 - *atomicity*: of each transaction everything can be read at the end, or nothing; the markers in all
   partitions agree with each other and with what the client received.
-- *exactly once* and *order*: each record of the input is once in each output; in a partition of an output the
-  results of an input partition are in the order of the input, also while it runs.
+- *exactly once* and *order*: each committed record of the input is once in each output; in a partition of an
+  output the results of an input partition are in the order of the input, also while it runs.
 - *the last stable offset never goes back for a client* that keeps to the leader epochs that it has seen
   (KIP-207, KIP-320), nor does the high watermark.
 - *liveness*: all input is processed within `DRAINED_S` once the cluster is whole, and within `ENDED_S` after
@@ -67,16 +68,17 @@ class Transactions:
         self._group = f"{name}-group"
         self._partitions = partitions
         self._instances = instances
-        self._interval_s = 1 / rate
+        self._interval_s = 2 / rate  # of each of the two feeders
         self._ledger = Ledger(name)
+        self._fed = Ledger(self._input)
         self._order: dict[tuple[TopicPartition, str], int] = {}
         """(partition, who reads, input partition) -> the last offset of the input."""
         self._current: list[_Instance] = []
         self._started = 0
         self._stopping = False
-        self._fed = False
-        """The input is complete: everything that was sent is delivered, or has failed."""
         self._drained = False
+        self._last: dict[TopicPartition, int] = {}
+        """The last offsets of the complete input with a committed record."""
 
     async def prepare(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -91,6 +93,7 @@ class Transactions:
 
     async def run(self) -> None:
         self._feeder = self._clients.start(f"{self._name}-feeder", self._feed())
+        self._start_transactional_feeder()
         self._clients.start(f"{self._name}-reader", self._read(f"{self._name}-reader"))
         for isolation_level in ("read_committed", "read_uncommitted"):
             name = f"{self._name}-watcher-{isolation_level.removeprefix('read_')}"
@@ -118,8 +121,60 @@ class Transactions:
                 except ClientError:
                     await asyncio.sleep(0.5)
                 number += 1
-                await asyncio.sleep(self._interval_s * 2 * source.random())
-        self._fed = True
+                await self._cluster.think(source, self._interval_s)
+
+    def _start_transactional_feeder(self) -> None:
+        self._started += 1
+        name = f"{self._name}-feeder-run-{self._started}"
+        self._transactional_feeder = self._clients.start(name, self._feed_in_transactions(name))
+
+    async def _feed_in_transactions(self, name: str) -> None:
+        source = self._cluster.random(name)
+        owner = f"{self._name}-feeder"
+        while not self._stopping:
+            try:
+                async with Producer(
+                    bootstrap_servers=self._cluster.bootstrap,
+                    client_id=name,
+                    transactional_id=owner,
+                    transaction_timeout_ms=source.choice(_TIMEOUTS_MS),
+                    request_timeout_ms=3_000,
+                    delivery_timeout_ms=15_000,
+                    max_block_ms=15_000,
+                ) as producer:
+                    self._fed.initialized(owner, producer)
+                    while not self._stopping:
+                        await self._feed_transaction(owner, producer, source)
+            except ClientError as problem:
+                self._cluster.note(name, f"begins again: {problem!r}")
+                await asyncio.sleep(0.2)
+
+    async def _feed_transaction(self, owner: str, producer: Producer, source: Random) -> None:
+        transaction = self._fed.begin(owner)
+        producer.begin_transaction()
+        try:
+            for _ in range(source.randint(1, 5)):
+                tp = source.choice(self._partitions_of(self._input))
+                value = self._fed.write(transaction, tp, "fed")
+                delivery = await producer.send(tp.topic, value.encode(), partition=tp.partition)
+                delivery.add_done_callback(retrieve)
+                await self._cluster.think(source, self._interval_s)
+            if source.random() < 0.4:
+                await producer.abort_transaction()
+                self._fed.aborted(transaction)
+                return
+            self._fed.request_commit(transaction, producer)
+            await producer.commit_transaction()
+            self._fed.committed(transaction)
+        except ClientError:
+            await producer.abort_transaction()  # raises if the outcome is unknown
+            self._fed.aborted(transaction)
+
+    def _take_input(self, tp: TopicPartition, offset: int, value: str, reader: str) -> str:
+        """A reader with read_committed has read a record of the input. Returns its name in the outputs."""
+        if " " in value:  # written in a transaction
+            self._fed.observe(tp, offset, value, reader)
+        return value.replace(" ", "_")
 
     # --- instances ---
 
@@ -210,11 +265,10 @@ class Transactions:
     async def _write(
         self, producer: Producer, transaction: Transaction, tp: TopicPartition, record: Any
     ) -> None:
+        name = self._take_input(tp, record.offset, record.value.decode(), transaction.owner)
         for output in self._outputs:
             target = TopicPartition(output, (tp.partition + len(output)) % self._partitions)
-            value = self._ledger.write(
-                transaction, target, f"{tp.partition} {record.offset} {record.value.decode()}"
-            )
+            value = self._ledger.write(transaction, target, f"{tp.partition} {record.offset} {name}")
             delivery = await producer.send(target.topic, value.encode(), partition=target.partition)
             delivery.add_done_callback(retrieve)
 
@@ -223,9 +277,15 @@ class Transactions:
         source = self._source
         while True:
             await asyncio.sleep(1 + 4 * source.random())
-            kind = source.choice(("kill", "replace", "orphan"))
+            kind = source.choice(("kill", "replace", "orphan", "feeder"))
             if kind == "orphan":
                 await self._leave_open(source)
+                continue
+            if kind == "feeder":
+                self._cluster.note(self._name, "the transactional feeder is killed", is_fault=True)
+                self._clients.kill(self._transactional_feeder)
+                await asyncio.sleep(source.choice((0.0, 0.5, 3.0)))
+                self._start_transactional_feeder()
                 continue
             number = source.randrange(self._instances)
             old = self._current[number]
@@ -343,7 +403,8 @@ class Transactions:
         for number, instance in enumerate(self._current):
             if instance.is_superseded:
                 self._replace(number)
-        await self._clients.wait(self._feeder)
+        await self._clients.wait(self._feeder, self._transactional_feeder)
+        await self._end_input()
         await self._clients.until(DRAINED_S, "the input is processed", self._unprocessed)
         self._drained = True
         await self._clients.wait()
@@ -358,33 +419,47 @@ class Transactions:
         )
         ends_in_logs(self._cluster, self._ledger, partitions)
         found = await read_all(self._cluster, f"{self._name}-verifier", partitions, "read_committed")
-        inputs = await read_all(
-            self._cluster, f"{self._name}-verifier", self._partitions_of(self._input), "read_committed"
-        )
         self._ledger.verify_atomic(found.items())
-        self._verify_processed(inputs, found)
+        self._verify_processed(found)
+
+    async def _end_input(self) -> None:
+        """The feeders have ended: wait for the end of their transactions, and verify the input."""
+        partitions = self._partitions_of(self._input)
+
+        async def unfinished(admin: AdminClient) -> str:
+            return await self._fed.unfinished(admin, partitions)
+
+        await self._clients.until(
+            ENDED_S + self._cluster.clock_spread_s(), "no transaction of the input is left open", unfinished
+        )
+        ends_in_logs(self._cluster, self._fed, partitions)
+        self._inputs = await read_all(
+            self._cluster, f"{self._name}-input-verifier", partitions, "read_committed"
+        )
+        self._last = {tp: rows[-1][0] for tp, rows in self._inputs.items() if rows}
+        self._fed.verify_atomic(
+            (tp, [(offset, value) for offset, value in rows if " " in value])
+            for tp, rows in self._inputs.items()
+        )
 
     async def _unprocessed(self, admin: AdminClient) -> str:
         """Which input the group has not committed yet."""
-        if not self._fed:
-            return "the input is not complete"
         try:
-            ends = await admin.end_offsets(self._partitions_of(self._input))
             committed = await admin.group_offsets(self._group)
         except ClientError as problem:
             return f"{problem!r}"
         return "; ".join(
-            f"{tp} is processed up to {committed.get(tp)} of {end}"
-            for tp, end in ends.items()
-            if end and committed.get(tp, -1) < end
+            f"{tp} is processed up to {committed.get(tp)} of {last + 1}"
+            for tp, last in self._last.items()
+            if committed.get(tp, -1) <= last
         )
 
-    def _verify_processed(
-        self,
-        inputs: Mapping[TopicPartition, list[tuple[int, str]]],
-        outputs: Mapping[TopicPartition, list[tuple[int, str]]],
-    ) -> None:
-        given = {f"{tp.partition} {at} {value}" for tp, rows in inputs.items() for at, value in rows}
+    def _verify_processed(self, outputs: Mapping[TopicPartition, list[tuple[int, str]]]) -> None:
+        given = {
+            f"{tp.partition} {at} {value.replace(' ', '_')}"
+            for tp, rows in self._inputs.items()
+            for at, value in rows
+        }
         for topic in self._outputs:
             results = set()
             for tp, rows in outputs.items():

@@ -43,7 +43,6 @@ from ottla.client.errors import (
     for_code,
     typed,
 )
-from ottla.protocol.errors import ErrorCode
 
 
 class BatchResult(NamedTuple):
@@ -436,7 +435,7 @@ class Accumulator:
         if not topic.partitions:
             if authentication_error is not None:
                 fatal = typed(authentication_error)
-            elif error is not ErrorCode.NONE and not error.retriable:
+            elif self._cluster.fatal_error(topic.name):
                 fatal = for_code(error, topic.name)
             elif now < topic.waiting[0].since + self._max_block_s:
                 return
@@ -452,6 +451,8 @@ class Accumulator:
             elif now >= record.since + self._max_block_s:
                 what = f"partition {record.partition} of {topic.name}" if topic.partitions else topic.name
                 text = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
+                if error:
+                    text += f": {error.name}"
                 self._fail(topic, record, RequestTimedOutError(text))
             else:
                 self._add_unassigned(topic, record)

@@ -28,6 +28,7 @@ from ottla.protocol.types import ZERO_UUID
 GROUP: Final = 0
 TRANSACTION: Final = 1
 """Key types of FindCoordinator."""
+_FATAL: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
 class PartitionState:
@@ -170,6 +171,13 @@ class Cluster:
         state = self._topics.get(topic)
         return ErrorCode.NONE if state is None else state.error
 
+    def fatal_error(self, topic: str) -> ErrorCode:
+        """The error of a topic that no later metadata will lack, NONE if there is none. As in Java's clients
+        all others may go: a broker of Kafka that has just started takes a topic for one to be created, and
+        answers INVALID_REPLICATION_FACTOR."""
+        error = self.error(topic)
+        return error if error in _FATAL else ErrorCode.NONE
+
     # --- coordinators ---
 
     def coordinator(self, key_type: int, key: str) -> int | None:
@@ -290,8 +298,8 @@ class Cluster:
         known.error = error
         if error is not ErrorCode.NONE:
             known.partitions = {}
-            # It may be created, or get a leader. An authorization error is not retried soon.
-            self._stale = self._stale or error.retriable
+            # It may be created, or get a leader.
+            self._stale = self._stale or error not in _FATAL
             return changed
         topic_id = None if update.topic_id == ZERO_UUID else update.topic_id
         created_anew = topic_id != known.id and None not in (topic_id, known.id)
