@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,8 @@ def commands(
             click.echo(f"resuming: {len(done)} seeds are done, {len(failures)} of them failed")
         began = time.monotonic()
         finished = virtual_s = 0.0
-        with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool, cancelling(pool):
             runs = [pool.submit(outcome_of, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
             for each in as_completed(runs):
                 seed, violation, trace, virtual = each.result()
@@ -113,6 +116,16 @@ def commands(
         raise SystemExit(1 if failures else 0)
 
     return main
+
+
+@contextmanager
+def cancelling(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """What is interrupted leaves no seeds to the pool."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 def first_line(text: str) -> str:
