@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-CUTS: Final = ("cut off", "cut one way", "cut pair", "cut from ZooKeeper", "pause", "session")
+CUTS: Final = ("cut off", "cut one way", "cut pair", "cut from ZooKeeper", "pause", "session", "leader moves")
 KILLS: Final = ("kill", "kill in a write", "kill all", "roll")
 POWER: Final = ("power", "kill all")
 LOSSES: Final = ("power", "disk")
