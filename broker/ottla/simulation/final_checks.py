@@ -7,7 +7,9 @@ names the file and the place:
 - *files can be recovered*: a broker that is started without the mark of an orderly stop, and without recovery
   points, recovers all logs, truncates none, and leaves files without errors;
 - *same records*: below the high watermark all replicas have the same batches; in a compacted log, whose
-  replicas are cleaned at different times, the same records at the offsets that are left.
+  replicas are cleaned at different times, the same records at the offsets that are left;
+- *same producers*: replicas with the same records know the same epochs, sequences and open transactions of
+  producers, and so does a log that is recovered.
 """
 
 from __future__ import annotations
@@ -127,10 +129,36 @@ def _recover(machine: Machine) -> None:
                 f"{what}, {key[0]}-{key[1]} has the offsets {found.log_start_offset} to "
                 f"{found.log_end_offset}, and the broker had {offsets[0]} to {offsets[1]} when it stopped"
             )
+        _compare_producers(f"{what}, {key[0]}-{key[1]}", log, found)
     for name, file in machine.disk.names.items():
         if name.endswith(".log") and (name not in disk.names or disk.names[name].data != file.data):
             raise Violation(f"{what}, recovery has changed {name}")
     _find_errors(machine, disk, "files can be recovered: after recovery")
+
+
+# --- the producers ---
+
+
+def _producers(log: Log) -> dict[int, tuple[int, int, int, int | None]]:
+    """Of each producer: its epoch, its last sequence and offset, and where its open transaction begins."""
+    found = {}
+    for producer_id, entry in log.producers.all().items():
+        last_offset = entry.batches[-1].last_offset if entry.batches else -1
+        found[producer_id] = (entry.epoch, entry.last_sequence, last_offset, entry.transaction_start)
+    return found
+
+
+def _compare_producers(what: str, log: Log, other: Log) -> None:
+    """Two logs with the same records know the same producers, unless the first records were deleted."""
+    if log.log_start_offset or other.log_start_offset or log.log_end_offset != other.log_end_offset:
+        return
+    known, found = _producers(log), _producers(other)
+    for producer_id in known.keys() | found.keys():
+        if known.get(producer_id) != found.get(producer_id):
+            raise Violation(
+                f"same producers: {what}: producer {producer_id} has (epoch, sequence, offset, transaction) "
+                f"{known.get(producer_id)} and {found.get(producer_id)}"
+            )
 
 
 # --- the records of all replicas ---
@@ -148,6 +176,9 @@ def _compare_replicas(cluster: Cluster) -> None:
             read = _records if any(log.config.compacts for _, log, _ in found) else _batches
             seen: dict[int, tuple[Any, int]] = {}
             for broker_id, log, _ in found:
+                _compare_producers(
+                    f"{topic}-{number} on brokers {found[0][0]}, {broker_id}", found[0][1], log
+                )
                 for offset, content, where in read(cluster.machines[broker_id], log):
                     if offset >= high_watermark:
                         break

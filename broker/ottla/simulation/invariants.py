@@ -14,6 +14,9 @@ one:
   neither do leader epochs and partition epochs in a broker's memory.
 - *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory; what the leader counts
   as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper.
+- *offsets*: log start offset, last stable offset, high watermark and log end offset ascend, and a leader's
+  high watermark does not go back;
+- *leader epochs*: no log has an epoch after that of its partition;
 - *min.insync.replicas*: so many replicas hold a record when its producer learns that it is committed
   (`check_acknowledged`, for workloads).
 """
@@ -150,8 +153,24 @@ class Monitor:
                     machine, key, partition.leader_epoch, partition.high_watermark, partition.log
                 )
                 self._check_isr(key, partition)
+            self._check_offsets(where, partition)
             if not partition.log.config.compacts and not partition.log.closed:
                 self._compare(machine, key, partition.log, partition.high_watermark)
+
+    def _check_offsets(self, where: str, partition: Partition) -> None:
+        log, high_watermark = partition.log, partition.high_watermark
+        stable = log.last_stable_offset(high_watermark)
+        if not log.closed and not log.log_start_offset <= stable <= high_watermark <= log.log_end_offset:
+            raise Violation(
+                f"offsets: of {where}, the log start offset {log.log_start_offset}, the last stable offset "
+                f"{stable}, the high watermark {high_watermark} and the log end offset {log.log_end_offset} "
+                "do not ascend"
+            )
+        if partition.is_leader:
+            self._advance(("high watermark of", f"{where} in epoch {partition.leader_epoch}"), high_watermark)
+        epoch = log.latest_epoch
+        if epoch is not None and epoch > partition.leader_epoch >= 0:
+            raise Violation(f"leader epochs: {where} has {epoch} in its log, after {partition.leader_epoch}")
 
     def _check_leader(self, machine: Machine, key: _Key, epoch: int, high_watermark: int, log: Log) -> None:
         committed, committed_epoch = self._committed.get(key, (0, -1))
