@@ -55,7 +55,7 @@ def visible(line: Line) -> list[Path]:
     return [path for path, parts in found if not any(part[0] in "_." for part in parts)]
 
 
-def test_small_files_become_few_and_say_the_same(line: Line, spark: SparkSession) -> None:
+def test_small_files_are_compacted_without_changing_the_rows(line: Line, spark: SparkSession) -> None:
     for batch in range(2):
         line.produce(range(batch * 4, batch * 4 + 4))
         line.land(spark)
@@ -75,7 +75,7 @@ class Killed(BaseException):
     """Nothing of ours may catch it."""
 
 
-def test_a_compaction_that_is_killed_anywhere_loses_and_doubles_nothing(
+def test_a_compaction_that_is_killed_at_any_point_neither_loses_nor_duplicates_rows(
     bootstrap: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = new_line(bootstrap, tmp_path, "parquet")
@@ -132,7 +132,7 @@ def compacted(line: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, 
     return False
 
 
-def test_dead_letters_that_are_good_by_now_land_once_and_are_marked(
+def test_replayed_dead_letters_are_written_once_and_marked(
     line: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line.produce(range(3), n=None)
@@ -168,7 +168,7 @@ def _killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
-def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
+def test_a_backfill_adds_each_missing_record_once_and_none_that_the_job_will_write(
     line: Line, spark: SparkSession
 ) -> None:
     params: dict[str, Any] = {"first": 0, "end": None, "topic": (), "partition": ()}

@@ -108,7 +108,7 @@ def test_records_are_acknowledged_without_a_zookeeper() -> None:
     run(scenario)
 
 
-def test_with_too_few_replicas_in_sync_acks_all_is_refused() -> None:
+def test_acks_all_below_min_insync_replicas_is_rejected() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, "topic")
         leader = state_of(cluster, "topic").leader
