@@ -1,4 +1,4 @@
-"""Maintenance of a lake: compaction, replay of dead letters, backfill. Killed at any point, nothing is lost."""
+"""Maintenance of a lake: compaction, replay of dead letters, backfill. Killed anywhere, nothing is lost."""
 
 from __future__ import annotations
 

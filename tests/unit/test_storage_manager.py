@@ -206,7 +206,7 @@ def test_cleanup_applies_retention_where_the_high_watermark_is_known(tmp_path: P
     assert len(second.producers) == 0
 
 
-def test_cleanup_leaves_compacted_logs_and_those_that_are_being_cleaned_to_the_cleaner(tmp_path: Path) -> None:
+def test_cleanup_leaves_compacted_logs_and_those_being_cleaned_to_the_cleaner(tmp_path: Path) -> None:
     logs = manager(tmp_path, retention_ms="10")
     for name, policy in (("plain", "delete"), ("both", "compact,delete"), ("changed", "delete")):
         config = logs.config_for({"cleanup.policy": policy})
