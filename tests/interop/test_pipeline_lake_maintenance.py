@@ -1,4 +1,4 @@
-"""What looks after a lake: compaction, replay of dead letters, backfill. Killed anywhere, nothing is lost."""
+"""Maintenance of a lake: compaction, replay of dead letters, backfill. Killed anywhere, nothing is lost."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def line(request: pytest.FixtureRequest, bootstrap: str, tmp_path: Path) -> Line
 
 
 def new_line(bootstrap: str, folder: Path, sink: str) -> Line:
-    topics = (f"upkeep-{next(NUMBERS)}",)
+    topics = (f"maintenance-{next(NUMBERS)}",)
     create_topics(bootstrap, topics)
     return Line(bootstrap, topics, folder, sink, {"compaction": COMPACT})
 
 
 def run(job: Any, spark: SparkSession, line: Line, params: dict[str, Any], **changes: Any) -> str:
-    """One of the commands; what it said."""
-    said: list[str] = []
-    assert job.run(JobContext(spark, said.append, params=params), line.config(**changes)) == 0
-    return " ".join(said)
+    """Runs one of the commands and returns its output."""
+    output: list[str] = []
+    assert job.run(JobContext(spark, output.append, params=params), line.config(**changes)) == 0
+    return " ".join(output)
 
 
 def visible(line: Line) -> list[Path]:
-    """Data files as who lists folders finds them."""
+    """The data files that a listing of the folders shows."""
     root = line.folder / "lake"
     found = ((path, path.relative_to(root).parts) for path in root.rglob("*.parquet"))
     return [path for path, parts in found if not any(part[0] in "_." for part in parts)]
@@ -60,8 +60,8 @@ def test_small_files_are_compacted_without_changing_the_rows(line: Line, spark: 
         line.produce(range(batch * 4, batch * 4 + 4))
         line.land(spark)
     before = sorted(line.rows(), key=lambda row: row["id"])
-    said = run(lake_compact, spark, line, {})
-    assert "2 small files became 1" in said
+    output = run(lake_compact, spark, line, {})
+    assert "2 small files became 1" in output
     assert sorted(line.rows(), key=lambda row: row["id"]) == before
     if line.sink == "parquet":
         assert len(visible(line)) == 1
@@ -186,8 +186,8 @@ def test_a_backfill_adds_each_missing_record_once_and_none_that_the_job_will_wri
     assert "offsets read" in run(backfill, spark, line, params | {"end": 2})
     some = len(line.ids())
     assert 4 < some < early
-    said = run(backfill, spark, line, params | {"first": datetime(2000, 1, 1, tzinfo=UTC)})
-    assert f"{early - some:,} events landed" in said
+    output = run(backfill, spark, line, params | {"first": datetime(2000, 1, 1, tzinfo=UTC)})
+    assert f"{early - some:,} events landed" in output
     assert len(line.dead()) == 1
     assert len(line.ids()) == early
     assert "0 events landed, 0 dead letters" in run(backfill, spark, line, params)
