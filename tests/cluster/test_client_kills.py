@@ -223,7 +223,7 @@ async def produce_and_consume(writers: Writers, readers: Readers) -> None:
             tasks.create_task(readers.read())
 
 
-def test_everything_acknowledged_is_there_once_and_in_order(kafka: Kafka) -> None:
+def test_acknowledged_records_are_stored_once_and_in_order(kafka: Kafka) -> None:
     writers, readers = Writers(kafka.bootstrap), Readers(kafka.bootstrap)
     with ThreadPoolExecutor(1) as pool:
         # The broker is started from this thread: with the one that started it, a broker goes as well.

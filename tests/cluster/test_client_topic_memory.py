@@ -84,7 +84,9 @@ def assert_in_order(written: list[RecordMetadata]) -> None:
     assert [metadata.offset for metadata in written] == [first + n for n in range(len(written))]
 
 
-def test_a_full_topic_may_be_an_error_at_once(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
+def test_a_topic_that_uses_its_share_of_the_buffer_can_be_an_error_at_once(
+    cluster: LocalCluster, stuck_broker: BrokerProcess
+) -> None:
     more = {"buffer.memory.per.topic": 10_000, "block.on.topic.full": False}
     producer = blocking.Producer(settings(cluster, **more))
     producer.start()

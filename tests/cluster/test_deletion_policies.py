@@ -107,7 +107,7 @@ def test_a_topic_resource_chooses_policies_and_a_failing_policy_stops_no_other(u
     assert "this policy is broken" in broker_log(up)
 
 
-def test_kafka_configs_chooses_and_shows_policies(up: UpSession) -> None:
+def test_kafka_configs_sets_and_describes_policies(up: UpSession) -> None:
     needs_kafka_jars()
     new = NewTopic("manual", num_partitions=1, replication_factor=1, config={SETTING: BUSINESS})
     admin = AdminClient({"bootstrap.servers": up.bootstrap})

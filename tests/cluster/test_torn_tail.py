@@ -75,7 +75,7 @@ DAMAGES: tuple[Callable[[Path], None], ...] = (cut, cut_to_nothing, add_garbage,
 PARTITIONS = 3 * len(DAMAGES)
 
 
-def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_torn_segments_are_truncated_and_replicated_again(cluster: LocalCluster, tmp_path: Path) -> None:
     """A broker that leads a third of the partitions and follows the others, each torn in another way."""
     # Small segments, so that there are sealed ones before the torn ones.
     settings = {"min_insync_replicas": "2", "segment_bytes": "2048"}

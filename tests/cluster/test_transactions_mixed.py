@@ -262,7 +262,7 @@ def group_offsets(bootstrap: str) -> list[int]:
     return [place.offset for place in places]
 
 
-def test_each_kind_continues_the_others_transactions(pair: Pair) -> None:
+def test_kafka_and_ottla_continue_each_others_transactions(pair: Pair) -> None:
     cluster = Cluster(pair.seats)
     committing, aborting = writers = [Writer(cluster, name) for name in IDS]
 

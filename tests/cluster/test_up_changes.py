@@ -157,7 +157,7 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
     assert set(found.values()) == {1}
 
 
-def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
+def test_no_new_replica_is_placed_on_a_broker_that_is_to_be_removed(up: UpSession) -> None:
     up.write("BrokerCluster", "demo", cluster_spec(4))
     up.wait_ready()
     up.wait_until(lambda: 3 in load(up, "orders"), "the fourth to have some")
@@ -328,7 +328,7 @@ def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:
     assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for a topic"
 
 
-def test_a_new_topic_comes_with_its_file_and_goes_with_it(up: UpSession) -> None:
+def test_a_topic_is_created_and_deleted_with_its_file(up: UpSession) -> None:
     up.write("Topic", "short-lived", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
     up.wait_line(r"Topic/short-lived Ready=True")
     up.wait_until(lambda: partitions(up, "short-lived") == 1, "the broker to hear of it")
@@ -365,7 +365,7 @@ def test_fewer_partitions_are_refused(up: UpSession) -> None:
     up.wait_ready()
 
 
-def test_a_broker_that_is_killed_comes_back(up: UpSession) -> None:
+def test_a_killed_broker_is_restarted(up: UpSession) -> None:
     up.wait_until(lambda: up.cluster_status()["controllerId"] in (0, 1, 2), "a controller")
     controller = up.cluster_status()["controllerId"]
     pid = up.broker_pid(controller)

@@ -199,7 +199,7 @@ def test_ctrl_c_stops_a_run_that_is_still_starting(tmp_path: Path) -> None:
         assert not running_pids(session)
 
 
-def test_a_setting_that_brokers_would_refuse_never_reaches_them(tmp_path: Path) -> None:
+def test_a_setting_that_brokers_would_reject_is_rejected_before(tmp_path: Path) -> None:
     session = UpSession(tmp_path)
     one_broker(session)
     with session:

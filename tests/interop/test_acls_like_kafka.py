@@ -449,7 +449,7 @@ def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
 # --- one cluster ---------------------------------------------------------------------------------------
 
 
-def test_brokers_of_both_kinds_apply_each_others_acls(brokers: dict[str, Broker], tmp_path: Path) -> None:
+def test_kafka_and_ottla_apply_each_others_acls(brokers: dict[str, Broker], tmp_path: Path) -> None:
     """An Ottla broker joins Apache Kafka's cluster; each applies ACLs that are created at the other."""
     joined = BrokerProcess(1, tmp_path / "joined", free_port())
     joined.write_properties(brokers["Apache Kafka"].connect, SETTINGS)

@@ -105,7 +105,7 @@ def written(settings: dict[str, str], topic: str) -> int | None:
     return None if error is None else error.code()
 
 
-def test_each_writes_where_it_may(of: ClientSettings) -> None:
+def test_each_principal_writes_where_its_acls_allow(of: ClientSettings) -> None:
     assert written(of("alice"), "flights") is None
     assert written({**of("alice"), "enable.idempotence": "true"}, "flights") is None
     assert written(of("alice"), "private") == KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -113,13 +113,13 @@ def test_each_writes_where_it_may(of: ClientSettings) -> None:
     assert written(of("anna"), "private") is None
 
 
-def test_each_sees_what_it_may_describe(of: ClientSettings) -> None:
+def test_each_principal_lists_what_its_acls_allow(of: ClientSettings) -> None:
     for user in ("alice", "bob"):
         assert list(AdminClient(of(user)).list_topics(timeout=60).topics) == ["flights"]
     assert {"flights", "private"} <= set(AdminClient(of("anna")).list_topics(timeout=60).topics)
 
 
-def test_nobody_but_anna_changes_acls(of: ClientSettings) -> None:
+def test_only_an_authorized_user_changes_acls(of: ClientSettings) -> None:
     mine = acl(TOPIC, "private", "alice", READ)
     alice = AdminClient(of("alice"))
     with pytest.raises(KafkaException) as refused:
@@ -146,7 +146,7 @@ def reader(settings: dict[str, str], group: str) -> Consumer:
     return Consumer({**settings, "group.id": group, "auto.offset.reset": "earliest"})
 
 
-def test_each_reads_what_it_may(of: ClientSettings) -> None:
+def test_each_principal_reads_what_its_acls_allow(of: ClientSettings) -> None:
     assert written(of("anna"), "flights") is None
     for user, group, expected in (
         ("bob", "readers", b"x"),
@@ -168,7 +168,7 @@ def test_each_reads_what_it_may(of: ClientSettings) -> None:
         alone.close()
 
 
-def test_a_reader_stops_when_its_acl_goes(of: ClientSettings) -> None:
+def test_a_reader_stops_when_its_acl_is_deleted(of: ClientSettings) -> None:
     anna = AdminClient(of("anna"))
     given = acl(TOPIC, "private", "bob", READ)
     anna.create_acls([given], request_timeout=60)[given].result(timeout=120)
@@ -223,7 +223,7 @@ def test_tokens_of_others_need_an_acl(of: ClientSettings) -> None:
     assert seen_by("alice") == [made.token_id]
 
 
-def test_a_live_group_is_rewound_by_who_may_read_in_it(of: ClientSettings) -> None:
+def test_a_live_group_is_rewound_by_a_principal_with_read_access(of: ClientSettings) -> None:
     """READ on the group and on all topics of the request; without it, members and offsets stay."""
     group, flights = "rewound", ottla_admin.TopicPartition("flights", 0)
     granted = [

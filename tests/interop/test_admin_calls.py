@@ -180,7 +180,7 @@ def test_configs(sides: Sides) -> None:
     sides.same(scenario)
 
 
-def test_logs_and_where_they_lie(sides: Sides) -> None:
+def test_logs_and_log_directories(sides: Sides) -> None:
     start_ms = 1_700_000_000_000
 
     async def scenario(admin: AdminClient, side: Side) -> list[Any]:
@@ -301,7 +301,7 @@ def test_the_cluster_and_its_leaders(sides: Sides) -> None:
     sides.same(scenario)
 
 
-def test_who_may_what_and_how_much(sides: Sides) -> None:
+def test_acls_and_quotas_are_managed(sides: Sides) -> None:
     async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         entry = Entry("User:carl", "*", Operation.READ, Permission.ALLOW)
         binding = AclBinding(ResourcePattern(ResourceType.TOPIC, "orders"), entry)
@@ -390,7 +390,7 @@ def test_delegation_tokens(sides: Sides) -> None:
     assert sides.same(scenario)[0] == "User:bert"
 
 
-def test_ottla_tokens_and_kafkas_tool_tell_of_the_same_tokens(sides: Sides, tmp_path: Path) -> None:
+def test_ottla_tokens_and_kafkas_tool_list_the_same_tokens(sides: Sides, tmp_path: Path) -> None:
     for name, side in sides.by_name.items():
         config = tmp_path / f"{name.split()[0]}.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in side.logged_in.items()))

@@ -202,7 +202,7 @@ async def commits_of(side: Side, group: str) -> int:
     return await asyncio.to_thread(read)
 
 
-def test_an_ephemeral_group_shares_partitions_stores_nothing_and_vanishes(
+def test_an_ephemeral_group_shares_partitions_stores_nothing_and_is_removed(
     sides: Sides,
 ) -> None:
     async def scenario(admin: AdminClient, side: Side) -> list[Any]:
@@ -252,7 +252,7 @@ def test_an_ephemeral_group_shares_partitions_stores_nothing_and_vanishes(
     assert sides.same(scenario) == [2, 1, True, {}, False, 0, True]
 
 
-def test_an_ephemeral_member_leaves_a_group_alone_that_has_offsets(sides: Sides) -> None:
+def test_an_ephemeral_member_does_not_change_a_group_with_offsets(sides: Sides) -> None:
     async def scenario(admin: AdminClient, side: Side) -> list[Any]:
         (await admin.alter_group_offsets("kept", {ONE: 1})).raise_first()
         settings = {"bootstrap.servers": side.bootstrap, "group.id": "kept", "group.ephemeral": "true"}

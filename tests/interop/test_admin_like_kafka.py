@@ -112,7 +112,7 @@ def test_records_are_deleted(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_records_of_internal_topics_stay(ports: dict[str, int]) -> None:
+def test_records_of_internal_topics_cannot_be_deleted(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await recorder.wait_for_coordinator()
         await recorder.ask("offsets", "anna", delete(("__consumer_offsets", 0, 0)), 2)

@@ -108,9 +108,7 @@ def test_a_command_without_its_extra_names_it(base: Path, tmp_path: Path, comman
     assert re.fullmatch(rf".* needs the package \w+: pip install 'ottla\[{extra}\]'\n", done.stderr)
 
 
-def test_the_pytest_plugin_leaves_tests_alone_where_only_the_base_is_installed(
-    base: Path, tmp_path: Path
-) -> None:
+def test_the_pytest_plugin_does_nothing_without_its_extra(base: Path, tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
     done = _run(base / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

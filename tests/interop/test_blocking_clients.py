@@ -64,7 +64,7 @@ def test_a_listener_may_call_its_consumer(broker: DevBroker, topic: str) -> None
     assert committed.offset == 3
 
 
-def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: DevBroker, topic: str) -> None:
+def test_blocking_calls_in_the_clients_own_thread_are_rejected(broker: DevBroker, topic: str) -> None:
     produce(broker, topic, 1)
     place = TopicPartition(topic, 0)
     reported: list[BaseException | None] = []
@@ -104,7 +104,9 @@ def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: De
     assert [record.value for record in broker.records(topic)] == [b"0", b"first", b"after"]
 
 
-def test_a_callback_that_sends_more_than_there_is_room_for_is_told_so(broker: DevBroker, topic: str) -> None:
+def test_a_callback_that_sends_more_than_the_buffer_holds_gets_an_error(
+    broker: DevBroker, topic: str
+) -> None:
     ended = threading.Event()
     problems: list[BaseException] = []
 
@@ -123,7 +125,7 @@ def test_a_callback_that_sends_more_than_there_is_room_for_is_told_so(broker: De
         assert problems
 
 
-def test_a_consumer_whose_poll_was_interrupted_still_says_goodbye(broker: DevBroker, topic: str) -> None:
+def test_a_consumer_whose_poll_was_interrupted_leaves_its_group(broker: DevBroker, topic: str) -> None:
     """Ctrl-C in a listener, and `close` after it: the listener is called, and the member leaves its group."""
     produce(broker, topic, 1)
     reported: list[str] = []

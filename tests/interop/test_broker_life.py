@@ -149,7 +149,7 @@ def test_a_restarted_broker_has_its_topics_records_and_settings(tmp_path: Path) 
     run(scenario())
 
 
-def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_path: Path) -> None:
+def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_election(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         async with running(broker) as connection:
@@ -170,7 +170,7 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_pat
     run(scenario())
 
 
-def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_too(tmp_path: Path) -> None:
+def test_a_session_lost_again_during_the_registration_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         broker = make(tree, tmp_path)
@@ -197,7 +197,7 @@ def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_to
     run(scenario())
 
 
-def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
+def test_a_broker_that_cannot_register_again_at_once_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -225,7 +225,7 @@ def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
     run(scenario())
 
 
-def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path) -> None:
+def test_requests_with_the_broker_epoch_of_an_older_registration_are_stale(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         async with running(broker) as connection:
@@ -245,7 +245,7 @@ def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path
     run(scenario())
 
 
-def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
+def test_requests_to_the_wrong_broker_get_its_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
@@ -280,7 +280,7 @@ def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
+def test_a_long_poll_counts_records_appended_before_and_committed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -324,7 +324,7 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
     run(scenario())
 
 
-def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_anew(tmp_path: Path) -> None:
+def test_groups_keep_their_partition_when_the_setting_of_their_number_changes(tmp_path: Path) -> None:
     """Kafka asks the topic, not the settings; else every committed offset would seem lost."""
 
     async def coordinated(connection: BrokerConnection, group: str) -> None:
@@ -374,7 +374,7 @@ def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_a
     run(scenario())
 
 
-def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
+def test_invalid_requests_get_kafkas_error_codes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make(MemoryTree(), tmp_path)) as connection:
             await create(connection, "t")
@@ -390,7 +390,7 @@ def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) -> None:
+def test_acks_all_below_min_insync_replicas_waits_or_is_rejected(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
@@ -446,7 +446,7 @@ async def refusal(broker: Broker) -> str:
     return str(caught.value)
 
 
-def test_a_taken_port_a_locked_folder_and_a_foreign_one_are_told_apart(tmp_path: Path) -> None:
+def test_a_port_in_use_a_locked_folder_and_a_foreign_folder_have_different_errors(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         first = make(tree, tmp_path / "first")
@@ -473,7 +473,7 @@ def test_a_broker_id_that_is_in_use_is_refused(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_stopping_what_never_started_is_fine(tmp_path: Path) -> None:
+def test_stopping_without_a_start_does_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = make(MemoryTree(), tmp_path)
         await broker.stop()

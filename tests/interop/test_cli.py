@@ -139,7 +139,7 @@ def test_a_topic_is_created_described_grown_and_deleted(
         (("cluster", "move", "none", "0=a"), 2, "PARTITION=BROKER"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(
+def test_an_error_is_reported_in_one_line(
     ottla: Command, arguments: tuple[str, ...], exit_code: int, says: str
 ) -> None:
     result = ottla(*arguments)
@@ -148,7 +148,7 @@ def test_a_mistake_is_told_in_one_line(
     assert "Traceback" not in result.output
 
 
-def test_lines_become_records_where_the_java_client_would_put_them(
+def test_lines_become_records_in_the_partitions_of_the_java_client(
     cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any]
 ) -> None:
     lines = "".join(f"key-{n % 7}:value-{n}\n" for n in range(500))
@@ -167,7 +167,7 @@ def test_lines_become_records_where_the_java_client_would_put_them(
         assert numbers == sorted(numbers)
 
 
-def test_json_lines_carry_keys_headers_partitions_and_times(
+def test_json_lines_have_keys_headers_partitions_and_timestamps(
     cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any], ottla: Command
 ) -> None:
     entry = {"value": {"a": [1]}, "key": "k", "headers": {"h": "x"}, "partition": 2, "timestamp": 1234}
@@ -186,14 +186,14 @@ def test_json_lines_carry_keys_headers_partitions_and_times(
     assert json.loads(shown.stdout)["value"] == '{"a": [1]}'
 
 
-def test_what_stands_before_a_bad_line_is_written(cluster: LocalCluster, topic: str, ottla: Command) -> None:
+def test_lines_before_an_invalid_line_are_written(cluster: LocalCluster, topic: str, ottla: Command) -> None:
     result = ottla("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nno key\nc:3\n")
     assert result.exit_code == 1
     assert "line 3: no ':' in it" in result.output
     assert {message.value() for message in read_all(cluster, topic)} == {b"1", b"2"}
 
 
-def test_consume_begins_and_ends_where_it_is_told(
+def test_consume_begins_and_ends_at_the_given_offsets(
     topic: str, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
     ottla_json("produce", topic, "--partition", "1", stdin="".join(f"{n}\n" for n in range(5000)))
@@ -226,7 +226,7 @@ def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: s
         assert reader.wait(90) == 0
 
 
-def test_a_groups_members_and_lag_are_shown_and_its_offsets_moved(
+def test_members_and_lag_of_a_group_are_shown_and_its_offsets_reset(
     topic: str, member: Consumer, ottla: Command, ottla_json: Callable[..., Any]
 ) -> None:
     group = f"readers-{topic}"
@@ -312,7 +312,7 @@ def test_exported_offsets_are_read_back(
     assert (refused.exit_code, "line 1" in refused.output) == (2, True)
 
 
-def test_settings_are_shown_set_and_taken_back(topic: str, ottla_json: Callable[..., Any]) -> None:
+def test_settings_are_described_set_and_deleted(topic: str, ottla_json: Callable[..., Any]) -> None:
     ottla_json("configs", "set", "topic", topic, "retention.ms=1000", "segment.bytes=2000000")
     shown = {entry["name"]: entry for entry in ottla_json("configs", "describe", "topic", topic)}
     assert shown["retention.ms"] == {"name": "retention.ms", "value": "1000", "from": "topic"}
@@ -330,7 +330,7 @@ def test_settings_are_shown_set_and_taken_back(topic: str, ottla_json: Callable[
     ottla_json("configs", "unset", "broker", "all", "log.retention.ms")
 
 
-def test_quotas_are_set_listed_and_lifted(ottla_json: Callable[..., Any]) -> None:
+def test_quotas_are_set_listed_and_removed(ottla_json: Callable[..., Any]) -> None:
     ottla_json("quotas", "set", "--user", "default", "--client-id", "app", "producer_byte_rate=1000")
     quota = {"user": "<default>", "client_id": "app", "ip": None, "quota": "producer_byte_rate"}
     becomes(lambda: ottla_json("quotas", "list"), [{**quota, "value": 1000.0}])
@@ -356,7 +356,7 @@ def test_users_are_set_listed_and_deleted(cluster: LocalCluster, ottla_json: Cal
     assert ottla_json("users", "list") == []
 
 
-def test_the_cluster_its_moves_and_its_disks(
+def test_cluster_reassignments_and_log_directories_are_shown(
     cluster: LocalCluster, topic: str, ottla_json: Callable[..., Any]
 ) -> None:
     described = ottla_json("cluster", "describe")
@@ -390,7 +390,7 @@ def test_records_before_an_offset_are_deleted(
     assert ottla("consume", topic, "--from", "earliest", "--until-end").stdout == "3\n"
 
 
-def test_segments_are_looked_into_without_a_broker(
+def test_segments_are_dumped_without_a_broker(
     cluster: LocalCluster, topic: str, ottla: Command, ottla_json: Callable[..., Any], tmp_path: Path
 ) -> None:
     ottla_json("produce", topic, "--partition", "0", "--key-separator", ":", stdin="k:v\nk:w\n")
@@ -413,7 +413,7 @@ def test_segments_are_looked_into_without_a_broker(
     assert "no whole batch with the right checksum at byte 0" in result.output
 
 
-def test_the_properties_of_kafkas_clients_say_where_the_cluster_is(
+def test_bootstrap_servers_are_read_from_properties_of_kafkas_clients(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     config = tmp_path / "client.properties"

@@ -149,7 +149,9 @@ def test_filters_formats_and_several_topics(broker: OneBroker, topic: str, ottla
     assert "is not a comparison" in ottla("consume", topic, "--where", "a b", code=2).output
 
 
-def test_tail_gives_records_where_offsets_have_none(broker: OneBroker, topic: str, ottla: Command) -> None:
+def test_tail_returns_records_although_offsets_have_gaps(
+    broker: OneBroker, topic: str, ottla: Command
+) -> None:
     """Control records take offsets; aborted records are not shown with read_committed."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
     producer.init_transactions(60)
@@ -190,7 +192,7 @@ def test_tail_gives_records_where_offsets_have_none(broker: OneBroker, topic: st
         assert reader.wait(60) == 0
 
 
-def test_a_group_commits_what_was_printed_and_nothing_else(
+def test_a_group_commits_only_printed_records(
     broker: OneBroker, topic: str, group: str, ottla: Command
 ) -> None:
     write(broker, topic, [b"1", b"2", b"x", b"4"], partition=0)
@@ -208,7 +210,7 @@ def test_a_group_commits_what_was_printed_and_nothing_else(
     assert "--group" in ottla(*as_member, "--tail", "3", code=2).output
 
 
-def test_values_of_numbers_are_javas(broker: OneBroker, topic: str, ottla: Command) -> None:
+def test_numbers_have_the_bytes_of_javas_serializers(broker: OneBroker, topic: str, ottla: Command) -> None:
     ottla(
         "produce", topic, "--key-separator", "=", "--key-format", "int", "--value-format", "double",
         "--null", "none", stdin="7=0.5\n-1=none\n",

@@ -99,7 +99,7 @@ def test_the_same_offsets(broker: OneBroker, tmp_path: Path) -> None:
         assert ours(broker, *ours_form, "--dry-run") == rows(shown.out), form
 
 
-def test_each_reads_the_others_file(broker: OneBroker, tmp_path: Path) -> None:
+def test_kafka_and_ottla_read_each_others_file(broker: OneBroker, tmp_path: Path) -> None:
     file = tmp_path / "ours.csv"
     exported = ours(broker, "t", "--to", "3", "--dry-run")
     file.write_text("".join(f"{','.join(row)}\n" for row in exported))
@@ -132,7 +132,7 @@ def test_the_same_offsets_of_several_groups(broker: OneBroker, tmp_path: Path) -
         assert ours(broker, *ours_form, "--dry-run", groups=groups) == rows(shown.out, 4), form
 
 
-def test_each_reads_the_others_file_of_several_groups(broker: OneBroker, tmp_path: Path) -> None:
+def test_kafka_and_ottla_read_each_others_file_of_several_groups(broker: OneBroker, tmp_path: Path) -> None:
     file, groups = tmp_path / "ours.csv", ("--group", "g", "--group", "h")
     exported = ours(broker, "t", "--to", "3", "--dry-run", groups=groups)
     file.write_text("".join(f"{','.join(row)}\n" for row in exported))
@@ -204,9 +204,7 @@ async def join_as_a_connect_worker(broker: OneBroker, group: str) -> None:
         assert not (await admin._brokers.to(node, request)).error_code
 
 
-def test_groups_with_members_are_skipped_and_those_of_connect_left_alone(
-    broker: OneBroker, tmp_path: Path
-) -> None:
+def test_groups_with_members_and_those_of_connect_are_skipped(broker: OneBroker, tmp_path: Path) -> None:
     """By resets and by deletions, of Kafka's tool and of ours."""
     everything = {"g": COMMITTED, **OF_OTHERS, "live": {TopicPartition("t", 2): 4}}
 

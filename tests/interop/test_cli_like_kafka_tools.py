@@ -321,7 +321,7 @@ def test_acls_of_producers_and_consumers(
     )
 
 
-def test_performance_is_measured_on_what_is_written(
+def test_perf_measures_written_records(
     cluster: LocalCluster, ottla_json: Callable[..., Any], ottla: Callable[..., Result], tmp_path: Path
 ) -> None:
     cluster.create_topic("fast", partitions=3, replicas=3)
@@ -358,7 +358,7 @@ def test_performance_is_measured_on_what_is_written(
     assert 0 < latency["p50_ms"] <= latency["max_ms"]
 
 
-def test_partitions_in_trouble_while_a_broker_is_down(
+def test_under_replicated_partitions_are_listed_while_a_broker_is_down(
     cluster: LocalCluster, ottla_json: Callable[..., Any], ottla: Callable[..., Result],
     kafka: Callable[..., list[Printed]],
 ) -> None:  # fmt: skip

@@ -259,7 +259,7 @@ def test_a_topic_whose_format_was_raised_is_read_from_any_offset(ports: dict[str
     asyncio.run(fill_and_read())
 
 
-def test_what_is_measured_has_the_names_that_java_gives_it(ports: dict[str, int]) -> None:
+def test_metrics_have_the_names_of_the_java_client(ports: dict[str, int]) -> None:
     bootstrap, topic = f"127.0.0.1:{ports['Ottla']}", "measured"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(60)

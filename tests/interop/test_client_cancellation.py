@@ -32,7 +32,7 @@ async def nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["idempotent", "transactional"])
-def test_a_producer_loses_no_record_that_it_said_was_written(broker: DevBroker, transactional: bool) -> None:
+def test_a_producer_loses_no_acknowledged_record(broker: DevBroker, transactional: bool) -> None:
     topic = f"produced-{transactional}"
     broker.create_topic(topic)
 
@@ -75,7 +75,7 @@ def test_a_producer_loses_no_record_that_it_said_was_written(broker: DevBroker, 
     asyncio.run(scenario())
 
 
-def test_a_producer_that_was_cancelled_goes_on_in_order(broker: DevBroker) -> None:
+def test_a_producer_whose_send_was_cancelled_keeps_the_order(broker: DevBroker) -> None:
     """Of sends that are cancelled in turn, on one producer, the others lose nothing and keep their order."""
     topic = "gone-on"
     broker.create_topic(topic)
@@ -101,7 +101,7 @@ def test_a_producer_that_was_cancelled_goes_on_in_order(broker: DevBroker) -> No
     asyncio.run(scenario())
 
 
-def test_a_consumer_of_a_group_leaves_it_whole_wherever_it_is_cancelled(broker: DevBroker) -> None:
+def test_a_consumer_that_is_cancelled_at_any_point_does_not_disturb_its_group(broker: DevBroker) -> None:
     """What it gave out and had not committed comes again; its successor need not wait for its session."""
     topic, count = "consumed", 5
     broker.create_topic(topic)

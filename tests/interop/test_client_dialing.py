@@ -61,7 +61,7 @@ def test_all_addresses_of_a_broker_are_tried(broker: DevBroker, asked: list[str]
         asyncio.run(partitions(f"gone.example:{port}", **{"max.block.ms": 300}))
 
 
-def test_bootstrap_servers_behind_an_alias_are_asked_by_their_own_names(
+def test_bootstrap_servers_behind_an_alias_are_resolved_to_their_own_names(
     broker: DevBroker, asked: list[str]
 ) -> None:
     port = broker.bootstrap.rpartition(":")[2]
@@ -71,7 +71,7 @@ def test_bootstrap_servers_behind_an_alias_are_asked_by_their_own_names(
     assert "gone.example" in asked
 
 
-def test_an_address_that_did_not_answer_is_not_the_first_again(asked: list[str]) -> None:
+def test_an_address_without_a_response_is_not_tried_first_again(asked: list[str]) -> None:
     async def run() -> list[str]:
         server = await asyncio.start_server(lambda r, w: w.close(), "0.0.0.0", 0)
         port = server.sockets[0].getsockname()[1]
@@ -85,7 +85,7 @@ def test_an_address_that_did_not_answer_is_not_the_first_again(asked: list[str])
     assert asyncio.run(run()) == ["127.0.0.2", "127.0.0.1", "127.0.0.2"], "and never the one of another kind"
 
 
-def test_sockets_get_the_buffers_that_are_asked_for() -> None:
+def test_sockets_have_the_configured_buffer_sizes() -> None:
     async def run(buffers: Buffers) -> tuple[int, int]:
         server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
         async with server:

@@ -161,7 +161,7 @@ def fill(stage: Stage, topic: str, count: int, partitions: int = 1) -> None:
 # --- producing -----------------------------------------------------------------------------------
 
 
-def test_records_are_written_and_read_alike(same: Compare) -> None:
+def test_records_are_written_and_read_as_in_kafka(same: Compare) -> None:
     def records(stage: Stage) -> None:
         rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
             (None, b"", []),
@@ -197,7 +197,7 @@ def test_records_are_written_and_read_alike(same: Compare) -> None:
     assert noted["acks=0 gzip read"] == noted["acks=all none read"]
 
 
-def test_invalid_calls_are_refused_alike(same: Compare) -> None:
+def test_invalid_calls_get_kafkas_errors(same: Compare) -> None:
     def refusals(stage: Stage) -> None:
         small = stage.topic("small", max_message_bytes="1000")
         producer = stage.producer(max_request_size=3000)
@@ -228,7 +228,7 @@ def _outcome(call: Callable[[], object]) -> object:
         return error_text(error)
 
 
-def test_transactions_alike(same: Compare) -> None:
+def test_transactions_as_in_kafka(same: Compare) -> None:
     def transactions(stage: Stage) -> None:
         topic, source = stage.topic(), stage.topic("source", partitions=1)
         fill(stage, source, 10)
@@ -277,7 +277,7 @@ def test_transactions_alike(same: Compare) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_positions_alike(same: Compare) -> None:
+def test_positions_equal_those_of_kafkas_consumer(same: Compare) -> None:
     def positions(stage: Stage) -> None:
         topic = stage.topic(partitions=1)
         place: Place = (topic, 0)
@@ -310,7 +310,7 @@ def test_positions_alike(same: Compare) -> None:
     assert noted["from the end"] == [(0, 60, T0, None, b"new", ())]
 
 
-def test_commits_alike(same: Compare) -> None:
+def test_commits_get_kafkas_responses(same: Compare) -> None:
     def commits(stage: Stage) -> None:
         topic = stage.topic(partitions=2)
         fill(stage, topic, 40, partitions=2)
@@ -374,7 +374,7 @@ def test_initial_positions_without_a_committed_offset(same: Compare) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_two_members_share_alike(same: Compare, strategy: str) -> None:
+def test_two_members_share_partitions_as_in_kafka(same: Compare, strategy: str) -> None:
     def shares(stage: Stage) -> None:
         topic = stage.topic(strategy, partitions=4)
         group = f"{stage.name}-{strategy}"
@@ -414,7 +414,7 @@ def test_two_members_share_alike(same: Compare, strategy: str) -> None:
     assert noted["second"] == [("got", others), ("gave", others), ("got", everything), ("gave", everything)]
 
 
-def test_static_members_come_back_to_their_places_alike(same: Compare) -> None:
+def test_static_members_rejoin_as_in_kafka(same: Compare) -> None:
     def static_members(stage: Stage) -> None:
         topic = stage.topic(partitions=4)
 
@@ -442,7 +442,7 @@ def test_static_members_come_back_to_their_places_alike(same: Compare) -> None:
     }
 
 
-def test_topics_that_are_created_later_alike(same: Compare) -> None:
+def test_subscriptions_find_later_topics_as_in_kafka(same: Compare) -> None:
     def later(stage: Stage) -> None:
         by_pattern = stage.consumer(group_id=f"{stage.name}-pattern")
         by_pattern.subscribe(pattern=f"{stage.name}-p-[ab]")

@@ -59,7 +59,7 @@ def read_with_librdkafka(bootstrap: str, places: list[TopicPartition], count: in
     return found
 
 
-def test_a_record_of_any_of_180_idle_partitions_comes_soon(cluster: LocalCluster) -> None:
+def test_a_record_of_any_of_180_idle_partitions_is_returned_soon(cluster: LocalCluster) -> None:
     idle = f"idle-{uuid.uuid4().hex[:8]}"
     create(cluster, idle, IDLE_PARTITIONS)
     places = places_of(idle, IDLE_PARTITIONS)
@@ -85,7 +85,7 @@ def test_a_record_of_any_of_180_idle_partitions_comes_soon(cluster: LocalCluster
     assert len(in_log) == sum(before.values())
 
 
-def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(cluster: LocalCluster) -> None:
+def test_a_backlog_is_read_within_4_mib_while_another_broker_has_no_records(cluster: LocalCluster) -> None:
     topic = f"backlog-{uuid.uuid4().hex[:8]}"
     create(cluster, topic, BACKLOG_PARTITIONS)
     places = places_of(topic, BACKLOG_PARTITIONS)
@@ -115,7 +115,7 @@ def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(cluster: LocalC
     assert found == in_log
 
 
-def test_pausing_a_partition_lets_its_broker_be_asked_for_the_others() -> None:
+def test_the_other_partitions_of_a_broker_are_fetched_while_one_is_paused() -> None:
     """While a partition with a backlog is full here, its broker is not asked for those that had no more."""
     with DevBroker() as broker:
         broker.create_topic("t", partitions=2)

@@ -332,7 +332,7 @@ def test_a_record_has_the_fields_of_kafka_pythons_and_aiokafkas(broker: DevBroke
     asyncio.run(scenario())
 
 
-def test_the_differences_are_as_told(broker: DevBroker) -> None:
+def test_the_differences_are_the_documented_ones(broker: DevBroker) -> None:
     async def listeners(consumer: Consumer, producer: Producer) -> None:
         reported: list[str] = []
 

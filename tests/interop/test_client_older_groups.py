@@ -85,7 +85,7 @@ def _append(stream: KafkaStream, into: list[tuple[int, int]]) -> None:
         into.append((each.partition, int(each.message)))  # noqa: PERF401 - as they come
 
 
-def test_a_connector_and_a_client_of_today_are_one_group(broker: OneBroker) -> None:
+def test_a_connector_and_a_current_client_share_a_group(broker: OneBroker) -> None:
     make_topic(broker, "shared")
     produce(broker, "shared", 0, 600)
     connector = ConsumerConnector(
@@ -123,7 +123,7 @@ def test_a_connector_and_a_client_of_today_are_one_group(broker: OneBroker) -> N
     asker.close()
 
 
-def test_what_a_slow_stream_holds_goes_with_its_partition(broker: OneBroker) -> None:
+def test_buffered_messages_of_a_slow_stream_are_dropped_with_its_partition(broker: OneBroker) -> None:
     """Thousands lie in a stream, of which ten were taken; those of a partition that goes are another's."""
     make_topic(broker, "held")
     produce(broker, "held", 0, 6000)
@@ -142,7 +142,7 @@ def test_what_a_slow_stream_holds_goes_with_its_partition(broker: OneBroker) -> 
     assert len(values()) == 6000
 
 
-def test_a_slow_reader_holds_nobody_up_and_memory_is_bounded(broker: OneBroker) -> None:
+def test_a_slow_reader_delays_no_other_client_and_memory_is_bounded(broker: OneBroker) -> None:
     """One of two streams is not read: its partitions rest, the other's flow."""
     make_topic(broker, "slow-1")
     produce(broker, "slow-1", 0, 60_000)

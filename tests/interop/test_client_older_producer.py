@@ -56,7 +56,7 @@ def test_messages_without_a_key_go_to_another_partition_after_each_refresh(
 
 
 @pytest.mark.parametrize("refresh_ms", [600_000, -1])
-def test_between_refreshes_they_stay_in_one_partition(
+def test_messages_without_a_key_stay_in_one_partition_between_refreshes(
     broker: OneBroker, admin: AdminClient, refresh_ms: int
 ) -> None:
     topic = f"kept{refresh_ms}"

@@ -129,7 +129,7 @@ def test_the_producer_its_encoder_and_its_partitioner(brokers: Brokers082, side:
     assert all_of(side, "sent")[0] == [b"EVEN", b"THREE", b"LATE", b"LATER"]
 
 
-def test_a_set_of_messages_is_published_and_read(brokers: Brokers082, side: Side) -> None:
+def test_a_message_set_is_published_and_read(brokers: Brokers082, side: Side) -> None:
     """003: "For efficiency, the producer can send a set of messages in a single publish request"."""
     producer = Producer({"zk.connect": side.zookeeper, **ACKED})
     message = Message(b"test message str")
@@ -312,7 +312,7 @@ def check_znodes(side: Side, topic: str, group: str) -> None:
 # --- what goes with the samples ---
 
 
-def test_a_request_goes_out_under_the_client_id_of_its_builder() -> None:
+def test_a_request_has_the_client_id_of_its_builder() -> None:
     """As a broker sees it, which counts the fetches of each id."""
 
     def built(builder: FetchRequestBuilder) -> BuiltFetchRequest:
@@ -331,7 +331,7 @@ def test_a_request_goes_out_under_the_client_id_of_its_builder() -> None:
         assert (own.hits, other.hits) == (2, 3)
 
 
-def test_a_producer_says_at_once_when_zookeeper_has_no_brokers(brokers: Brokers082) -> None:
+def test_a_producer_fails_at_once_when_zookeeper_has_no_brokers(brokers: Brokers082) -> None:
     with pytest.raises(ClientError, match="no broker with a PLAINTEXT listener is registered in ZooKeeper"):
         Producer({"zk.connect": f"{brokers.ours.zookeeper}/absent"})
     with pytest.raises(ClientError, match="no ZooKeeper at zookeeper"):

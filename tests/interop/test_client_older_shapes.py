@@ -117,7 +117,7 @@ def connected(side: Side, group: str, **settings: object) -> ConsumerConnector:
 # --- SimpleConsumer ---
 
 
-def test_a_simple_consumer_is_told_what_kafkas_own_is_told(brokers: Brokers082) -> None:
+def test_a_simple_consumer_gets_the_responses_of_kafka(brokers: Brokers082) -> None:
     """By both brokers. What they convert for Java's may be cut off at the size of what it was made of."""
     topic = "simple"
     brokers.make_topic(topic, partitions=2, everywhere=True)
@@ -163,7 +163,7 @@ def _offset(listed: str) -> int:
     return int(listed.partition("=")[0])
 
 
-def test_many_fetches_go_at_once_and_a_lost_connection_is_made_again(brokers: Brokers082) -> None:
+def test_many_fetches_are_in_flight_and_a_lost_connection_is_opened_again(brokers: Brokers082) -> None:
     topic = "many"
     brokers.make_topic(topic, partitions=3)
     produce(brokers.ours.port, topic, 0, 30, 3, compression_type="zstd")
@@ -209,7 +209,7 @@ def codec_of(consumer: SimpleConsumer, topic: str, partition: int) -> str:
 
 
 @pytest.mark.parametrize(("kind", "codec"), [("sync", "gzip"), ("async", "snappy"), ("async", "lz4")])
-def test_clients_of_today_read_what_the_producer_sends(brokers: Brokers082, kind: str, codec: str) -> None:
+def test_current_clients_read_the_producers_messages(brokers: Brokers082, kind: str, codec: str) -> None:
     topic = f"sent-{kind}-{codec}"
     brokers.make_topic(topic, partitions=4, everywhere=True)
     if kind == "sync":
@@ -246,7 +246,7 @@ def test_clients_of_today_read_what_the_producer_sends(brokers: Brokers082, kind
     assert sorted(int(record.value) for record in read) == list(range(600))
 
 
-def test_keys_go_where_a_producer_in_java_puts_them(brokers: Brokers082) -> None:
+def test_keys_have_the_partitions_of_the_java_producer(brokers: Brokers082) -> None:
     keys = ["a", "customer-7", "polygenelubricants", "Grüße", "z" * 40]
     kinds: list[tuple[str, list[Any]]] = [
         ("text", keys), ("bytes", keys), ("int", [0, 17, -17, -(2**31)]), ("long", [2**31, -(2**40)])
@@ -277,7 +277,7 @@ def test_messages_that_cannot_be_delivered_are_named(brokers: Brokers082) -> Non
 # --- the ConsumerConnector ---
 
 
-def test_kafkas_consumers_and_ours_are_one_group(brokers: Brokers082) -> None:
+def test_consumers_of_kafka_and_ottla_share_a_group(brokers: Brokers082) -> None:
     """As they come, go and are killed, each message reaches one of them, once."""
     clients, topic, group = brokers.clients, "shared", "mixed"
     brokers.make_topic(topic, partitions=5)
@@ -334,7 +334,7 @@ def test_kafkas_consumers_and_ours_are_one_group(brokers: Brokers082) -> None:
     assert [brokers.node(f"/consumers/{group}/offsets/{topic}/{p}") for p in range(5)] == ["50"] * 5
 
 
-def test_what_a_slow_stream_holds_goes_with_its_partition(brokers: Brokers082) -> None:
+def test_buffered_messages_of_a_slow_stream_are_dropped_with_its_partition(brokers: Brokers082) -> None:
     """Thousands lie in a stream, of which ten were taken; those of a partition that goes are another's."""
     topic, group = "slow", "slow"
     brokers.make_topic(topic, partitions=4)
@@ -356,7 +356,7 @@ def test_what_a_slow_stream_holds_goes_with_its_partition(brokers: Brokers082) -
     assert len(of_second.values) >= 2000 - 10
 
 
-def test_by_hashes_too_they_decide_as_kafkas_do(brokers: Brokers082) -> None:
+def test_the_roundrobin_strategy_has_kafkas_assignment(brokers: Brokers082) -> None:
     group, roundrobin = "hashed", "partition.assignment.strategy=roundrobin"
     for number in range(3):
         brokers.make_topic(f"hashed-{number}", partitions=4)
@@ -370,7 +370,7 @@ def test_by_hashes_too_they_decide_as_kafkas_do(brokers: Brokers082) -> None:
     brokers.clients.do("stop", "h")
 
 
-def test_messages_flow_on_while_consumers_come_and_go(brokers: Brokers082) -> None:
+def test_messages_are_delivered_while_consumers_join_and_leave(brokers: Brokers082) -> None:
     """Each one reaches one consumer, once. A session that ends takes its partitions along; a new one comes,
     and what it had not committed is read again."""
     topic, group = "flowing", "ours"
@@ -441,7 +441,7 @@ def end_session(brokers: Brokers082, client_id: tuple[int, bytes]) -> None:
     other.close()
 
 
-def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(brokers: Brokers082) -> None:
+def test_a_topic_filter_matches_topics_and_offsets_move_to_kafka_and_back(brokers: Brokers082) -> None:
     """By the steps of Kafka's manual, on Apache Kafka as the broker; a consumer that stands at the end of
     what it has never read commits that."""
     side, group = brokers.sides["Apache Kafka"], "moving"

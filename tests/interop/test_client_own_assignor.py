@@ -119,7 +119,7 @@ def broker() -> Iterator[DevBroker]:
 
 
 @pytest.mark.parametrize("leader", ["java", "python"])
-def test_java_and_python_members_with_the_same_assignor(
+def test_java_and_python_members_share_a_group_with_the_same_assignor(
     broker: DevBroker, tmp_path: Path, leader: str
 ) -> None:
     with ExitStack() as ending:
@@ -187,7 +187,7 @@ class Fails:
         raise LookupError("on purpose")
 
 
-def test_what_an_assignor_raises_is_raised_by_poll(broker: DevBroker) -> None:
+def test_poll_raises_the_error_of_an_assignor(broker: DevBroker) -> None:
     with blocking.Consumer(
         bootstrap_servers=broker.bootstrap, group_id="failing", partition_assignment_strategy=Fails
     ) as consumer:
@@ -225,7 +225,7 @@ class Recording:
         self.events.append(("closed",))
 
 
-def test_plugins_by_their_dotted_names(broker: DevBroker) -> None:
+def test_plugins_are_loaded_by_their_dotted_names(broker: DevBroker) -> None:
     name = f"{__name__}.Recording"
     Recording.events.clear()
     with blocking.Producer(

@@ -189,7 +189,7 @@ def test_a_topic_that_does_not_exist_yet(shared: DevBroker) -> None:
         until(lambda: len(reader.found) == 10)
 
 
-def test_who_starts_again_reads_what_was_added_meanwhile(shared: DevBroker, topic: str) -> None:
+def test_a_restarted_instance_reads_records_added_meanwhile(shared: DevBroker, topic: str) -> None:
     write(shared, topic, *range(OLD))
     with Reader(shared, "again", topics=[topic]) as reader:
         until(lambda: reader.owns(*places(topic, range(OLD))))
@@ -207,7 +207,7 @@ def test_who_starts_again_reads_what_was_added_meanwhile(shared: DevBroker, topi
         assert {place[2] for place in reader.found} == {20, 10}, "a group that begins, begins at the end"
 
 
-def test_a_member_that_joins_before_the_others_have_heard(shared: DevBroker, topic: str) -> None:
+def test_a_member_that_joins_before_the_others_know_of_the_rebalance(shared: DevBroker, topic: str) -> None:
     with Reader(shared, "late", topics=[topic], metadata_max_age_ms=3_000) as first:
         until(lambda: first.owns(*places(topic, range(OLD))))
         add_partitions(shared, topic)
@@ -219,7 +219,7 @@ def test_a_member_that_joins_before_the_others_have_heard(shared: DevBroker, top
             assert {place[1] for place in second.found} & set(range(OLD, ALL))
 
 
-def test_a_topic_that_is_deleted_and_created_anew(shared: DevBroker, topic: str) -> None:
+def test_a_topic_that_is_deleted_and_recreated(shared: DevBroker, topic: str) -> None:
     write(shared, topic, *range(OLD))
     with Reader(shared, "anew", topics=[topic]) as reader:
         until(lambda: reader.owns(*places(topic, range(OLD))))
@@ -231,7 +231,7 @@ def test_a_topic_that_is_deleted_and_created_anew(shared: DevBroker, topic: str)
         assert sorted(reader.found) == [(topic, n, offset) for n in range(OLD) for offset in range(10)]
 
 
-def test_a_position_out_of_range_still_goes_by_auto_offset_reset(shared: DevBroker, topic: str) -> None:
+def test_an_out_of_range_position_is_reset_by_auto_offset_reset(shared: DevBroker, topic: str) -> None:
     with Reader(shared, "range", topics=[topic]) as reader:
         until(lambda: reader.owns(*places(topic, range(OLD))))
     add_partitions(shared, topic)

@@ -95,7 +95,7 @@ def test_librdkafka_and_kafka_python_read_what_was_sent(broker: OneBroker, topic
 
 
 @pytest.mark.parametrize("partitioner", ["consistent_random", "murmur2_random", "fnv1a_random"])
-def test_keys_go_where_librdkafka_puts_them(broker: OneBroker, topic: str, partitioner: str) -> None:
+def test_keys_have_the_partitions_of_librdkafka(broker: OneBroker, topic: str, partitioner: str) -> None:
     keys = [b"k" * (n % 9) + b"%d" % n for n in range(60)]
     placed: dict[bytes, int] = {}
 
@@ -135,7 +135,7 @@ def test_records_too_large_for_the_broker_are_split_and_single_ones_refused(
     asyncio.run(send())
 
 
-def test_a_buffer_that_is_full_makes_senders_wait_in_turn(broker: OneBroker, topic: str) -> None:
+def test_senders_wait_in_order_while_the_buffer_is_full(broker: OneBroker, topic: str) -> None:
     async def send() -> None:
         async with Producer(
             bootstrap_servers=broker.bootstrap, buffer_memory=20_000, batch_size=4_000, acks="all"
@@ -156,7 +156,7 @@ def test_a_buffer_that_is_full_makes_senders_wait_in_turn(broker: OneBroker, top
         assert numbers == list(range(200))
 
 
-def test_a_sender_that_never_waits_lets_others_have_their_turn_but_not_after_each_batch(
+def test_a_sender_that_never_waits_yields_to_other_tasks_but_not_after_each_batch(
     broker: OneBroker, topic: str
 ) -> None:
     async def send() -> tuple[int, int]:
@@ -186,7 +186,7 @@ def test_a_sender_that_never_waits_lets_others_have_their_turn_but_not_after_eac
     assert 5 <= turns < batches / 2
 
 
-def test_what_goes_wrong_is_told_with_the_key_and_what_to_do(broker: OneBroker, topic: str) -> None:
+def test_errors_name_the_key_and_the_remedy(broker: OneBroker, topic: str) -> None:
     async def has_heard_of_the_topic(producer: Producer) -> bool:
         try:
             return await producer.partitions_for(topic) == 3
@@ -248,7 +248,7 @@ def test_serializers_interceptors_and_callbacks(broker: OneBroker, topic: str) -
     assert received[-1] == "closed"
 
 
-def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, topic: str) -> None:
+def test_an_interceptor_gets_each_record_once_also_after_errors(broker: OneBroker, topic: str) -> None:
     """A schema that has to be looked up first, a buffer that is full, a record that is refused at once."""
     sent: list[bytes] = []
     received: Counter[str] = Counter()
@@ -299,7 +299,7 @@ def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, 
     assert received == {"delivered": 12, "MessageTooLargeError": 2, "SchemaNeeded": 1}
 
 
-def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str) -> None:
+def test_metric_values_are_kafkas_and_reporters_get_them(broker: OneBroker, topic: str) -> None:
     reported: list[list[Metric]] = []
 
     class Reporter:
@@ -335,7 +335,7 @@ def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str
     asyncio.run(send())
 
 
-def test_cancelled_senders_leave_a_producer_that_works(broker: OneBroker, topic: str) -> None:
+def test_a_producer_works_after_cancelled_sends(broker: OneBroker, topic: str) -> None:
     """Cancellation at any await: of start, of send, of a delivery, of flush, of stop."""
 
     async def send() -> None:

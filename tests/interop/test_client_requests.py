@@ -64,7 +64,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 @in_loop
-async def test_a_request_goes_out_in_every_version_that_both_sides_know(broker: DevBroker) -> None:
+async def test_a_request_is_sent_in_every_version_that_both_sides_support(broker: DevBroker) -> None:
     async with RequestClient(bootstrap_servers=broker.bootstrap) as client:
         served = await client.versions(0)
         assert set(served) <= set(frames.REQUESTS.values())
@@ -82,7 +82,7 @@ async def test_a_request_goes_out_in_every_version_that_both_sides_know(broker: 
 
 
 @in_loop
-async def test_a_version_that_cannot_say_it_is_refused_before_it_is_sent(broker: DevBroker) -> None:
+async def test_a_version_without_the_field_is_rejected_before_sending(broker: DevBroker) -> None:
     async with RequestClient(bootstrap_servers=broker.bootstrap) as client:
         sent = client.metrics()["request-total"]
         with pytest.raises(errors.UnsupportedVersionError, match="versions 0 to 5 in common, not 6"):
@@ -98,7 +98,7 @@ async def test_a_version_that_cannot_say_it_is_refused_before_it_is_sent(broker:
 
 
 @in_loop
-async def test_many_requests_are_in_flight_and_answered_in_their_order(broker: DevBroker) -> None:
+async def test_responses_to_pipelined_requests_are_in_order(broker: DevBroker) -> None:
     async with RequestClient(bootstrap_servers=broker.bootstrap) as client:
         done: list[int] = []
         with broker.delay("LIST_OFFSETS", 0.2, times=1) as held:
@@ -132,7 +132,7 @@ async def test_records_are_written_and_read_and_acks_0_has_no_response(broker: D
 
 
 @in_loop
-async def test_what_the_cluster_lacks_is_an_error_with_its_name(broker: DevBroker) -> None:
+async def test_missing_topics_and_partitions_are_named_in_the_error(broker: DevBroker) -> None:
     async with RequestClient(bootstrap_servers=broker.bootstrap) as client:
         for missing in (("absent", 0), ("orders", 3)):
             with pytest.raises(errors.UnknownTopicOrPartitionError, match="-".join(map(str, missing))):
@@ -148,7 +148,7 @@ async def test_what_the_cluster_lacks_is_an_error_with_its_name(broker: DevBroke
 
 
 @in_loop
-async def test_silence_and_a_lost_connection_are_told_apart_and_the_next_request_works() -> None:
+async def test_a_time_out_and_a_lost_connection_are_different_errors_and_the_next_request_works() -> None:
     with DevBroker() as broker:
         settings = {"bootstrap.servers": broker.bootstrap, "reconnect.backoff.ms": 0}
         async with RequestClient(settings) as client:
@@ -166,7 +166,7 @@ async def test_silence_and_a_lost_connection_are_told_apart_and_the_next_request
 
 
 @in_loop
-async def test_a_cluster_that_is_not_there_is_told_within_the_time() -> None:
+async def test_an_unreachable_cluster_is_an_error_within_the_time_out() -> None:
     client = RequestClient(bootstrap_servers=f"127.0.0.1:{free_port()}", default_api_timeout_ms=300)
     with pytest.raises(errors.RequestTimedOutError, match="no broker returned metadata within"):
         await client.start()
@@ -274,7 +274,7 @@ async def ends_at(client: RequestClient, broker: int, version: int | None = None
 
 
 @in_loop
-async def test_each_broker_is_reached_by_its_id_and_followers_of_both_kinds_answer(mixed: Mixed) -> None:
+async def test_each_broker_is_reached_by_its_id_and_followers_of_both_brokers_respond(mixed: Mixed) -> None:
     """Consumers are told by leaders alone; a debugging consumer by followers, too, as in Kafka."""
     async with RequestClient(bootstrap_servers=mixed.bootstrap) as client:
         assert set(client.brokers) == {OURS, OTHER, THEIRS}
@@ -318,7 +318,7 @@ async def ask_any(bootstrap: str, first: int) -> None:
         assert (await client.request(m.MetadataRequest(topics=[]))).brokers
 
 
-def test_the_example_compares_replicas_and_sees_one_that_is_missing(mixed: Mixed) -> None:
+def test_the_example_compares_replicas_and_finds_a_missing_one(mixed: Mixed) -> None:
     def line(partition: int, broker: int, role: str, end: object, behind: object) -> list[str]:
         return [str(each) for each in (partition, broker, role, end, behind)]
 

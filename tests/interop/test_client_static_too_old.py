@@ -52,7 +52,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         broker.stop(timeout_s=60)
 
 
-def test_ours_raises_at_each_poll_what_java_s_raises(bootstrap: str, tmp_path: Path) -> None:
+def test_poll_raises_the_errors_of_the_java_consumer(bootstrap: str, tmp_path: Path) -> None:
     needs_kafka_jars()
     message = (
         r"JoinGroup up to version 4; version 5 is needed; group\.instance\.id=one needs brokers of Kafka 2\.3"
@@ -66,7 +66,7 @@ def test_ours_raises_at_each_poll_what_java_s_raises(bootstrap: str, tmp_path: P
         assert java.wait_for("failed").startswith("UnsupportedVersionException")
 
 
-def test_without_it_the_consumer_is_a_member_as_ever(bootstrap: str) -> None:
+def test_without_an_instance_id_the_consumer_is_an_ordinary_member(bootstrap: str) -> None:
     with blocking.Producer(bootstrap_servers=bootstrap) as producer:
         producer.send_and_wait(TOPIC, b"one")
     with blocking.Consumer(

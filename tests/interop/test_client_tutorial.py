@@ -31,7 +31,7 @@ def sessions() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_the_tutorial_works(tmp_path: Path) -> None:
     programs = {block.splitlines()[0].removeprefix("# "): block for block in blocks("python")}
     assert {command.split()[1] for command, _ in sessions() if command.startswith("python ")} == set(programs)
     with DevBroker(settings={"num.partitions": "3"}) as broker:

@@ -38,7 +38,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers082]:
         yield Brokers082(tmp_path_factory.mktemp("brokers"), running)
 
 
-def test_partitions_are_shared_out_by_ranges(brokers: Brokers082) -> None:
+def test_partitions_are_assigned_by_ranges(brokers: Brokers082) -> None:
     """As consumers come and go, orderly and not; every record reaches one of them."""
     clients, zookeeper = brokers.clients, brokers.ours.zookeeper
     brokers.make_topic("ranges", partitions=5)
@@ -91,7 +91,7 @@ def test_partitions_are_shared_out_by_ranges(brokers: Brokers082) -> None:
     assert brokers.tree.get_children("/consumers/shared/ids") == []
 
 
-def test_a_filter_finds_topics_and_a_broker_comes_back(brokers: Brokers082) -> None:
+def test_a_topic_filter_matches_new_topics_and_a_broker_restarts(brokers: Brokers082) -> None:
     clients = brokers.clients
     brokers.make_topic("found-1", partitions=1)
     brokers.make_topic("other", partitions=1)
@@ -149,7 +149,7 @@ def test_offsets_move_from_zookeeper_to_kafka_and_back(brokers: Brokers082) -> N
         clients.do("stop", name)
 
 
-def test_simple_consumers_and_tools_are_answered_as_by_kafka(brokers: Brokers082) -> None:
+def test_simple_consumers_and_tools_get_kafkas_responses(brokers: Brokers082) -> None:
     clients = brokers.clients
     brokers.make_topic("simple", partitions=2, everywhere=True)
     answers: dict[str, dict[str, str]] = {}

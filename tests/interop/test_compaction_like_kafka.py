@@ -365,7 +365,7 @@ def batches(data: Path) -> dict[str, list[Batch]]:
     return found
 
 
-def test_consumers_find_the_same(both: Both) -> None:
+def test_consumers_read_the_same_records(both: Both) -> None:
     for topic in TOPICS:
         assert both.ours.uncommitted[topic] == both.kafkas.uncommitted[topic], topic
         assert both.ours.committed[topic] == both.kafkas.committed[topic], topic
@@ -375,7 +375,7 @@ def test_consumers_find_the_same(both: Both) -> None:
     assert len(both.written["kept"]) == len(both.written["brief"]) == 320
 
 
-def test_the_same_batches_are_left_in_the_files(both: Both) -> None:
+def test_the_files_have_the_same_batches(both: Both) -> None:
     """To the horizons, the sequences of producers, the empty batches and the markers."""
     kafkas, ours = batches(both.kafkas.data), batches(both.ours.data)
     for topic in TOPICS:
@@ -395,7 +395,7 @@ def test_retention_leaves_the_same_segments_of_compacted_logs(both: Both) -> Non
     assert {topic: len(left) for topic, left in both.trimmed["ours"].items()} == LEFT
 
 
-def test_our_indexes_agree_with_our_files(both: Both) -> None:
+def test_our_indexes_are_consistent_with_our_files(both: Both) -> None:
     output = dumped(both.ours.data, "--verify-index-only", suffixes=[".index", ".timeindex"])
     for complaint in (
         "Mismatches in",
@@ -406,7 +406,7 @@ def test_our_indexes_agree_with_our_files(both: Both) -> None:
         assert complaint not in output, output
 
 
-def test_either_serves_what_the_other_has_cleaned(both: Both) -> None:
+def test_kafka_and_ottla_serve_logs_that_the_other_has_cleaned(both: Both) -> None:
     """Whichever goes on cleaning meanwhile."""
     for served, cleaned in (
         (both.of_ours_kafka_shows, both.ours),

@@ -216,7 +216,7 @@ def test_all_of_a_topics_settings_are_replaced(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_a_brokers_dynamic_settings_and_those_of_all_brokers(ports: dict[str, int]) -> None:
+def test_dynamic_settings_of_a_broker_and_of_all_brokers(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         async def alter(label: str, name: str, *changes: tuple[str, int, str | None]) -> None:
             await recorder.ask(label, "anna", change(BROKER, name, *changes), 1)

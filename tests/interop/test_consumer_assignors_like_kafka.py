@@ -18,7 +18,7 @@ def decided_by_kafka(cases: list[Case], directory: Path) -> list[str]:
     return run_program("Assignors", str(asked)).splitlines()
 
 
-def test_assignors_decide_as_kafkas(tmp_path: Path) -> None:
+def test_assignors_have_kafkas_assignments(tmp_path: Path) -> None:
     cases = [case for seed in range(GROUPS) for case in scenario(seed)]
     kafkas = decided_by_kafka(cases, tmp_path)
     assert len(kafkas) == len(cases)

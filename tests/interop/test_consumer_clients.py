@@ -174,13 +174,13 @@ async def shared(broker: OneBroker, topic: str, group: str, strategy: str, kinds
     ("strategy", "kinds"),
     [("range", ("confluent-kafka", "kafka-python")), ("cooperative-sticky", ("confluent-kafka",))],
 )
-def test_a_group_of_ours_and_of_others(
+def test_a_group_with_members_of_ottla_and_of_other_clients(
     broker: OneBroker, topic: str, group: str, strategy: str, kinds: tuple[str, ...]
 ) -> None:
     asyncio.run(shared(broker, topic, group, strategy, kinds))
 
 
-def test_records_come_whole_and_in_order(broker: OneBroker, topic: str, group: str) -> None:
+def test_records_are_complete_and_in_order(broker: OneBroker, topic: str, group: str) -> None:
     produce(broker, topic, 3000, **{"compression.type": "lz4"})
 
     async def run() -> None:
@@ -204,7 +204,7 @@ def test_records_come_whole_and_in_order(broker: OneBroker, topic: str, group: s
     assert committed(broker, group, topic) == dict.fromkeys(range(PARTITIONS), (500, ""))
 
 
-def test_commits_cover_what_was_reached_and_others_read_them(
+def test_commits_cover_the_processed_records_and_other_clients_read_them(
     broker: OneBroker, topic: str, group: str
 ) -> None:
     produce(broker, topic, 60)
@@ -307,7 +307,7 @@ def test_the_blocking_consumer_calls_its_listeners_in_the_thread_that_polls(
     assert {offset for offset, _ in committed(broker, group, topic).values()} == {5}
 
 
-def test_calls_may_be_cancelled_anywhere(broker: OneBroker, topic: str, group: str) -> None:
+def test_calls_can_be_cancelled_at_any_point(broker: OneBroker, topic: str, group: str) -> None:
     """Cut off after any time, a poll loses no record and gives none twice."""
     produce(broker, topic, 600)
 

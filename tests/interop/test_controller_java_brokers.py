@@ -119,7 +119,7 @@ def consume(bootstrap: str, topic: str, partition: int, count: int) -> list[str]
     return values
 
 
-def test_brokers_of_both_kinds_lead_and_follow_each_other(mixed: Mixed) -> None:
+def test_kafka_and_ottla_lead_and_follow_each_other(mixed: Mixed) -> None:
     mixed.create("both", [[OURS, JAVA], [JAVA, OURS]])
     for partition in (0, 1):
         values = [f"{partition}-{n}" for n in range(500)]
@@ -129,7 +129,7 @@ def test_brokers_of_both_kinds_lead_and_follow_each_other(mixed: Mixed) -> None:
         until(lambda p=partition: set(mixed.isr("both", p)) == {OURS, JAVA}, "both are in sync")  # type: ignore[misc]
 
 
-def test_kafkas_metadata_is_what_our_controller_says(mixed: Mixed) -> None:
+def test_kafkas_metadata_is_that_of_our_controller(mixed: Mixed) -> None:
     mixed.create("seen", [[JAVA], [OURS]])
     until(lambda: topic_in(metadata_of(mixed.java), "seen"), "Kafka knows")
     metadata = metadata_of(mixed.java)
@@ -160,7 +160,7 @@ def topic_in(metadata: MetadataResponse, name: str) -> MetadataResponse.Metadata
     return next((topic for topic in metadata.topics if topic.name == name and not topic.error_code), None)
 
 
-def test_topics_that_both_brokers_create_at_once_are_one_each_and_our_controller_stays(mixed: Mixed) -> None:
+def test_topics_created_by_both_brokers_at_once_exist_once_and_the_controller_stays(mixed: Mixed) -> None:
     """Kafka's broker creates what a client names by itself, in ZooKeeper; ours is the controller."""
     names = [f"named-{number}" for number in range(30)]
 
@@ -204,7 +204,7 @@ def test_kafka_deletes_what_our_controller_deletes(mixed: Mixed) -> None:
     until(lambda: mixed.node(znodes.delete_topic_path("doomed")) is None, "so is the order to delete it")
 
 
-def test_kafkas_broker_shuts_down_in_order_and_comes_back(mixed: Mixed) -> None:
+def test_kafkas_broker_makes_a_controlled_shutdown_and_rejoins(mixed: Mixed) -> None:
     mixed.create("moves", [[JAVA, OURS]])
     produce(mixed.java.bootstrap, "moves", 0, ["before"])
     until(lambda: set(mixed.isr("moves", 0)) == {OURS, JAVA}, "both are in sync")

@@ -95,7 +95,7 @@ def cost_s(records: bytes, config: LogConfig) -> float:
     ],
     ids=["an old format", "a compacted topic"],
 )
-def test_the_loop_has_little_work_with_a_bomb(
+def test_the_event_loop_has_little_work_with_a_compression_bomb(
     subject: Subject,
     topic: str,
     version: int,
@@ -117,7 +117,9 @@ def test_the_loop_has_little_work_with_a_bomb(
     assert spent_s < control_s / 2, f"{spent_s:.2f} s of the loop for what takes {control_s:.2f} s"
 
 
-def test_what_becomes_too_large_is_refused_and_takes_no_memory_of_the_brokers(subject: Subject) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_rejected_without_the_brokers_memory(
+    subject: Subject,
+) -> None:
     zeros = build_batch([Record(0, NOW_MS, b"k", bytes(200 * MIB))], codec=Codec.ZSTD)
     assert len(zeros) < MIB
     before = subject.memory()
@@ -127,7 +129,7 @@ def test_what_becomes_too_large_is_refused_and_takes_no_memory_of_the_brokers(su
     assert error_of(produce(subject, "compacted", build_batch([Record(0, NOW_MS, b"k", b"v")]), 9)) == 0
 
 
-def test_many_bombs_at_once_keep_nobody_else_waiting(subject: Subject) -> None:
+def test_many_compression_bombs_delay_no_other_client(subject: Subject) -> None:
     """And all of them are answered, one after the other."""
     bomb = request("plain", old_format_bomb(20_000), 2)
     with closing([subject.connect() for _ in range(10)]) as sockets:

@@ -55,7 +55,7 @@ def confluent(broker: DevBroker, **settings: Any) -> Producer:
     )
 
 
-def test_the_command_serves_until_it_is_told_to_stop_and_keeps_its_folder(tmp_path: Path) -> None:
+def test_the_command_serves_until_sigterm_and_keeps_its_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ottla.cli.main", "dev", "--port", "0", "--data", str(tmp_path / "data")]
     for expected in ([], [b"kept"]):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -136,7 +136,7 @@ def test_records_of_a_log_whose_first_are_deleted(broker: DevBroker, topic: str)
         assert broker.records(topic) == []
 
 
-def test_an_error_meets_as_many_requests_as_ordered_and_a_retrying_client_gets_through(
+def test_an_injected_error_applies_to_the_given_number_of_requests_and_a_client_retries(
     broker: DevBroker, topic: str
 ) -> None:
     fault = broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=3, topic=topic)
@@ -149,7 +149,9 @@ def test_an_error_meets_as_many_requests_as_ordered_and_a_retrying_client_gets_t
     assert len(broker.wait_for_records(topic, 1)) == 1
 
 
-def test_an_error_reaches_a_client_that_does_not_retry_as_kafkas_own(broker: DevBroker, topic: str) -> None:
+def test_an_injected_error_is_kafkas_error_for_a_client_that_does_not_retry(
+    broker: DevBroker, topic: str
+) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, retries=0, enable_idempotence=False)
     with broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER"), pytest.raises(NotLeaderForPartitionError):
         producer.send(topic, b"refused").get(WAIT_S)
@@ -162,9 +164,7 @@ def test_an_error_reaches_a_client_that_does_not_retry_as_kafkas_own(broker: Dev
     producer.close()
 
 
-def test_a_lost_answer_makes_a_plain_producer_write_twice_and_an_idempotent_one_once(
-    broker: DevBroker, topic: str
-) -> None:
+def test_after_a_lost_response_only_an_idempotent_producer_writes_once(broker: DevBroker, topic: str) -> None:
     for idempotent in (False, True):
         fault = broker.drop("PRODUCE", after=True, topic=topic)
         producer = confluent(broker, **{"enable.idempotence": idempotent})
@@ -184,7 +184,7 @@ def test_a_dropped_request_was_not_done(broker: DevBroker, topic: str) -> None:
     assert [record.value for record in broker.records(topic)] == [b"third try"]
 
 
-def test_latency_is_felt_until_it_is_healed(broker: DevBroker, topic: str) -> None:
+def test_injected_latency_applies_until_it_is_removed(broker: DevBroker, topic: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
     producer.send(topic, b"0").get(WAIT_S)
 
@@ -225,7 +225,7 @@ def test_errors_of_a_coordinator_are_its_apis_own(broker: DevBroker, topic: str)
     assert (join.hits, begin.hits) == (2, 2)
 
 
-def test_a_broker_that_is_killed_comes_back_with_all_it_had(broker: DevBroker, topic: str) -> None:
+def test_a_killed_broker_has_all_its_records_after_its_restart(broker: DevBroker, topic: str) -> None:
     producer = confluent(broker, **{"enable.idempotence": True})
     producer.produce(topic, b"before")
     assert producer.flush(WAIT_S) == 0
@@ -243,7 +243,9 @@ def test_a_broker_that_is_killed_comes_back_with_all_it_had(broker: DevBroker, t
     broker.delete_topic(f"{topic}-later")
 
 
-def test_a_broker_outlives_the_thread_that_started_it(broker: DevBroker, topic: str) -> None:
+def test_a_broker_continues_after_the_end_of_the_thread_that_started_it(
+    broker: DevBroker, topic: str
+) -> None:
     """As those of asyncio.to_thread, which end with the loop."""
     thread = threading.Thread(target=broker.restart)
     thread.start()
@@ -253,7 +255,7 @@ def test_a_broker_outlives_the_thread_that_started_it(broker: DevBroker, topic: 
     assert broker.pid == pid
 
 
-def test_a_paused_broker_answers_when_it_goes_on(broker: DevBroker, topic: str) -> None:
+def test_a_paused_broker_responds_when_it_is_resumed(broker: DevBroker, topic: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
     producer.send(topic, b"0").get(WAIT_S)
     broker.pause()
@@ -267,7 +269,7 @@ def test_a_paused_broker_answers_when_it_goes_on(broker: DevBroker, topic: str) 
     producer.close()
 
 
-def test_mistakes_say_what_is_wrong(broker: DevBroker, topic: str) -> None:
+def test_errors_name_the_cause(broker: DevBroker, topic: str) -> None:
     with pytest.raises(ValueError, match="api: PUT does not exist"):
         broker.fail("PUT", "NOT_LEADER_OR_FOLLOWER")
     with pytest.raises(errors.TopicAlreadyExistsError):

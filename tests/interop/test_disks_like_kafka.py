@@ -369,7 +369,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_bit_flips_in_the_log(pair: Pair, case: str) -> None:
+def test_a_replica_with_a_flipped_bit_in_its_log(pair: Pair, case: str) -> None:
     at, mask = CASES[case]
     base = BATCHES_PER_SEGMENT
     flipped = base + 3

@@ -56,7 +56,7 @@ def oracle_rows() -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
-def test_the_dynamic_settings_are_kafkas_and_of_one_broker_or_of_all_as_there(
+def test_dynamic_settings_and_their_scope_are_kafkas(
     oracle_rows: list[list[str]],
 ) -> None:
     theirs = {row[1]: row[2] for row in oracle_rows if row[0] == "mode" and row[1] not in NOT_SERVED}
@@ -66,7 +66,7 @@ def test_the_dynamic_settings_are_kafkas_and_of_one_broker_or_of_all_as_there(
     assert not {name for name in QUOTA_CONFIGS.keys if name in theirs}, "neither has these in its table"
 
 
-def test_each_setting_is_taken_or_refused_as_kafka_does_alone_and_for_a_listener(
+def test_each_setting_is_accepted_or_rejected_as_in_kafka_also_for_a_listener(
     oracle_rows: list[list[str]],
 ) -> None:
     settings = DynamicBrokerConfig(BrokerConfig.from_properties({"broker.id": "0"}))

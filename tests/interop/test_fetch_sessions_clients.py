@@ -64,7 +64,7 @@ def kafka_python(bootstrap: str) -> list[str]:
 
 
 @pytest.mark.parametrize("consume", [java, kafka_python])
-def test_a_consumer_reads_on_by_session_and_survives_its_loss(
+def test_a_consumer_reads_by_fetch_session_and_continues_after_its_loss(
     tmp_path: Path, consume: Callable[[str], list[str]]
 ) -> None:
     if consume is java:

@@ -233,7 +233,7 @@ def same(
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 15, 17])
-def test_a_session_from_beginning_to_end(ports: dict[str, int], version: int) -> None:
+def test_a_fetch_session_from_creation_to_close(ports: dict[str, int], version: int) -> None:
     topic = f"life{version}"
 
     async def scenario(recorder: FetchRecorder) -> None:
@@ -272,7 +272,7 @@ def test_versions_before_sessions(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_epochs_and_ids_that_are_wrong(ports: dict[str, int]) -> None:
+def test_wrong_epochs_and_ids(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("epochs")
         want = {("epochs", 0): 0, ("epochs", 1): 0}
@@ -343,7 +343,7 @@ def test_partitions_are_served_in_turn(ports: dict[str, int]) -> None:
     assert len(set(first)) > 2, "not always the same one first"
 
 
-def test_a_session_that_waits(ports: dict[str, int]) -> None:
+def test_a_fetch_session_request_that_waits(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("waits")
         want = {("waits", n): 0 for n in range(3)}
@@ -388,7 +388,7 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
     assert answers["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
 
 
-def test_a_fetch_of_nothing_does_not_wait(ports: dict[str, int]) -> None:
+def test_a_fetch_without_partitions_does_not_wait(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("quick", 1)
         await recorder.fetch("nothing at all", 0, -1, wait_ms=25_000)
@@ -437,7 +437,7 @@ def test_read_committed(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_a_moved_log_start_is_returned(ports: dict[str, int]) -> None:
+def test_a_changed_log_start_offset_is_returned(ports: dict[str, int]) -> None:
     async def scenario(recorder: FetchRecorder) -> None:
         await recorder.make("start")
         await recorder.produce("start", 0, "one", "two", "three")

@@ -286,7 +286,7 @@ def test_a_follower_serves_consumers_as_kafka_does(racks: Racks) -> None:
     assert answers_of(racks, OURS, "at-ours", scenario) == answers_of(racks, THEIRS, "at-theirs", scenario)
 
 
-def test_what_the_leader_deletes_goes_from_followers_of_both_kinds(racks: Racks) -> None:
+def test_deleted_records_are_deleted_on_followers_of_kafka_and_ottla(racks: Racks) -> None:
     """And while a follower has it still, the leader sends nobody there who asks for what comes before."""
 
     async def delete(connection: BrokerConnection, topic: str) -> None:
@@ -374,7 +374,7 @@ def test_our_consumer_reads_in_its_rack(racks: Racks, topic: str) -> None:
     asyncio.run(run())
 
 
-def test_our_consumer_hears_that_a_log_was_cut_back(racks: Racks) -> None:
+def test_our_consumer_detects_log_truncation(racks: Racks) -> None:
     """Broker 1 has records that the others have not; it goes, and they lead without them."""
     topics = {"cut-by-ottla": [OURS, NEAR], "cut-by-kafka": [OURS, THEIRS]}
     admin = AdminClient({"bootstrap.servers": racks.bootstrap})

@@ -134,7 +134,7 @@ def three(magic: int) -> bytes:
 # --- appending -----------------------------------------------------------------------------------------
 
 
-def test_batches_that_lie_about_what_is_in_them(ports: dict[str, int]) -> None:
+def test_batches_whose_headers_contradict_their_records(ports: dict[str, int]) -> None:
     good = record(0) + record(1) + record(2)
     lies = {
         "good": Lie(good, 3),
@@ -177,7 +177,7 @@ def test_batches_that_lie_about_what_is_in_them(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_timestamps_and_who_sets_them(ports: dict[str, int]) -> None:
+def test_timestamps_of_the_producer_and_of_the_broker(ports: dict[str, int]) -> None:
     now_ms = time.time_ns() // 1_000_000  # limits count from when a record comes
 
     async def scenario(recorder: RequestRecorder) -> None:
@@ -472,7 +472,7 @@ def test_compressed_records_are_converted_to_the_same_messages(ports: dict[str, 
     same(ports, scenario)
 
 
-def test_what_cannot_be_converted(ports: dict[str, int]) -> None:
+def test_batches_that_cannot_be_converted(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         zstd = some(3, 10, Codec.ZSTD)
         await refill(recorder, "zstd-first", zstd, some(3))
@@ -509,7 +509,7 @@ def test_offsets_of_old_clients(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_what_ottla_writes_old_clients_formats_kafka_takes(ports: dict[str, int]) -> None:
+def test_kafka_reads_converted_batches_of_old_clients(ports: dict[str, int]) -> None:
     """Message sets of ours, appended by Apache Kafka, come back as the records they were made of."""
     records = [Record(at, NOW_MS + at, b"k", b"v%d" % at) for at in range(20)]
 

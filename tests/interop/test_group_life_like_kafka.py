@@ -180,7 +180,7 @@ COMMANDS = (
 )
 
 
-def test_kafka_consumer_groups_says_the_same(sides: Sides) -> None:
+def test_kafka_consumer_groups_prints_the_same_for_kafka_and_ottla(sides: Sides) -> None:
     """Of a group with two members, and of one that only commits."""
     (sides.directory / "plan.csv").write_text("t,0,2\nt,1,1\n")
 

@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "assignor", "static"), CASES)
-def test_members_go_on_from_the_new_offsets(
+def test_members_continue_at_the_new_offsets(
     broker: OneBroker, topic: str, tmp_path: Path, kind: str, assignor: str, static: bool
 ) -> None:
     if kind == "java":

@@ -144,7 +144,7 @@ def test_two_members_join_and_sync(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_a_group_that_is_full(ports: dict[str, int]) -> None:
+def test_group_max_size(ports: dict[str, int]) -> None:
     """With versions below 4, so that nobody is told an id first."""
 
     async def scenario(recorder: RequestRecorder) -> None:
@@ -231,7 +231,7 @@ def test_a_rebalance_and_members_that_leave(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_commits_and_what_is_fetched_of_them(ports: dict[str, int]) -> None:
+def test_commits_and_fetched_offsets(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         member = await stable_group(recorder, "c")
         long, longest = "x" * 4097, "x" * 4096
@@ -273,7 +273,7 @@ def test_commits_and_what_is_fetched_of_them(ports: dict[str, int]) -> None:
     same(ports, scenario)
 
 
-def test_requests_that_name_things_twice_or_nothing(ports: dict[str, int]) -> None:
+def test_requests_with_repeated_or_empty_names(ports: dict[str, int]) -> None:
     def offsets(*topics: tuple[str, list[tuple[int, int]]]) -> OffsetCommitRequest:
         part, row = (
             OffsetCommitRequest.OffsetCommitRequestPartition,
@@ -461,7 +461,7 @@ def test_static_members_that_rejoin_during_a_rebalance(ports: dict[str, int]) ->
     same(ports, scenario)
 
 
-def test_members_that_are_silent_or_do_not_sync_are_dropped(ports: dict[str, int]) -> None:
+def test_members_without_heartbeats_or_sync_are_removed(ports: dict[str, int]) -> None:
     async def silent(recorder: RequestRecorder) -> None:
         member = (await recorder.send("anna", join("q", session_ms=6000), 3)).member_id
         await recorder.send("anna", sync("q", 1, member, {member: b"1"}), 3)

@@ -179,7 +179,7 @@ def closing(sockets: list[socket.socket]) -> Iterator[list[socket.socket]]:
     ],
     ids=["minus one", "least", "zero", "one byte", "HTTP", "TLS", "SSH", "unknown API"],
 )
-def test_what_is_no_request_closes_its_connection_without_a_word(subject: Subject, data: bytes) -> None:
+def test_invalid_requests_close_the_connection_without_a_response(subject: Subject, data: bytes) -> None:
     with bystander(subject), subject.connect() as sock:
         sock.sendall(data)
         assert is_closed(sock)
@@ -188,7 +188,7 @@ def test_what_is_no_request_closes_its_connection_without_a_word(subject: Subjec
 # --- memory ------------------------------------------------------------------------------------------
 
 
-def test_the_announcement_of_a_large_request_costs_nothing(subject: Subject) -> None:
+def test_the_size_of_a_large_request_alone_takes_no_memory(subject: Subject) -> None:
     before = subject.memory()
     with bystander(subject), closing([subject.connect() for _ in range(200)]) as sockets:
         for sock in sockets:
@@ -199,7 +199,7 @@ def test_the_announcement_of_a_large_request_costs_nothing(subject: Subject) -> 
         assert subject.memory() - before < 20 * MIB
 
 
-def test_a_large_request_takes_memory_as_it_comes_and_gives_it_back(subject: Subject) -> None:
+def test_a_large_request_takes_memory_as_it_is_received_and_frees_it(subject: Subject) -> None:
     before = subject.memory()
     with bystander(subject), subject.connect() as sock:
         sock.sendall((100 * MIB).to_bytes(4, "big") + HELLO[4:])
@@ -211,7 +211,7 @@ def test_a_large_request_takes_memory_as_it_comes_and_gives_it_back(subject: Sub
     assert wait_until(lambda: subject.memory() - before < 20 * MIB, timeout_s=90)
 
 
-def test_requests_that_come_byte_by_byte_take_no_more_than_their_bytes(subject: Subject) -> None:
+def test_slowly_received_requests_take_only_the_memory_of_their_received_bytes(subject: Subject) -> None:
     before = subject.memory()
     with bystander(subject), closing([subject.connect() for _ in range(500)]) as sockets:
         for at in range(len(HELLO) - 1):
@@ -223,7 +223,7 @@ def test_requests_that_come_byte_by_byte_take_no_more_than_their_bytes(subject: 
         assert {correlation_id(sock) for sock in sockets} == {1}, "slow, and yet served"
 
 
-def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: Subject) -> None:
+def test_ten_thousand_idle_connections_take_little_memory_and_no_cpu_time(subject: Subject) -> None:
     before = subject.memory()
     count = min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1000)
     with closing([]) as sockets, bystander(subject) as waits:
@@ -253,7 +253,7 @@ def cpu_each(subject: Subject, waits: list[float]) -> float:
     return (subject.cpu_s() - cpu) / (len(waits) - asked)
 
 
-def test_who_never_reads_is_not_answered_for_ever_and_loses_nothing(subject: Subject) -> None:
+def test_a_client_that_never_reads_gets_bounded_responses_and_loses_none(subject: Subject) -> None:
     count = 100_000
     answer_bytes = 0
     with subject.connect() as probe:
@@ -288,7 +288,7 @@ def test_who_never_reads_is_not_answered_for_ever_and_loses_nothing(subject: Sub
         assert subject.memory() - before < 10 * MIB
 
 
-def test_who_has_closed_his_half_is_answered_and_then_closed(subject: Subject) -> None:
+def test_a_half_closed_connection_gets_its_responses_and_is_closed(subject: Subject) -> None:
     with subject.connect() as sock:
         sock.sendall(framed(ApiVersionsRequest(), 0, 1) + framed(MetadataRequest(topics=None), 4, 2))
         sock.shutdown(socket.SHUT_WR)
@@ -296,7 +296,7 @@ def test_who_has_closed_his_half_is_answered_and_then_closed(subject: Subject) -
         assert is_closed(sock)
 
 
-def test_with_a_bound_for_all_requests_memory_stays_below_and_others_wait_their_turn(tmp_path: Path) -> None:
+def test_queued_max_request_bytes_bounds_memory_and_other_requests_wait(tmp_path: Path) -> None:
     settings = {"socket_request_max_bytes": str(8 * MIB), "queued_max_request_bytes": str(16 * MIB)}
     with enough_descriptors(), broker(tmp_path, **settings) as subject:
         before = subject.memory()
@@ -338,7 +338,7 @@ def fetch(number: int, max_wait_ms: int) -> bytes:
     return framed(message, 11, number)
 
 
-def test_requests_that_wait_and_requests_that_do_not_are_answered_in_order(subject: Subject) -> None:
+def test_responses_to_delayed_and_other_requests_are_in_order(subject: Subject) -> None:
     def produce(number: int, acks: int) -> bytes:
         batch = build_batch([Record(0, 0, None, b"x" * 1000)])
         data = ProduceRequest.PartitionProduceData(index=0, records=batch)
@@ -366,7 +366,7 @@ def test_requests_that_wait_and_requests_that_do_not_are_answered_in_order(subje
         assert time.monotonic() - started >= 0.49, "both waited to their end, one after the other"
 
 
-def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_and_those_with_a_pending_response_are_not(tmp_path: Path) -> None:
     with (
         broker(tmp_path, connections_max_idle_ms="4000") as subject,
         subject.connect() as waiting,

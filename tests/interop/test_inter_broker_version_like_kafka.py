@@ -124,7 +124,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
         both.stop()
 
 
-def test_a_cluster_of_both_kinds_speaks_an_old_version_and_is_upgraded(pair: Versions) -> None:
+def test_a_mixed_cluster_uses_an_old_protocol_version_and_is_upgraded(pair: Versions) -> None:
     assert pair.controller() == OURS
     assert pair.feature_version() == 1
     until(pair.in_sync, "our controller has both follow each other in the old version")

@@ -80,7 +80,7 @@ def test_settings_of_all_brokers_and_of_one(cluster: LocalCluster) -> None:
     cluster.admin(lambda client: client.delete_topic("limited"))
 
 
-def test_a_static_setting_of_a_broker_is_refused_with_kafkas_words(cluster: LocalCluster) -> None:
+def test_a_static_broker_setting_is_rejected_with_kafkas_message(cluster: LocalCluster) -> None:
     command = [
         "--alter",
         "--entity-type",

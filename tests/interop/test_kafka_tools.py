@@ -102,7 +102,7 @@ def test_topics_are_created_described_altered_and_deleted(cluster: LocalCluster)
     assert "by-tool" not in topics(cluster, "--list").split()
 
 
-def test_a_topic_that_exists_is_refused_with_kafkas_words(cluster: LocalCluster, topic: str) -> None:
+def test_creation_of_an_existing_topic_fails_with_kafkas_message(cluster: LocalCluster, topic: str) -> None:
     command = ["--bootstrap-server", cluster.bootstrap, "--create", "--topic", topic]
     ran = run_tool("org.apache.kafka.tools.TopicCommand", command)
     assert ran.returncode == 1

@@ -41,7 +41,7 @@ def test_metadata_is_listed(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed(cluster: LocalCluster, codec: str) -> None:
+def test_produced_records_are_consumed(cluster: LocalCluster, codec: str) -> None:
     topic = f"kcat-{codec}"
     cluster.create_topic(topic, partitions=1)
     lines = [f"key{n}:value {n} {'x' * 50}" for n in range(500)]
@@ -60,13 +60,13 @@ def test_what_is_produced_is_consumed(cluster: LocalCluster, codec: str) -> None
     assert kcat(cluster, "-C", "-t", topic, "-e", "-q", "-K:").splitlines() == lines
 
 
-def test_a_topic_is_made_when_it_is_first_written_to(cluster: LocalCluster) -> None:
+def test_a_topic_is_created_by_the_first_write(cluster: LocalCluster) -> None:
     kcat(cluster, "-P", "-t", "kcat-first", stdin="one\n")
     cluster.wait_until(lambda: cluster.fully_replicated("kcat-first"), "all brokers to know it")
     assert kcat(cluster, "-C", "-t", "kcat-first", "-e", "-q").splitlines() == ["one"]
 
 
-def test_a_group_shares_a_topic_and_goes_on_where_it_was(cluster: LocalCluster) -> None:
+def test_a_group_shares_a_topic_and_continues_at_its_committed_offsets(cluster: LocalCluster) -> None:
     cluster.create_topic("kcat-group", partitions=3)
     kcat(cluster, "-P", "-t", "kcat-group", "-K:", stdin="".join(f"{n}:{n}\n" for n in range(100)))
     options = ("-X", "auto.offset.reset=earliest", "-q", "-e", "-G", "kcat-readers", "kcat-group")

@@ -200,7 +200,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
             found.stop(server)
 
 
-def test_servers_go_from_plain_to_tls_alone_with_a_quorum_all_the_while(ensemble: Ensemble) -> None:
+def test_servers_migrate_from_plaintext_to_tls_with_a_quorum_at_all_times(ensemble: Ensemble) -> None:
     for server in SERVERS:
         ensemble.start(server, ServerStage.PLAIN)
     ensemble.wait_serving(*SERVERS)
@@ -239,7 +239,7 @@ def test_servers_go_from_plain_to_tls_alone_with_a_quorum_all_the_while(ensemble
     broker.stop()
 
 
-def test_who_is_no_broker_of_the_cluster_reads_nothing(ensemble: Ensemble) -> None:
+def test_only_brokers_of_the_cluster_can_read(ensemble: Ensemble) -> None:
     ensemble.ensure_closed()
     plain = KazooClient(ensemble.plain)
     with pytest.raises(KazooTimeoutError):

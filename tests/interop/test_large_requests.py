@@ -131,7 +131,7 @@ def rows_of(answer: m.FetchResponse) -> list[m.FetchResponse.PartitionData]:
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_a_fetch_of_more_partitions_than_there_are(broker: OneBroker, epoch: int) -> None:
+def test_a_fetch_of_missing_partitions(broker: OneBroker, epoch: int) -> None:
     answer = beside_a_bystander(broker, fetch(ITEMS, epoch=epoch), 12, m.FetchResponse)
     rows = rows_of(answer)
     assert sorted(row.partition_index for row in rows) == list(range(ITEMS))
@@ -149,7 +149,7 @@ def produce(sock: socket.socket, partition: int) -> None:
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
 
-def test_a_session_of_thousands_of_partitions_brings_what_is_new(broker: OneBroker) -> None:
+def test_a_session_of_thousands_of_partitions_returns_new_records(broker: OneBroker) -> None:
     with socket.create_connection(("127.0.0.1", broker.port), 120) as sock:
         first = exchange(sock, fetch(PARTITIONS, epoch=0), 12, m.FetchResponse)
         assert first.session_id > 0
@@ -162,7 +162,7 @@ def test_a_session_of_thousands_of_partitions_brings_what_is_new(broker: OneBrok
         assert rows_of(second)[0].records
 
 
-def test_a_large_fetch_without_a_session_waits_for_news(broker: OneBroker) -> None:
+def test_a_large_fetch_without_a_session_waits_for_new_records(broker: OneBroker) -> None:
     address = ("127.0.0.1", broker.port)
     with socket.create_connection(address, 120) as sock, socket.create_connection(address, 120) as producer:
         request = fetch(PARTITIONS, max_wait_ms=60_000)

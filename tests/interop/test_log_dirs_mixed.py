@@ -175,7 +175,9 @@ def reassign(mixed: Mixed, file: Path, action: str) -> str:
     return ran.stdout
 
 
-def test_kafkas_tool_moves_replicas_of_both_kinds_between_directories(mixed: Mixed, tmp_path: Path) -> None:
+def test_kafkas_tool_moves_replicas_of_kafka_and_ottla_between_log_directories(
+    mixed: Mixed, tmp_path: Path
+) -> None:
     mixed.create("moves", [[OURS], [JAVA], [OURS]])
     values = {partition: [f"{partition}-{n}" for n in range(200)] for partition in range(3)}
     produce(mixed, "moves", values)
@@ -232,7 +234,7 @@ def test_kafkas_tool_moves_replicas_of_both_kinds_between_directories(mixed: Mix
 @pytest.mark.parametrize(
     ("failing", "controller"), [(OURS, JAVA), (JAVA, OURS)], ids=["ours under Kafka's", "Kafka's under ours"]
 )
-def test_a_directory_fails(mixed: Mixed, failing: int, controller: int) -> None:
+def test_a_log_directory_fails(mixed: Mixed, failing: int, controller: int) -> None:
     other = JAVA if failing == OURS else OURS
     topic = f"fails-on-{failing}"
     mixed.elect(controller)

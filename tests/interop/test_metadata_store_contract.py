@@ -161,7 +161,7 @@ def test_a_created_node_is_read_back_with_its_version(run: Runner) -> None:
     run(scenario)
 
 
-def test_what_another_session_has_written_is_read_after_a_sync(run: Runner) -> None:
+def test_a_sync_makes_writes_of_other_sessions_visible(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         writer, reader = await open_store(), await open_store()
         await writer.create("/a", b"0")
@@ -175,7 +175,7 @@ def test_what_another_session_has_written_is_read_after_a_sync(run: Runner) -> N
     run(scenario)
 
 
-def test_a_missing_node_is_none_or_empty_to_read_and_an_error_to_change(run: Runner) -> None:
+def test_reads_of_a_missing_node_are_empty_and_writes_fail(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         store = await open_store()
         assert await store.get("/none") is None
@@ -257,7 +257,7 @@ def test_an_ephemeral_node_ends_with_its_session(run: Runner) -> None:
     run(scenario)
 
 
-def test_a_multi_happens_whole_and_returns_each_result(run: Runner) -> None:
+def test_a_multi_is_atomic_and_returns_each_result(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         store = await open_store()
         await store.create("/epoch", b"1")
@@ -293,7 +293,7 @@ def test_a_multi_happens_whole_and_returns_each_result(run: Runner) -> None:
     ],
     ids=repr,
 )
-def test_a_refused_multi_changes_nothing_and_names_the_culprit(
+def test_a_rejected_multi_changes_nothing_and_names_the_failed_operation(
     run: Runner, failing: Check | Create | SetData | Delete, cause: type[Exception]
 ) -> None:
     async def scenario(open_store: OpenStore) -> None:
@@ -328,7 +328,7 @@ def test_pipelined_operations_take_effect_in_the_order_issued(run: Runner) -> No
     run(scenario)
 
 
-def test_nodes_are_read_one_by_one_where_the_ensemble_knows_no_other_way(
+def test_nodes_are_read_one_by_one_if_the_ensemble_has_no_multi_read(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A kind of request that no ZooKeeper knows is to this one what multiRead is to one before 3.6.
@@ -393,7 +393,7 @@ def test_a_data_watch_sees_creation_change_and_deletion(run: Runner) -> None:
     run(scenario)
 
 
-def test_a_cancelled_watch_stays_silent(run: Runner) -> None:
+def test_a_cancelled_watch_calls_back_no_more(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         store = await open_store()
         calls: list[str] = []
@@ -430,7 +430,7 @@ async def _expire(store: MetadataStore) -> None:
     await store.end_session(store.session_token)
 
 
-def test_an_expired_session_is_reported_and_replaced_and_watches_go_on(run: Runner) -> None:
+def test_an_expired_session_is_reported_and_replaced_and_watches_continue(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         store, other = await open_store(), await open_store()
         expired, woken = asyncio.Event(), Woken()
@@ -454,7 +454,7 @@ def test_an_expired_session_is_reported_and_replaced_and_watches_go_on(run: Runn
     run(scenario)
 
 
-def test_an_ensemble_that_does_not_answer_is_unavailable() -> None:
+def test_an_ensemble_that_does_not_respond_is_unavailable() -> None:
     async def scenario() -> None:
         with pytest.raises(StoreUnavailable):
             await ZooKeeperStore("127.0.0.1:1", 1_000).connect()
@@ -462,7 +462,7 @@ def test_an_ensemble_that_does_not_answer_is_unavailable() -> None:
     asyncio.run(scenario())
 
 
-def test_a_dead_processs_session_is_ended_by_its_token(run: Runner) -> None:
+def test_the_session_of_a_dead_process_is_ended_by_its_token(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         crashed, next_run = await open_store(), await open_store()
         await crashed.create("/mine", b"", ephemeral=True)

@@ -206,7 +206,7 @@ def test_every_query_of_the_dashboards_finds_its_metric_and_labels(
     assert not missing
 
 
-def test_what_came_in_and_went_out_is_counted(observed: Observed) -> None:
+def test_received_and_sent_bytes_are_counted(observed: Observed) -> None:
     records = PARTITIONS * RECORDS + sum(range(PARTITIONS))
     observed.cluster.wait_until(
         lambda: (
@@ -251,7 +251,7 @@ def test_the_cluster_is_counted_once(observed: Observed) -> None:
     assert led == total(scrape, f"{controller}globalpartitioncount")
 
 
-def test_the_lag_of_a_group_is_what_kafkas_tool_says(observed: Observed) -> None:
+def test_the_lag_of_a_group_equals_that_of_kafkas_tool(observed: Observed) -> None:
     """Whoever leads the partitions: the group's coordinator asks the other broker."""
     needs_kafka_jars()
     expected = {str(p): RECORDS + p - 3 for p in range(PARTITIONS)}
@@ -277,7 +277,7 @@ def test_the_lag_of_a_group_is_what_kafkas_tool_says(observed: Observed) -> None
     assert {partition: int(lag) for partition, lag in rows} == expected, tool.stdout + tool.stderr
 
 
-def test_probes_hear_whether_a_broker_serves(observed: Observed) -> None:
+def test_probes_report_whether_a_broker_serves(observed: Observed) -> None:
     assert observed.get(0, "/healthz") == (200, "ok\n")
     assert observed.get(1, "/readyz") == (200, "ready\n")
     assert observed.get(1, "/")[0] == 404

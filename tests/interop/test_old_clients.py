@@ -113,7 +113,7 @@ def read_with_kafka_python(
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("codec", OF_KAFKA_PYTHON, ids=str)
-def test_kafka_python_reads_what_clients_of_today_wrote(
+def test_old_kafka_python_reads_records_of_current_clients(
     bootstrap: str, written_today: dict[str | None, str], version: tuple[int, ...], codec: str | None
 ) -> None:
     found = read_with_kafka_python(bootstrap, written_today[codec], version)
@@ -124,7 +124,7 @@ def test_kafka_python_reads_what_clients_of_today_wrote(
 
 @pytest.mark.parametrize("version", [(0, 8, 2), (0, 10, 0)], ids=str)
 @pytest.mark.parametrize("codec", [None, "gzip"], ids=str)
-def test_kafka_python_goes_on_in_the_middle_of_a_batch(
+def test_kafka_python_continues_in_the_middle_of_a_batch(
     bootstrap: str, written_today: dict[str | None, str], version: tuple[int, ...], codec: str | None
 ) -> None:
     found = read_with_kafka_python(bootstrap, written_today[codec], version, start=17)
@@ -132,7 +132,7 @@ def test_kafka_python_goes_on_in_the_middle_of_a_batch(
 
 
 @pytest.mark.parametrize("version", [(0, 8, 2), (0, 10, 1)], ids=str)
-def test_kafka_python_gets_on_in_small_steps(
+def test_kafka_python_reads_with_small_fetches(
     bootstrap: str, written_today: dict[str | None, str], version: tuple[int, ...]
 ) -> None:
     """Batches of 40 records have 5 KiB; converted they grow beyond what is asked for."""
@@ -142,7 +142,7 @@ def test_kafka_python_gets_on_in_small_steps(
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("codec", OF_KAFKA_PYTHON, ids=str)
-def test_kafka_python_writes_for_clients_of_today_and_of_then(
+def test_old_kafka_python_writes_for_current_and_old_clients(
     bootstrap: str, version: tuple[int, ...], codec: str | None
 ) -> None:
     topic = make_topic(bootstrap)
@@ -158,7 +158,7 @@ def test_kafka_python_writes_for_clients_of_today_and_of_then(
 
 
 @pytest.mark.parametrize("version", [(0, 9), (0, 10, 0), (0, 10, 1)], ids=str)
-def test_kafka_python_asks_for_offsets_as_it_did(
+def test_kafka_python_requests_offsets_with_the_old_api(
     bootstrap: str, written_today: dict[str | None, str], version: tuple[int, ...]
 ) -> None:
     topic = written_today["gzip"]
@@ -170,7 +170,9 @@ def test_kafka_python_asks_for_offsets_as_it_did(
 
 
 @pytest.mark.parametrize("version", [(0, 9), (0, 10, 1)], ids=str)
-def test_a_group_of_kafka_python_reads_on_where_it_was(bootstrap: str, version: tuple[int, ...]) -> None:
+def test_a_group_of_kafka_python_continues_at_its_committed_offsets(
+    bootstrap: str, version: tuple[int, ...]
+) -> None:
     topic = make_topic(bootstrap)
     write(bootstrap, topic)
     group = f"g-{uuid.uuid4().hex[:8]}"
@@ -196,7 +198,7 @@ def test_a_group_of_kafka_python_reads_on_where_it_was(bootstrap: str, version: 
 
 @pytest.mark.parametrize("version", FALLBACKS)
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-def test_librdkafka_reads_what_clients_of_today_wrote(
+def test_old_librdkafka_reads_records_of_current_clients(
     bootstrap: str, written_today: dict[str | None, str], version: str, codec: str | None
 ) -> None:
     pinned = {"api.version.request": False, "broker.version.fallback": version}
@@ -207,7 +209,7 @@ def test_librdkafka_reads_what_clients_of_today_wrote(
     ("version", "codec"),
     [("0.8.2", None), ("0.8.2", "gzip"), ("0.9.0", "snappy"), ("0.10.0", "lz4"), ("0.10.0", None)],
 )
-def test_librdkafka_writes_for_clients_of_today_and_of_then(
+def test_old_librdkafka_writes_for_current_and_old_clients(
     bootstrap: str, version: str, codec: str | None
 ) -> None:
     topic = make_topic(bootstrap)
@@ -217,7 +219,7 @@ def test_librdkafka_writes_for_clients_of_today_and_of_then(
     assert read_today(bootstrap, topic, **pinned) == EXPECTED
 
 
-def test_an_old_client_is_told_of_zstd_and_of_topics_that_refuse(bootstrap: str) -> None:
+def test_an_old_client_gets_errors_for_zstd_and_for_topics_without_down_conversion(bootstrap: str) -> None:
     zstd = make_topic(bootstrap)
     write(bootstrap, zstd, **{"compression.type": "zstd"})
     refusing = make_topic(bootstrap, **{"message.downconversion.enable": "false"})

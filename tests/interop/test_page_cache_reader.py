@@ -143,7 +143,7 @@ async def offsets_at(client: BrokerConnection, timestamp: int, partitions: int) 
     return [int(found.offset) for found in answer.topics[0].partitions]
 
 
-def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
+def test_a_log_outside_the_page_cache_is_served_without_blocking_the_event_loop(
     run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {
@@ -287,7 +287,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
+def test_reads_of_many_uncached_partitions_take_few_descriptors(
     run: asyncio.Runner, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(in_memory)}

@@ -60,7 +60,7 @@ def write_to_all(cluster: LocalCluster, topic: str, partitions: int) -> None:
     assert errors == [None] * partitions
 
 
-def test_the_old_tool_adds_partitions_before_and_after_a_failover(cluster: LocalCluster) -> None:
+def test_the_zookeeper_tool_adds_partitions_before_and_after_a_failover(cluster: LocalCluster) -> None:
     needs_jars_082()
     cluster.create_topic("grows", partitions=1, replicas=2)
     topic_id = described(cluster, "grows").topic_id

@@ -171,7 +171,7 @@ def copy(line: Line, drop: tuple[int, int], double: tuple[int, int]) -> tuple[An
     return found[drop], found[double]
 
 
-def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
+def test_a_loss_and_a_copy_with_the_same_sum_are_found_in_mirror_and_lake(
     line: Line, spark: SparkSession
 ) -> None:
     line.send(3_000)
@@ -228,7 +228,7 @@ def records_by_kcat(line: Line, topic: str) -> int:
     return sum("ottla-produced=" in headers for headers in ran.stdout.splitlines())
 
 
-def test_what_is_counted_is_what_kcat_counts(line: Line, spark: SparkSession) -> None:
+def test_the_audit_counts_equal_those_of_kcat(line: Line, spark: SparkSession) -> None:
     if shutil.which("kcat") is None:
         pytest.skip("needs kcat (Debian package kcat)")
     line.send(700)
@@ -262,7 +262,7 @@ def forget_one(path: Path, sink: str) -> None:
 
 
 @pytest.mark.parametrize("sink", ["delta", "parquet"])
-def test_what_the_lake_job_landed_is_complete_and_what_went_from_it_since_is_named(
+def test_the_lake_is_complete_and_rows_deleted_from_it_are_named(
     line: Line, spark: SparkSession, sink: str
 ) -> None:
     with line.producer() as producer:
@@ -356,7 +356,7 @@ def leave_in_a_window(line: Line) -> AuditedProducer:
     return producer
 
 
-def test_a_killed_audit_goes_on_where_it_was_and_tells_a_killed_producers_windows(
+def test_a_killed_audit_continues_and_reports_the_windows_of_a_killed_producer(
     line: Line, quick_spark: None
 ) -> None:
     try:

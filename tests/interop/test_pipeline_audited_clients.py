@@ -125,7 +125,7 @@ class Line:
         assert sorted(event["report"] for event in events) == list(range(last["report"] + 1))
 
 
-def test_confluent_kafka_counts_what_is_acknowledged_and_keeps_what_it_was_given(broker: OneBroker) -> None:
+def test_confluent_kafka_counts_acknowledged_records_and_keeps_their_content(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     reported: list[Any] = []
     config = {"bootstrap.servers": line.bootstrap, "on_delivery": lambda error, _: reported.append(error)}
@@ -148,7 +148,7 @@ def test_confluent_kafka_counts_what_is_acknowledged_and_keeps_what_it_was_given
     assert {event["server"] for event in line.events()} == {"web-17"}
 
 
-def test_a_full_queue_takes_no_number(broker: OneBroker) -> None:
+def test_a_record_rejected_by_a_full_queue_gets_no_number(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     config = {"bootstrap.servers": line.bootstrap, "queue.buffering.max.messages": 10, "linger.ms": 50}
     full, sent = 0, 0
@@ -168,7 +168,7 @@ def test_a_full_queue_takes_no_number(broker: OneBroker) -> None:
 
 
 @pytest.mark.parametrize("callback", [True, False])
-def test_what_is_not_delivered_is_not_counted(broker: OneBroker, callback: bool) -> None:
+def test_undelivered_records_are_not_counted(broker: OneBroker, callback: bool) -> None:
     line = Line(broker.bootstrap)
     config = {"bootstrap.servers": line.bootstrap, "message.max.bytes": 2_000_000}
     failed: list[Any] = []
@@ -200,7 +200,7 @@ def test_transactions_count_when_committed(broker: OneBroker) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_kafka_python_counts_what_is_acknowledged(broker: OneBroker, transactional: bool) -> None:
+def test_kafka_python_counts_acknowledged_records(broker: OneBroker, transactional: bool) -> None:
     line = Line(broker.bootstrap)
     more = {"transactional_id": line.topic} if transactional else {}
     producer = AuditedKafkaPython(bootstrap_servers=line.bootstrap, audit=line.options(), **more)
@@ -222,7 +222,7 @@ def test_kafka_python_counts_what_is_acknowledged(broker: OneBroker, transaction
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_our_producer_counts_what_is_acknowledged(broker: OneBroker, transactional: bool) -> None:
+def test_our_producer_counts_acknowledged_records(broker: OneBroker, transactional: bool) -> None:
     line = Line(broker.bootstrap)
     more = {"transactional_id": line.topic} if transactional else {"max_request_size": 2_000_000}
 
@@ -289,7 +289,7 @@ def test_a_program_that_ends_without_closing_its_producer_has_reported_all(
     line.assert_told_is_held(100)
 
 
-def test_a_killed_producer_leaves_no_last_report_and_told_nothing_untrue(broker: OneBroker) -> None:
+def test_a_killed_producer_has_no_last_report_and_no_wrong_one(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     arguments = [line.bootstrap, line.topic, line.audit_topic, "wait"]
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE)
@@ -315,7 +315,7 @@ def test_a_killed_producer_leaves_no_last_report_and_told_nothing_untrue(broker:
         assert window["acknowledged"] == by_window[events[0]["producer"], str(window["start"])]
 
 
-def test_a_record_counts_once_however_often_it_was_sent_while_leaders_die(cluster: LocalCluster) -> None:
+def test_a_record_sent_several_times_during_leader_failures_counts_once(cluster: LocalCluster) -> None:
     line = Line(cluster.bootstrap, replicas=3)
     config = {"bootstrap.servers": line.bootstrap, "enable.idempotence": True, "linger.ms": 1}
     delivered: list[Any] = []

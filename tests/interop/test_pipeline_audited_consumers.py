@@ -100,7 +100,7 @@ def settings(line: Line, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("commits", ["commit", "commit_nowait"])
-def test_a_commit_is_made_when_its_counts_have_arrived(broker: OneBroker, commits: str) -> None:
+def test_a_commit_follows_the_acknowledgement_of_its_counts(broker: OneBroker, commits: str) -> None:
     line = Line(broker.bootstrap)
     send(line, 100)
     partitions = [TopicPartition(line.topic, 0), TopicPartition(line.topic, 1)]
@@ -173,7 +173,7 @@ def test_members_of_a_group_count_what_they_commit(broker: OneBroker, commits: s
         reported.assert_whole(held, consumers=2)
 
 
-def test_the_blocking_consumer_counts_what_was_reached_and_what_was_rejected(broker: OneBroker) -> None:
+def test_the_blocking_consumer_counts_processed_and_rejected_records(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     send(line, 200)
     held = line.names()
@@ -203,7 +203,7 @@ def test_the_blocking_consumer_counts_what_was_reached_and_what_was_rejected(bro
     ConsumerEvents(line).assert_whole(held, consumers=2)
 
 
-def test_without_a_group_a_record_counts_when_the_next_poll_asks_for_more(broker: OneBroker) -> None:
+def test_without_a_group_a_record_counts_at_the_next_poll(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     send(line, 50)
     given = {key: value for key, value in settings(line).items() if key != "group.id"}
@@ -228,7 +228,7 @@ def test_without_a_group_a_record_counts_when_the_next_poll_asks_for_more(broker
     assert {event["application"] for event in reported.events} == {"reports"}
 
 
-def test_offsets_that_are_kept_elsewhere_are_told_by_processed(broker: OneBroker) -> None:
+def test_offsets_that_are_stored_elsewhere_are_reported_by_processed(broker: OneBroker) -> None:
     line = Line(broker.bootstrap)
     send(line, 40)
     held = {
@@ -262,7 +262,7 @@ def limit(line: Line, records_bytes: str | None) -> None:
         future.result(60)
 
 
-def test_an_audit_topic_that_cannot_be_written_holds_up_no_commit_and_costs_no_count(
+def test_an_audit_topic_that_cannot_be_written_blocks_no_commit_and_loses_no_count(
     broker: OneBroker,
 ) -> None:
     line = Line(broker.bootstrap)
@@ -318,7 +318,7 @@ def committed_of(line: Line) -> dict[int, int]:
     return {place.partition: max(place.offset, 0) for place in future.result(30).topic_partitions}
 
 
-def test_what_killed_consumers_have_committed_is_reported_and_the_rest_processed_again(
+def test_records_committed_by_killed_consumers_are_reported_and_others_processed_again(
     broker: OneBroker,
 ) -> None:
     line = Line(broker.bootstrap)
@@ -371,7 +371,7 @@ def java(*arguments: object) -> list[str]:
     return run_program("AuditInterceptors", *map(str, arguments)).splitlines()
 
 
-def test_a_java_consumer_and_ours_count_alike_of_java_and_other_producers(
+def test_a_java_consumer_and_ottlas_have_the_same_counts_for_all_producers(
     broker: OneBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     line = Line(broker.bootstrap)

@@ -150,7 +150,7 @@ def folder(tmp_path: Path, name: str) -> Path:
     return found
 
 
-def test_a_job_tells_how_far_it_is_and_stops_when_told_to(broker: OneBroker, tmp_path: Path) -> None:
+def test_a_job_publishes_its_progress_and_stops_on_sigterm(broker: OneBroker, tmp_path: Path) -> None:
     produce(broker.bootstrap, "told", 40)
     with Job(folder(tmp_path, "told"), broker.bootstrap, "--status-port", "0") as job:
         address = job.line("count: status at ")
@@ -175,30 +175,28 @@ def test_a_job_tells_how_far_it_is_and_stops_when_told_to(broker: OneBroker, tmp
         assert job.terminate() == 0
 
 
-def test_a_job_that_takes_all_there_is_ends_by_itself_with_its_offsets_published(
-    broker: OneBroker, tmp_path: Path
-) -> None:
+def test_an_available_now_job_ends_with_its_offsets_published(broker: OneBroker, tmp_path: Path) -> None:
     produce(broker.bootstrap, "whole", 30)
     with Job(folder(tmp_path, "whole"), broker.bootstrap, "--available-now", group="watched") as job:
         assert job.wait() == 0
         assert committed(broker.bootstrap, "watched", "whole") == 30
 
 
-def test_what_a_batch_raises_ends_the_job_with_its_reason(broker: OneBroker, tmp_path: Path) -> None:
+def test_an_error_in_a_batch_ends_the_job_with_its_reason(broker: OneBroker, tmp_path: Path) -> None:
     produce(broker.bootstrap, "bad", 1, "poison")
     with Job(folder(tmp_path, "bad"), broker.bootstrap) as job:
         assert job.wait() == 1
         assert "ValueError: poison was read" in job.said()
 
 
-def test_a_mistake_in_the_file_costs_no_start_of_spark(broker: OneBroker, tmp_path: Path) -> None:
+def test_an_error_in_the_file_is_found_before_spark_starts(broker: OneBroker, tmp_path: Path) -> None:
     with Job(folder(tmp_path, "odd"), broker.bootstrap, source={"topic": ["odd"]}) as job:
         assert job.wait() == 2
         assert "source.topic: unknown key; known are topics, topicPattern" in job.said()
         assert "WARN" not in job.said()
 
 
-def test_brokers_that_do_not_answer_are_told_at_once(tmp_path: Path) -> None:
+def test_brokers_that_do_not_respond_are_reported_at_once(tmp_path: Path) -> None:
     with Job(folder(tmp_path, "alone"), "127.0.0.1:9") as job:
         assert job.wait() == 2
         assert "count: no broker accepts connections (127.0.0.1:9: Connection refused)" in job.said()

@@ -95,7 +95,7 @@ def line(spark: SparkSession, broker: OneBroker, tmp_path: Path) -> Line:
     return Line(spark, broker.bootstrap, topics, tmp_path)
 
 
-def test_it_passes_when_all_is_well(line: Line) -> None:
+def test_compare_passes_without_losses(line: Line) -> None:
     line.produce(range(40))
     report = line.compare()
     assert report.passed
@@ -103,7 +103,7 @@ def test_it_passes_when_all_is_well(line: Line) -> None:
     assert (total["produced"], total["brokers"]["held"], total["lake"]["held"]) == (40, 40, 40)
 
 
-def test_it_finds_a_loss_in_the_lake_by_topic_and_window(line: Line) -> None:
+def test_compare_finds_a_loss_in_the_lake_by_topic_and_window(line: Line) -> None:
     line.produce(range(20), day=1)
     line.produce(range(20, 40), day=2)
     (planted,) = [p for p in line.parquet_files() if "2013-01-02" in str(p) and line.topics[1] in str(p)]
@@ -117,7 +117,7 @@ def test_it_finds_a_loss_in_the_lake_by_topic_and_window(line: Line) -> None:
     assert {sample.id for sample in report.samples} == gone
 
 
-def test_it_finds_copies_in_the_brokers_and_in_the_lake(line: Line) -> None:
+def test_compare_finds_copies_in_the_brokers_and_in_the_lake(line: Line) -> None:
     line.produce(range(20))
     topic, identity, time = line.produced[3]
     line.send(topic, [json.dumps({"id": identity, "event_time": time}).encode()])
@@ -128,7 +128,7 @@ def test_it_finds_copies_in_the_brokers_and_in_the_lake(line: Line) -> None:
     assert (total["brokers"]["missing"], total["lake"]["missing"]) == (0, 0)
 
 
-def test_it_finds_what_was_lost_and_what_nobody_produced(line: Line) -> None:
+def test_compare_finds_missing_and_unexpected_records(line: Line) -> None:
     line.produce(range(10))
     topic = line.topics[0]
     line.produced.append((topic, "lost", "2013-01-05T00:00:00Z"))
@@ -141,7 +141,7 @@ def test_it_finds_what_was_lost_and_what_nobody_produced(line: Line) -> None:
     assert found == {"lost": (1, 0, 0), "e0": (0, 1, 1)}
 
 
-def test_a_delta_table_is_read_as_its_log_has_it(line: Line) -> None:
+def test_a_delta_table_is_read_by_its_log(line: Line) -> None:
     line.produce(range(10))
     rows = [{"id": i, "event_time": at} for _, i, at in line.produced]
     table = line.table(rows).append_column("topic", pa.array([topic for topic, _, _ in line.produced]))
@@ -166,7 +166,7 @@ def test_every_offset_of_a_partition_is_read_by_itself(line: Line) -> None:
     assert sorted(event.id or "" for event in found) == sorted(["", *(i for _, i, _ in line.produced)])
 
 
-def test_the_command_fails_on_a_difference_and_writes_it_down(line: Line) -> None:
+def test_the_command_fails_on_a_difference_and_reports_it(line: Line) -> None:
     line.produce(range(4))
     line.parquet_files()[0].unlink()
     report, file = line.folder / "report.json", line.folder / "compare.yaml"
@@ -187,7 +187,7 @@ def test_the_command_fails_on_a_difference_and_writes_it_down(line: Line) -> Non
         ("", "has no events"),
     ],
 )
-def test_a_manifest_that_nothing_can_be_held_against_is_refused(line: Line, lines: str, what: str) -> None:
+def test_an_unusable_manifest_is_rejected(line: Line, lines: str, what: str) -> None:
     config = line.config()
     Path(config.manifest).write_text(lines)
     with pytest.raises(compare.ManifestUnusable, match=what):

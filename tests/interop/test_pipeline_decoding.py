@@ -150,7 +150,7 @@ SECOND = {
 }
 
 
-def test_avro_of_each_writer_lands_as_the_latest_schema_says(spark: SparkSession) -> None:
+def test_avro_of_each_writer_is_converted_to_the_latest_schema(spark: SparkSession) -> None:
     registry = Shelf(**{"orders-value": [(11, Schema(json.dumps(V1))), (12, Schema(json.dumps(V2)))]})
     long_string = b"\0\0\0\0\x0b" + b"\x80\xde\xa0\xcb\x0b"  # claims 1.5 GB
     values = [
@@ -189,7 +189,7 @@ def test_avro_of_each_writer_lands_as_the_latest_schema_says(spark: SparkSession
     ]  # fmt: skip
 
 
-def test_a_reader_version_holds_newer_writers_to_it(spark: SparkSession) -> None:
+def test_a_reader_version_also_applies_to_newer_writers(spark: SparkSession) -> None:
     v0 = {"type": "record", "name": "shop.Order", "fields": [{"name": "amount", "type": "long"}]}
     subjects = {"orders": [(1, Schema(json.dumps(v0))), (2, Schema(json.dumps(V1)))]}
     form = AvroFormat(type="avro", subject="orders", reader_version=1)
@@ -197,7 +197,7 @@ def test_a_reader_version_holds_newer_writers_to_it(spark: SparkSession) -> None
     assert reported(decode(records(spark, [encoded(V1, FIRST, 2)]), how)) == [{"amount": 3}]
 
 
-def test_a_record_of_nulls_is_no_broken_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_record_of_nulls_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
     nulls = {
         "type": "record",
         "name": "A",
@@ -226,7 +226,9 @@ def test_a_subject_without_a_usable_schema_is_refused(spark: SparkSession) -> No
             plan(spark, AvroFormat(type="avro"), topic=topic, registry=registry)
 
 
-def test_json_schema_validates_with_the_writers_and_lands_as_the_readers(spark: SparkSession) -> None:
+def test_json_schema_validates_with_the_writers_schema_and_converts_to_the_readers(
+    spark: SparkSession,
+) -> None:
     newer = JSON_SCHEMA | {"properties": {**JSON_SCHEMA["properties"], "more": {"type": "number"}}}  # type: ignore[dict-item]
     versions = [(5, Schema(json.dumps(JSON_SCHEMA), "JSON")), (6, Schema(json.dumps(newer), "JSON"))]
     good = b'{"id":"a","at":"2024-05-01T12:30:00.123Z","n":1,"deep":{"tags":["x"]},"unknown":1}'
@@ -262,7 +264,7 @@ def test_json_schema_validates_with_the_writers_and_lands_as_the_readers(spark: 
     ]
 
 
-def test_json_keeps_nested_values_and_holds_named_fields_to_strings(spark: SparkSession) -> None:
+def test_json_keeps_nested_values_and_converts_named_fields_to_strings(spark: SparkSession) -> None:
     how = plan(spark, JsonFormat(type="json", fields="id STRING, who STRUCT<name: STRING>, n INT"))
     values = [
         b'{"id":"a","who":{"name":"x"},"n":null,"left":"out"}',

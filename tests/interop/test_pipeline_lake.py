@@ -65,7 +65,7 @@ BAD: list[tuple[bytes | None, str]] = [
 ]
 
 
-def test_events_and_dead_letters_land_once_and_late_ones_in_their_own_partition(
+def test_events_and_dead_letters_are_written_once_and_late_events_to_their_own_partition(
     line: Line, spark: SparkSession
 ) -> None:
     line.produce(range(10), day=2)
@@ -94,7 +94,7 @@ def test_events_and_dead_letters_land_once_and_late_ones_in_their_own_partition(
     line.complete()
 
 
-def test_a_field_that_is_new_lands_and_one_of_another_type_is_a_dead_letter(
+def test_a_new_field_adds_a_column_and_a_value_of_another_type_is_a_dead_letter(
     line: Line, spark: SparkSession
 ) -> None:
     line.produce(range(4))
@@ -133,9 +133,7 @@ def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line, spark: Spar
     assert line.sink == "parquet" or DeltaTable.is_deltatable(line.folder / "dead"), "an audit reads it"
 
 
-def test_columns_that_cannot_be_are_refused_before_anything_is_read(
-    parquet: Line, spark: SparkSession
-) -> None:
+def test_invalid_columns_are_rejected_before_the_first_read(parquet: Line, spark: SparkSession) -> None:
     for fields, what in (
         ("id STRING", "lacks 'event_time'"),
         ("id INT, event_time TIMESTAMP", "'id' must be string"),
@@ -159,7 +157,7 @@ def dies(*_: Any, **__: Any) -> None:
     raise RuntimeError("the driver dies")
 
 
-def test_a_batch_that_was_not_committed_is_not_seen_and_lands_with_the_next_run(
+def test_an_uncommitted_batch_is_not_visible_and_is_written_by_the_next_run(
     parquet: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet.produce(range(10))
@@ -174,7 +172,7 @@ def test_a_batch_that_was_not_committed_is_not_seen_and_lands_with_the_next_run(
     parquet.complete()
 
 
-def test_a_commit_is_seen_by_the_manifest_and_published_to_the_end_after_a_crash(
+def test_a_commit_is_visible_in_the_manifest_and_completed_after_a_crash(
     parquet: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half_way(log: CommitLog, commit: Any) -> None:
@@ -195,7 +193,7 @@ def test_a_commit_is_seen_by_the_manifest_and_published_to_the_end_after_a_crash
     assert list((parquet.folder / "lake" / "_staging").rglob("*.parquet")) == []
 
 
-def test_a_delta_batch_that_died_between_two_tables_is_judged_as_it_was_before(
+def test_a_delta_batch_that_failed_between_two_tables_is_decoded_as_before(
     bootstrap: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = new_line(bootstrap, tmp_path, "delta")
@@ -211,7 +209,7 @@ def test_a_delta_batch_that_died_between_two_tables_is_judged_as_it_was_before(
     assert [row["reason"] for row in line.dead()] == ["wrong type: n is not int"]
 
 
-def test_the_manifest_says_what_each_batch_added(parquet: Line, spark: SparkSession) -> None:
+def test_the_manifest_names_the_files_of_each_batch(parquet: Line, spark: SparkSession) -> None:
     parquet.produce(range(10))
     parquet.land(spark)
     (commit,) = (parquet.folder / "lake" / "_commits").glob("*.json")

@@ -61,7 +61,7 @@ class Job:
 
 
 @pytest.mark.parametrize("sink", ["parquet", "delta"])
-def test_what_was_produced_landed_once_whenever_the_driver_was_killed(
+def test_each_record_is_written_once_whenever_the_driver_is_killed(
     bootstrap: str, tmp_path: Path, spark: SparkSession, sink: str
 ) -> None:
     chance = random.Random(SEED)

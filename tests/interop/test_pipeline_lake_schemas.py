@@ -48,7 +48,7 @@ def by_id(line: Line) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_avro_of_three_versions_lands_as_its_reader_schema_says(
+def test_avro_of_three_versions_is_converted_to_the_reader_schema(
     line: Line, registry: Registry, spark: SparkSession
 ) -> None:
     (topic,) = line.topics
@@ -94,7 +94,7 @@ def test_avro_of_three_versions_lands_as_its_reader_schema_says(
     ]
 
 
-def test_json_schema_of_two_versions_lands_and_what_is_not_valid_does_not(
+def test_json_schema_of_two_versions_is_written_and_invalid_records_are_dead_letters(
     line: Line, registry: Registry, spark: SparkSession
 ) -> None:
     (topic,) = line.topics

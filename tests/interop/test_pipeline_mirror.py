@@ -98,7 +98,7 @@ def line(spark: SparkSession, clusters: tuple[str, str], tmp_path: Path) -> Line
     return Line(spark, *clusters, tmp_path, topic)
 
 
-def test_everything_about_a_record_is_kept(line: Line) -> None:
+def test_all_parts_of_a_record_are_preserved(line: Line) -> None:
     producer = Producer({"bootstrap.servers": line.east})
     odd: list[dict[str, Any]] = [
         {"key": None, "value": None},
@@ -121,7 +121,7 @@ def test_everything_about_a_record_is_kept(line: Line) -> None:
     assert sum(len(records) for records in read(line.west, line.there).values()) == 2 * len(odd)
 
 
-def test_only_what_was_committed_on_the_source_is_mirrored(line: Line) -> None:
+def test_only_committed_records_of_the_source_are_mirrored(line: Line) -> None:
     kept = send_transactions(line.east, line.topic, [f"r{n}" for n in range(60)], size=6)
     line.run(line.config(transaction={"maxRecords": 7}))
     assert values(read(line.west, line.there)) == sorted(kept)
@@ -156,7 +156,7 @@ def test_without_checkpoint_and_without_committed_position_nothing_is_written_tw
     line.same()
 
 
-def test_a_source_topic_that_was_made_anew_is_refused(line: Line) -> None:
+def test_a_recreated_source_topic_stops_the_mirror(line: Line) -> None:
     send(line.east, line.topic, ["old"] * 4)
     line.run()
     delete(line.east, line.topic)
@@ -169,7 +169,7 @@ def test_a_source_topic_that_was_made_anew_is_refused(line: Line) -> None:
     assert values(read(line.west, line.there)) == ["old"] * 4
 
 
-def test_a_target_topic_that_was_made_anew_is_filled_again(line: Line) -> None:
+def test_a_recreated_target_topic_is_filled_again(line: Line) -> None:
     send(line.east, line.topic, [f"a{n}" for n in range(10)])
     line.run()
     delete(line.west, line.there)
@@ -178,7 +178,7 @@ def test_a_target_topic_that_was_made_anew_is_filled_again(line: Line) -> None:
     line.same()
 
 
-def test_the_target_has_the_sources_partitions_and_settings_and_follows_them(line: Line) -> None:
+def test_the_target_has_the_sources_partitions_and_settings_also_after_changes(line: Line) -> None:
     source = AdminClient({"bootstrap.servers": line.east})
     topic = f"{line.topic}.kept"
     create(line.east, topic, 1, cleanup_policy="compact", message_timestamp_type="LogAppendTime")
@@ -200,7 +200,7 @@ def test_the_target_has_the_sources_partitions_and_settings_and_follows_them(lin
     assert read(line.west, f"east.{topic}") == read(line.east, topic), "the source's own append times, too"
 
 
-def test_two_mirrors_against_each_other_make_no_loop(line: Line) -> None:
+def test_two_mirrors_in_opposite_directions_make_no_loop(line: Line) -> None:
     """By prefix, everything that there is under a pattern, both ways, again and again."""
     create(line.west, line.topic)
     send(line.east, line.topic, [f"e{n}" for n in range(10)])
@@ -217,7 +217,7 @@ def test_two_mirrors_against_each_other_make_no_loop(line: Line) -> None:
         assert len(mirrored) == 1, "nothing was mirrored back"
 
 
-def test_two_mirrors_of_the_same_name_send_no_record_back(line: Line) -> None:
+def test_two_mirrors_with_identity_naming_send_no_record_back(line: Line) -> None:
     create(line.west, line.topic)
     send(line.east, line.topic, [f"e{n}" for n in range(10)])
     send(line.west, line.topic, [f"w{n}" for n in range(20)])
@@ -264,7 +264,7 @@ def commit_start(bootstrap: str, topic: str, group: str) -> None:
     consumer.close()
 
 
-def test_a_consumer_that_moves_gets_every_record_once(line: Line) -> None:
+def test_a_consumer_that_moves_to_the_target_gets_every_record_once(line: Line) -> None:
     """From a source with transactions of its own; the group has read some of it, and the mirror all."""
     kept = send_transactions(line.east, line.topic, [f"r{n}" for n in range(120)], size=6)
     group = f"app-{line.topic}"
@@ -275,7 +275,7 @@ def test_a_consumer_that_moves_gets_every_record_once(line: Line) -> None:
     assert sorted(before + after) == sorted(kept)
 
 
-def test_a_group_that_is_further_on_the_target_stays_there(line: Line) -> None:
+def test_a_group_with_later_offsets_on_the_target_is_not_rewound(line: Line) -> None:
     send(line.east, line.topic, [f"r{n}" for n in range(40)])
     group = f"app-{line.topic}"
     commit_start(line.east, line.topic, group)
@@ -291,7 +291,7 @@ def test_a_group_that_is_further_on_the_target_stays_there(line: Line) -> None:
     )
 
 
-def test_apache_kafka_is_a_target_like_any_other(line: Line, apache_kafka: str) -> None:
+def test_apache_kafka_can_be_the_target(line: Line, apache_kafka: str) -> None:
     line.west = apache_kafka
     kept = send_transactions(line.east, line.topic, [f"r{n}" for n in range(60)], size=6)
     group = f"app-{line.topic}"

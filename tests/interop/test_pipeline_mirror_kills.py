@@ -107,7 +107,7 @@ def ends(bootstrap: str) -> int:
         reader.close()
 
 
-def test_killed_at_random_moments_it_mirrors_each_record_once(
+def test_a_mirror_killed_at_random_moments_writes_each_record_once(
     clusters: tuple[str, str], tmp_path: Path
 ) -> None:
     east, west = clusters

@@ -93,7 +93,7 @@ def there(broker: OneBroker, mirrored: MirroredTopic) -> list[int]:
     return [int(record.value or b"") for record in read(broker.bootstrap, mirrored.target)[0]]
 
 
-def test_a_zombie_of_a_former_attempt_is_fenced_and_writes_nothing_twice(
+def test_a_zombie_of_an_earlier_attempt_is_fenced_and_duplicates_nothing(
     broker: OneBroker, place: Place
 ) -> None:
     first, second = PartitionWriter(*place, 0), PartitionWriter(*place, 0)
@@ -109,7 +109,7 @@ def test_a_zombie_of_a_former_attempt_is_fenced_and_writes_nothing_twice(
     assert there(broker, place[1]) == list(range(260))
 
 
-def test_a_transaction_that_its_writer_left_open_is_undone_and_written_again(
+def test_an_open_transaction_of_a_killed_writer_is_aborted_and_written_again(
     broker: OneBroker, place: Place
 ) -> None:
     first = PartitionWriter(*place, 0)
@@ -122,7 +122,7 @@ def test_a_transaction_that_its_writer_left_open_is_undone_and_written_again(
     assert there(broker, place[1]) == list(range(75))
 
 
-def test_the_position_is_remembered_when_the_group_was_forgotten(broker: OneBroker, place: Place) -> None:
+def test_the_position_is_kept_when_the_groups_offsets_have_expired(broker: OneBroker, place: Place) -> None:
     write(PartitionWriter(*place, 0), range(60))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.delete_consumer_groups([place[0].mirror]).values():
@@ -132,7 +132,7 @@ def test_the_position_is_remembered_when_the_group_was_forgotten(broker: OneBrok
     assert there(broker, place[1]) == list(range(70))
 
 
-def test_every_record_is_translated_to_where_it_is(broker: OneBroker, place: Place) -> None:
+def test_every_offset_is_translated_to_the_records_position(broker: OneBroker, place: Place) -> None:
     write(PartitionWriter(*place, 0), range(100, 300))
     with OffsetSyncReader(dict(place[0].settings), place[0].syncs) as reader:
         table = reader.catch_up()
@@ -140,7 +140,7 @@ def test_every_record_is_translated_to_where_it_is(broker: OneBroker, place: Pla
     assert [table.translate("t", 0, n) for n in (0, 100, 119, 120, 299, 300)] == [0, 0, 19, 21, 208, 209]
 
 
-def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
+def test_a_task_reports_its_counts_and_rejects_records_of_two_partitions(
     broker: OneBroker, place: Place
 ) -> None:
     target, mirrored = place
@@ -173,7 +173,7 @@ def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Pla
         PartitionWriter(target, small, 0).write([batch], Written())
 
 
-def test_killed_at_any_moment_and_begun_anew_it_writes_each_record_once(
+def test_a_job_killed_at_any_moment_and_restarted_writes_each_record_once(
     broker: OneBroker, place: Place, tmp_path: Path
 ) -> None:
     """Each attempt is given everything from the beginning, and one before may still be there."""

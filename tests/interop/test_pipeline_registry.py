@@ -43,7 +43,7 @@ def record(*fields: str, name: str = "Flight") -> str:
     return json.dumps({"type": "record", "name": name, "fields": described})
 
 
-def test_confluents_client_does_all_it_can(registry: Registry) -> None:
+def test_confluents_client_works_with_all_its_methods(registry: Registry) -> None:
     client, subject = registry.client(), next(NAMES)
     first, second = Schema(record("a")), Schema(record("a", "b?"))
     schema_id = client.register_schema(subject, first)
@@ -71,7 +71,7 @@ def test_confluents_client_does_all_it_can(registry: Registry) -> None:
     assert client.get_schema_types() == ["JSON", "PROTOBUF", "AVRO"]
 
 
-def test_avro_goes_through_confluents_serializers_while_its_schema_evolves(registry: Registry) -> None:
+def test_avro_works_with_confluents_serializers_while_its_schema_evolves(registry: Registry) -> None:
     client, topic = registry.client(), next(NAMES)
     context = SerializationContext(topic, MessageField.VALUE)
     write_old = AvroSerializer(client, record("a", "b?"))
@@ -89,7 +89,7 @@ def test_avro_goes_through_confluents_serializers_while_its_schema_evolves(regis
     assert AvroDeserializer(registry.client(), record("a"))(new, context) == {"a": "1"}
 
 
-def test_our_avro_is_read_by_confluents_and_the_other_way_round(registry: Registry) -> None:
+def test_ottlas_and_confluents_avro_serializers_read_each_other(registry: Registry) -> None:
     client, topic = registry.client(), next(NAMES)
     context = SerializationContext(topic, MessageField.VALUE)
     text, value = record("a", "b?"), {"a": "x", "b": "ü"}
@@ -105,7 +105,7 @@ def test_our_avro_is_read_by_confluents_and_the_other_way_round(registry: Regist
     assert call_blocking(latest.serialize, topic, {"a": "1", "b": "2", "c": "3"}) == newer
 
 
-def test_json_goes_through_confluents_serializers(registry: Registry) -> None:
+def test_json_works_with_confluents_serializers(registry: Registry) -> None:
     client, topic = registry.client(), next(NAMES)
     context = SerializationContext(topic, MessageField.VALUE)
     text = json.dumps(
@@ -128,7 +128,7 @@ def test_references_are_resolved_by_confluents_serializers(registry: Registry) -
     assert registry.code("DELETE", f"/subjects/{subject}") == 42206
 
 
-def test_our_client_and_the_registry_understand_each_other(registry: Registry) -> None:
+def test_ottlas_registry_client_works_with_the_registry(registry: Registry) -> None:
     client, subject = RegistryClient(registry.url), next(NAMES)
     schema = OwnSchema(record("a"))
     schema_id = client.register(subject, schema)
@@ -173,7 +173,9 @@ def test_errors_have_confluents_codes_and_media_type(registry: Registry) -> None
     assert registry.ask("GET", f"/subjects/{subject}/versions/1/schema")[1] == "int"
 
 
-def test_a_schema_larger_than_the_topic_takes_is_refused_and_the_next_one_taken(registry: Registry) -> None:
+def test_a_schema_larger_than_max_message_bytes_is_rejected_and_the_next_one_accepted(
+    registry: Registry,
+) -> None:
     subject = next(NAMES)
     long = Schema(record("a", name="L" * 1_500_000))
     with pytest.raises(SchemaRegistryError) as refused:
@@ -182,7 +184,7 @@ def test_a_schema_larger_than_the_topic_takes_is_refused_and_the_next_one_taken(
     assert registry.client().register_schema(subject, Schema(record("b")))
 
 
-def test_killed_in_the_midst_of_registrations_it_keeps_all_that_it_answered(
+def test_a_registry_killed_during_registrations_keeps_all_acknowledged_schemas(
     broker: OneBroker, tmp_path: Path
 ) -> None:
     topic = f"_schemas_{next(NAMES)}"
@@ -221,9 +223,7 @@ def test_killed_in_the_midst_of_registrations_it_keeps_all_that_it_answered(
         assert client.register_schema("last", Schema('"int"')) == max(every) + 1
 
 
-def test_two_instances_take_turns_and_never_give_one_id_to_two_schemas(
-    broker: OneBroker, tmp_path: Path
-) -> None:
+def test_two_instances_never_assign_one_id_to_two_schemas(broker: OneBroker, tmp_path: Path) -> None:
     topic = f"_schemas_{next(NAMES)}"
     with (
         Registry(broker.bootstrap, tmp_path, topic) as one,
@@ -260,7 +260,7 @@ def test_two_instances_take_turns_and_never_give_one_id_to_two_schemas(
         assert len(claims) > 2, "both have written, and one after the other"
 
 
-def test_a_topic_of_confluents_is_taken_over(broker: OneBroker, tmp_path: Path) -> None:
+def test_a_topic_of_confluents_registry_can_be_used(broker: OneBroker, tmp_path: Path) -> None:
     topic = f"_schemas_{next(NAMES)}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result()
@@ -303,7 +303,7 @@ def test_a_topic_that_would_lose_schemas_is_refused(
     assert "Traceback" not in refused.log.read_text()
 
 
-def test_who_cannot_write_for_want_of_brokers_is_told(
+def test_writes_with_too_few_brokers_fail_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factor = "transaction.state.log.replication.factor"
@@ -314,7 +314,7 @@ def test_who_cannot_write_for_want_of_brokers_is_told(
             topic_log.claim()
 
 
-def test_the_command_says_what_is_wrong_with_its_options() -> None:
+def test_the_command_reports_invalid_options() -> None:
     for arguments, reason in (
         (["--bootstrap", "here"], "must be HOST:PORT"),
         (["--bootstrap", "h:1", "--kafka-option", "x"], "must be NAME=VALUE"),

@@ -26,7 +26,7 @@ def client(registry: Registry, name: str, password: str | None = None) -> Schema
     return SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": login, "max.retries": 0})
 
 
-def test_users_do_what_their_rules_allow(broker: OneBroker, tmp_path: Path) -> None:
+def test_users_have_the_access_of_their_rules(broker: OneBroker, tmp_path: Path) -> None:
     options = ("--access", str(rules_file(tmp_path)))
     with Registry(broker.bootstrap, tmp_path, "_schemas_access", *options) as registry:
         writer, reader, admin = (client(registry, name) for name in ("writer", "reader", "admin"))
@@ -83,7 +83,7 @@ def certificates(directory: Path) -> None:
         subprocess.run([*openssl, *files, *more], cwd=directory, check=True, capture_output=True)
 
 
-def test_a_clients_certificate_says_who_it_is(broker: OneBroker, tmp_path: Path) -> None:
+def test_the_principal_is_that_of_the_clients_certificate(broker: OneBroker, tmp_path: Path) -> None:
     certificates(tmp_path)
     options = ["--tls-certificate", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
     options += ["--tls-client-ca", str(tmp_path / "ca.pem"), "--tls-client-optional"]
@@ -127,7 +127,7 @@ def test_a_clients_certificate_says_who_it_is(broker: OneBroker, tmp_path: Path)
         registry.kill()
 
 
-def test_passwords_are_told_apart() -> None:
+def test_wrong_passwords_are_rejected() -> None:
     passwords = Passwords({"a": hashed("right"), "b": hashed("other")})
     assert not passwords.is_known("a", "right")
     assert passwords.verify("a", "right")
@@ -138,7 +138,7 @@ def test_passwords_are_told_apart() -> None:
     assert not passwords.verify("nobody", "")
 
 
-def test_a_file_of_rules_that_is_wrong_is_refused_by_the_place(tmp_path: Path) -> None:
+def test_an_invalid_access_file_is_rejected_with_the_place_of_the_error(tmp_path: Path) -> None:
     for text, reason in (
         ("users: {a: secret-in-clear}", "not a hash"),
         ("rules: [{user: a, allow: everything, subjects: [x]}]", "rules.0.allow"),
@@ -153,7 +153,7 @@ def test_a_file_of_rules_that_is_wrong_is_refused_by_the_place(tmp_path: Path) -
         assert "secret-in-clear" not in ran.output
 
 
-def test_the_command_makes_hashes() -> None:
+def test_the_command_hashes_passwords() -> None:
     ran = CliRunner().invoke(command, ["--hash-password"], input="pass\npass\n")
     text = ran.stdout.splitlines()[-1]
     access = Access(users={"a": text}, rules=[Rule(user="a", allow="read", subjects=["*"])])

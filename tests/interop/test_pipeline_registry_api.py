@@ -52,7 +52,7 @@ def test_contexts_have_ids_and_subjects_of_their_own(broker: OneBroker, tmp_path
         assert client.register_schema(":.c:new", Schema('"long"')) == 5, "an id never comes again"
 
 
-def test_an_alias_stands_for_its_subject(registry: Registry) -> None:
+def test_an_alias_resolves_to_its_subject(registry: Registry) -> None:
     client, subject = registry.client(), next(NAMES)
     client.register_schema(subject, Schema(record("A")))
     assert registry.ask("PUT", f"/config/{subject}-alias", {"alias": subject})[1] == {"alias": subject}
@@ -60,7 +60,7 @@ def test_an_alias_stands_for_its_subject(registry: Registry) -> None:
     assert registry.ask("GET", f"/config/{subject}-alias")[1] == {"alias": subject}
 
 
-def test_guids_name_schemas_everywhere(registry: Registry) -> None:
+def test_guids_identify_schemas_in_all_contexts(registry: Registry) -> None:
     subject = next(NAMES)
     body = {"schema": '"float"'}
     number = registry.ask("POST", f"/subjects/{subject}/versions", body)[1]["id"]
@@ -89,7 +89,7 @@ def test_the_latest_version_with_metadata_is_found(registry: Registry) -> None:
     assert missing.value.error_code == 40403
 
 
-def test_metadata_come_from_the_configuration_and_the_version_before(registry: Registry) -> None:
+def test_metadata_are_taken_from_the_configuration_and_the_previous_version(registry: Registry) -> None:
     subject = next(NAMES)
     versions = f"/subjects/{subject}/versions"
 
@@ -110,7 +110,7 @@ def test_metadata_come_from_the_configuration_and_the_version_before(registry: R
     assert shown["overrideMetadata"] == {"properties": {"level": "9"}}
 
 
-def test_a_compatibility_group_and_a_lenient_policy_count(registry: Registry) -> None:
+def test_compatibility_groups_and_the_lenient_policy_apply(registry: Registry) -> None:
     subject = next(NAMES)
     versions = f"/subjects/{subject}/versions"
 
@@ -131,6 +131,6 @@ def test_a_compatibility_group_and_a_lenient_policy_count(registry: Registry) ->
     assert status(more, "2") == 200
 
 
-def test_the_server_says_what_it_is(registry: Registry) -> None:
+def test_the_server_identifies_itself(registry: Registry) -> None:
     assert registry.ask("GET", "/v1/metadata/version")[1]["version"]
     assert registry.ask("GET", "/v1/metadata/id")[1]["scope"]["clusters"]

@@ -165,7 +165,7 @@ def test_schemas_are_kept_as_java_prints_them() -> None:
     assert compared > 450
 
 
-def test_readers_and_writers_are_found_to_fit_and_not_to_fit_where_java_finds_it() -> None:
+def test_avro_compatibility_equals_javas() -> None:
     maker = Maker(3)
     pairs = [maker.pair() for _ in range(PAIRS)]
     fitting = unfit = 0

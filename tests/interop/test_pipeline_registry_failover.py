@@ -20,7 +20,9 @@ def schema(name: str) -> Schema:
     return Schema(json.dumps({"type": "record", "name": name, "fields": []}))
 
 
-def test_it_goes_on_when_the_leader_of_its_topic_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_registry_continues_when_the_leader_of_its_topic_is_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     with Registry(cluster.bootstrap, tmp_path) as registry, Registry(cluster.bootstrap, tmp_path) as other:
         client = registry.client()
         ids = {name: client.register_schema(name, schema(name)) for name in ("A", "B", "C")}

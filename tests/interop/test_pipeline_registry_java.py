@@ -100,7 +100,7 @@ def first_value(broker: OneBroker, topic: str) -> bytes:
         consumer.close()
 
 
-def test_avro_goes_through_a_broker(registry: Registry, broker: OneBroker) -> None:
+def test_avro_records_make_a_round_trip_through_a_broker(registry: Registry, broker: OneBroker) -> None:
     exchange(broker, "plain", registry.client(), f"schema.registry.url={registry.url}")
 
 

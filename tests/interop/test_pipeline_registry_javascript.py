@@ -50,7 +50,7 @@ def install() -> None:
 
 @pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
 @pytest.mark.parametrize("client", ["kafkajs", "confluent"])
-def test_a_value_goes_through(registry: Registry, modules: Path, client: str, schema_type: str) -> None:
+def test_a_value_makes_a_round_trip(registry: Registry, modules: Path, client: str, schema_type: str) -> None:
     command = ["node", str(SCRIPT), registry.url, client, schema_type]
     environment = {**os.environ, "NODE_MODULES_OF": str(modules)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

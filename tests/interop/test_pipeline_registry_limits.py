@@ -39,7 +39,7 @@ SLOW = Compare(
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a|a)+(?!b)$"])
-def test_a_regular_expression_of_a_client_does_not_silence_it(registry: Registry, pattern: str) -> None:
+def test_a_clients_regular_expression_does_not_block_the_registry(registry: Registry, pattern: str) -> None:
     subject = f"pattern-{len(pattern)}"
     versions = f"/subjects/{subject}/versions"
     long = "a" * 60 + "!"
@@ -61,7 +61,7 @@ def test_a_regular_expression_of_a_client_does_not_silence_it(registry: Registry
     assert {status for status, _ in answers} == {409}
 
 
-def test_who_sends_what_takes_long_to_check_is_refused_and_the_next_one_is_not() -> None:
+def test_schemas_with_slow_checks_are_rejected_and_the_next_ones_are_not() -> None:
     async def ask() -> None:
         workers = WorkerPool(1, job_s=3.0)
         await workers.start()
@@ -76,7 +76,7 @@ def test_who_sends_what_takes_long_to_check_is_refused_and_the_next_one_is_not()
     asyncio.run(ask())
 
 
-def test_one_clients_slow_checks_leave_a_process_to_others() -> None:
+def test_one_clients_slow_checks_do_not_block_others() -> None:
     async def ask() -> None:
         workers = WorkerPool(2, job_s=30.0)
         await workers.start()
@@ -126,7 +126,7 @@ def test_deep_schemas_are_refused(kind: str, depth: int) -> None:
     asyncio.run(ask())
 
 
-def test_schemas_that_contain_themselves_without_an_end_are_refused(registry: Registry) -> None:
+def test_schemas_with_infinite_recursion_are_rejected(registry: Registry) -> None:
     versions = "/subjects/circle/versions"
     circle = {"allOf": [{"$ref": "#"}]}
     assert registry.ask("POST", versions, schema_body(circle))[0] in (200, 422)
@@ -135,7 +135,7 @@ def test_schemas_that_contain_themselves_without_an_end_are_refused(registry: Re
     assert status in (200, 409, 422)
 
 
-def test_a_request_that_is_refused_or_broken_off_leaves_no_traceback(registry: Registry) -> None:
+def test_a_rejected_or_aborted_request_logs_no_traceback(registry: Registry) -> None:
     versions = "/subjects/broken/versions"
     surrogate = {"schemaType": "JSON", "schema": '{"title": "\\ud800"}'}
     assert registry.code("POST", versions, surrogate) == 42201

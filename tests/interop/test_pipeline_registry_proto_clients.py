@@ -54,7 +54,7 @@ def flight(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("known_types", [True, False])
-def test_protobuf_goes_through_confluents_serializers(
+def test_protobuf_works_with_confluents_serializers(
     registry: Registry, flight: Any, known_types: bool
 ) -> None:
     client, topic = registry.client(), next(NAMES)
@@ -89,7 +89,7 @@ def test_text_and_descriptor_are_one_schema(registry: Registry, flight: Any) -> 
     assert client.get_referenced_by("net/airport.proto", 1)[-1] >= by_text
 
 
-def test_what_may_not_follow_is_a_409_with_confluents_kind(registry: Registry) -> None:
+def test_incompatible_schemas_get_409_with_confluents_error_type(registry: Registry) -> None:
     client, subject = registry.client(), next(NAMES)
     client.register_schema(subject, Schema(AIRPORT, "PROTOBUF"))
     client.register_schema(subject, Schema(AIRPORT.replace("}", "int32 a = 2; }"), "PROTOBUF"))

@@ -103,7 +103,7 @@ def database() -> Iterator[PostgreSql]:
         yield server
 
 
-def test_each_batch_is_joined_with_the_tables_as_they_are_then(
+def test_each_batch_is_joined_with_the_tables_current_rows(
     bootstrap: str, quick_spark: None, tmp_path: Path, database: PostgreSql
 ) -> None:
     create_topics(bootstrap, ["fresh.clicks", "fresh.out"])
@@ -223,7 +223,7 @@ def test_a_topic_is_a_table_of_the_last_record_of_each_key(
         job.topic_table(topic, "n INT", key="n")
 
 
-def test_a_copy_of_a_topic_follows_it(job: streams.Job, bootstrap: str, tmp_path: Path) -> None:
+def test_a_copy_of_a_topic_is_updated(job: streams.Job, bootstrap: str, tmp_path: Path) -> None:
     topic, path = f"{tmp_path.name}.table", str(tmp_path / "copy")
     create_topics(bootstrap, [topic], partitions=2, **{"cleanup.policy": "compact"})
     chance = random.Random(5)
@@ -280,7 +280,7 @@ def test_aborted_records_are_in_no_stream_and_no_table(
 # ---- state
 
 
-def test_repetitions_are_left_out_for_as_long_as_the_lateness_says(
+def test_repeated_rows_are_dropped_within_the_lateness(
     job: streams.Job, bootstrap: str, tmp_path: Path
 ) -> None:
     topic, out = f"{tmp_path.name}.in", f"{tmp_path.name}.out"
@@ -322,7 +322,7 @@ def test_repetitions_are_left_out_for_as_long_as_the_lateness_says(
     assert Counter(written) == Counter(model)
 
 
-def test_a_null_key_finds_no_partner(job: streams.Job, bootstrap: str, tmp_path: Path) -> None:
+def test_a_null_key_joins_nothing(job: streams.Job, bootstrap: str, tmp_path: Path) -> None:
     left, right, out = (f"{tmp_path.name}.{name}" for name in ("left", "right", "out"))
     create_topics(bootstrap, [left, right, out])
     at, end = "2024-01-05T10:00:00Z", "2024-01-05T20:00:00Z"
@@ -357,7 +357,7 @@ class Died(Exception):
 
 
 @pytest.mark.parametrize("died", ["between two sinks", "after both, before Spark knew"])
-def test_a_batch_that_died_half_way_is_in_each_sink_once(
+def test_a_batch_that_was_interrupted_is_in_each_sink_once(
     job: streams.Job, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:
     topic, out, table = f"{tmp_path.name}.in", f"{tmp_path.name}.out", str(tmp_path / "delta")
@@ -388,7 +388,7 @@ def test_a_batch_that_died_half_way_is_in_each_sink_once(
 # ---- what is refused
 
 
-def test_what_cannot_be_is_refused_with_a_reason(
+def test_invalid_arguments_are_rejected_with_a_reason(
     job: streams.Job, spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     topic = f"{tmp_path.name}.in"
@@ -439,7 +439,7 @@ def test_what_cannot_be_is_refused_with_a_reason(
         spark.conf.unset("spark.sql.catalog.cached")
 
 
-def test_a_record_that_is_no_event_is_named_and_nothing_of_its_batch_is_written(
+def test_an_invalid_record_is_named_and_its_batch_is_not_written(
     job: streams.Job, bootstrap: str, tmp_path: Path
 ) -> None:
     topic, out = f"{tmp_path.name}.in", f"{tmp_path.name}.out"
@@ -454,7 +454,7 @@ def test_a_record_that_is_no_event_is_named_and_nothing_of_its_batch_is_written(
     assert [value["n"] for _, value in read_committed(bootstrap, out)] == [1, 3]
 
 
-def test_a_sink_takes_batches_of_one_checkpoint_alone(
+def test_a_sink_accepts_batches_of_one_checkpoint_only(
     job: streams.Job, bootstrap: str, tmp_path: Path
 ) -> None:
     topic, out = f"{tmp_path.name}.in", f"{tmp_path.name}.out"

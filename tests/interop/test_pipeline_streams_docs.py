@@ -121,7 +121,7 @@ def test_every_example_writes_what_the_page_says(
     assert in_any_order(files.to_table().to_pylist()) == landed
 
 
-def test_the_resources_of_the_page_are_good() -> None:
+def test_the_resources_of_the_page_are_valid() -> None:
     declared, volume, *_ = [resource(text) for text in blocks("yaml")]
     spec = declared["spec"]
     for changes in ({}, {**volume["spec"]}):

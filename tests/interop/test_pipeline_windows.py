@@ -259,7 +259,7 @@ def shuffled(chance: random.Random, size: int, *, since: int, span: int, prefix:
 RUNS = [(0, 60_000), (30_000, 90_000), (0, 150_000)]
 
 
-def test_windows_hold_what_was_there_and_what_was_late_is_told(
+def test_windows_have_all_records_in_time_and_late_records_are_reported(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "COLLECTED_MAX", 10)  # so that some batches have many to tell of, some few
@@ -292,7 +292,7 @@ def test_windows_hold_what_was_there_and_what_was_late_is_told(
         assert reported == len(model.late)
 
 
-def test_with_data_in_every_batch_all_is_counted_or_told(lines: Lines) -> None:
+def test_every_record_is_counted_or_reported_late(lines: Lines) -> None:
     """The watermark moves from batch to batch; the results must hold whatever the batches were."""
     chance, first = random.Random(12), lines()
     tumbling, sliding, session, inner, outer = first, *(lines(first.name) for _ in range(4))
@@ -351,7 +351,7 @@ class Died(Exception):
     """Planted."""
 
 
-def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_was_interrupted_is_written_once(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     line, model, chance = lines(), Windows(5_000, 5_000, 10_000), random.Random(9)
     both = {"topic": {"topic": line.topic("out")}, "lake": {"path": str(line.folder / "table")}}
     job = line.windowed({"tumbling": "5 seconds"}, results=both)
@@ -379,7 +379,7 @@ def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: p
     assert line.late() == model.late
 
 
-def test_parquet_files_hold_each_batch_once(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_files_have_each_batch_once(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     line, model, chance = lines(), Windows(5_000, 5_000, 10_000), random.Random(14)
     to = {"lake": {"path": str(line.folder / "table"), "type": "parquet"}}
     job = line.windowed({"tumbling": "5 seconds"}, results=to)
@@ -406,7 +406,7 @@ def test_parquet_files_hold_each_batch_once(lines: Lines, monkeypatch: pytest.Mo
         line.run(job | {"checkpoint": str(line.folder / "other")})
 
 
-def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) -> None:
+def test_joins_have_the_matching_pairs_and_release_their_state(lines: Lines) -> None:
     chance = random.Random(10)
     inner = lines()
     outer = lines(inner.name)
@@ -448,7 +448,7 @@ def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) 
     )
 
 
-def test_updates_replace_what_was_said_before(lines: Lines) -> None:
+def test_updates_replace_earlier_results(lines: Lines) -> None:
     line, model, chance = lines(), Windows(60_000, 60_000, 10_000), random.Random(11)
     both = {"topic": {"topic": line.topic("out")}, "lake": {"path": str(line.folder / "table")}}
     job = line.windowed({"tumbling": "60 seconds"}, results=both, outputMode="updates")
@@ -465,7 +465,7 @@ def test_updates_replace_what_was_said_before(lines: Lines) -> None:
     assert line.table() == everything
 
 
-def test_what_is_no_event_is_told_and_moves_no_watermark(lines: Lines) -> None:
+def test_invalid_records_are_reported_and_do_not_advance_the_watermark(lines: Lines) -> None:
     line = lines()
     now = int(time.time() * 1000)
     ahead = Moment("ahead", now + 7_200_000, "a", 1)
@@ -496,7 +496,7 @@ def test_what_is_no_event_is_told_and_moves_no_watermark(lines: Lines) -> None:
         ({"derive": {"n": "1"}}, "input.derive: 'n' is the name of another column"),
     ],
 )
-def test_what_spark_does_not_take_is_told_before_anything_is_read(
+def test_unsupported_spark_options_are_reported_before_the_first_read(
     lines: Lines, change: dict[str, Any], what: str
 ) -> None:
     line = lines()
@@ -506,7 +506,7 @@ def test_what_spark_does_not_take_is_told_before_anything_is_read(
         line.run(job)
 
 
-def test_results_of_another_checkpoint_are_not_mixed_in(lines: Lines) -> None:
+def test_results_of_another_checkpoint_are_rejected(lines: Lines) -> None:
     line = lines()
     table = {"lake": {"path": str(line.folder / "table")}}
     job = line.windowed({"tumbling": "5 seconds"}, results={"topic": {"topic": line.topic("out")}, **table})
@@ -525,7 +525,7 @@ FIRST = ORDER | {"fields": [{"name": "at", "type": INSTANT}, {"name": "shop", "t
 SECOND = ORDER | {"fields": [*FIRST["fields"], {"name": "gift", "type": "boolean", "default": False}]}
 
 
-def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
+def test_avro_is_read_and_written_and_new_schemas_are_used(
     lines: Lines, bootstrap: str, tmp_path: Path
 ) -> None:
     line = lines()
@@ -575,7 +575,7 @@ def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
         assert read_all(bootstrap, line.topic("dead")) == []
 
 
-def test_kills_at_any_moment_lose_nothing_and_double_nothing(lines: Lines) -> None:
+def test_kills_at_any_moment_neither_lose_nor_duplicate_records(lines: Lines) -> None:
     """The driver as a process of its own, killed twice in the middle of its work."""
     line, chance = lines(), random.Random(15)
     moments = shuffled(chance, 600, since=0, span=300_000)

@@ -94,7 +94,7 @@ async def scenario(recorder: RequestRecorder) -> None:
         recorder.answers[label] = [(row.error_code, None if invalid else row.error_message)]
 
 
-def test_policies_are_asked_and_their_answers_told_as_in_kafka(ports: dict[str, int]) -> None:
+def test_policies_are_called_and_their_violations_returned_as_in_kafka(ports: dict[str, int]) -> None:
     message = side_by_side(ports, scenario)
     kafka, ours = message["Apache Kafka"], message["Ottla"]
     own_words = "refused-4"

@@ -107,7 +107,7 @@ def test_kio_reads_and_writes_the_same_bytes(cls: type[Message], version: int) -
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_kio_agrees_on_values_that_hypothesis_seeks_out(data: st.DataObject) -> None:
+def test_kio_agrees_on_generated_values(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(KIO_CASES))
     ask_kio(data.draw(strategy(cls, version, for_kio=True)), version)
 
@@ -148,7 +148,7 @@ def kafka_python_cases() -> list[tuple[type[Message], int]]:
 KAFKA_PYTHON_CASES = kafka_python_cases()
 
 
-def test_kafka_python_covers_what_clients_send() -> None:
+def test_kafka_python_covers_the_requests_of_clients() -> None:
     covered = {cls.api_key for cls, _ in KAFKA_PYTHON_CASES} - {-1}
     missing = {key.name for key in ApiKey if key not in covered}
     assert missing == {
@@ -178,7 +178,7 @@ def test_kafka_python_reads_and_writes_the_same(cls: type[Message], version: int
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_kafka_python_agrees_on_values_that_hypothesis_seeks_out(data: st.DataObject) -> None:
+def test_kafka_python_agrees_on_generated_values(data: st.DataObject) -> None:
     cls, version = data.draw(st.sampled_from(KAFKA_PYTHON_CASES))
     ask_kafka_python(data.draw(strategy(cls, version, own_fields=False)), version)
 

@@ -44,7 +44,7 @@ def definitions() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=case_id)
-def test_every_field_is_the_definitions(cls: type[Message], definitions: dict[str, Any]) -> None:
+def test_every_field_is_as_in_kafkas_definitions(cls: type[Message], definitions: dict[str, Any]) -> None:
     definition = definitions[cls.__name__]
     valid = Versions.parse(definition["validVersions"])
     highest = valid.highest

@@ -25,7 +25,7 @@ USERS = """
             producer.close()
 
     @pytest.mark.parametrize("number", [1, 2])
-    def test_topics_are_each_tests_own_and_the_broker_is_shared(ottla_broker, ottla_topic, number):
+    def test_each_test_has_its_own_topic_and_all_share_the_broker(ottla_broker, ottla_topic, number):
         assert send(ottla_broker, ottla_topic).offset == 0
         (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
         assert record.value == b"one"
@@ -40,28 +40,28 @@ USERS = """
         assert len(found["partitions"]) == 3
         admin.close()
 
-    def test_that_breaks_the_broker(ottla_broker, ottla_topic):
+    def test_a_test_that_breaks_the_broker(ottla_broker, ottla_topic):
         ottla_broker.fail("PRODUCE", "KAFKA_STORAGE_ERROR", times=None)
         ottla_broker.kill()
 
-    def test_that_finds_it_whole(ottla_broker, ottla_topic):
+    def test_a_test_that_finds_a_working_broker(ottla_broker, ottla_topic):
         assert send(ottla_broker, ottla_topic, retries=0, enable_idempotence=False).offset == 0
 
-    def test_that_leaves_a_fault(ottla_broker):
+    def test_a_test_that_leaves_a_fault(ottla_broker):
         ottla_broker.fail("PRODUCE", "KAFKA_STORAGE_ERROR", times=None)
 
-    def test_that_does_not_meet_it(ottla_broker, ottla_topic):
+    def test_a_test_after_the_fault(ottla_broker, ottla_topic):
         assert send(ottla_broker, ottla_topic, retries=0, enable_idempotence=False).offset == 0
 
     @pytest.mark.ottla(settings={"auto.create.topics.enable": "false"})
-    def test_a_broker_for_itself(ottla_broker, fresh_ottla_broker):
+    def test_a_separate_broker(ottla_broker, fresh_ottla_broker):
         assert fresh_ottla_broker.port != ottla_broker.port
         fresh_ottla_broker.create_topic("mine")
         assert send(fresh_ottla_broker, "mine").offset == 0
         with pytest.raises(Exception):
             send(fresh_ottla_broker, "nobodys", max_block_ms=500)
 
-    def test_settings_of_the_shared_one(ottla_broker):
+    def test_settings_of_the_shared_broker(ottla_broker):
         assert send(ottla_broker, "made-by-the-first-who-asks").partition in range(7)
         admin = kafka.KafkaAdminClient(bootstrap_servers=ottla_broker.bootstrap)
         assert len(admin.describe_topics(["made-by-the-first-who-asks"])[0]["partitions"]) == 7
@@ -94,7 +94,7 @@ def test_no_process_is_left_when_a_run_is_killed(pytester: pytest.Pytester) -> N
     subprocess.run([sys.executable, "-c", gone], check=True)
 
 
-def test_a_run_that_does_not_use_it_loads_nothing_and_starts_nothing(pytester: pytest.Pytester) -> None:
+def test_a_test_run_without_the_fixtures_imports_and_starts_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
@@ -114,7 +114,7 @@ def test_a_run_that_does_not_use_it_loads_nothing_and_starts_nothing(pytester: p
         ("", "@pytest.mark.ottla(partition=3)", "not partition"),
     ],
 )
-def test_mistakes_are_told(pytester: pytest.Pytester, ini: str, marker: str, problem: str) -> None:
+def test_errors_are_reported(pytester: pytest.Pytester, ini: str, marker: str, problem: str) -> None:
     pytester.makepyfile(f"import pytest\n\n{marker}\ndef test_it(ottla_topic):\n    pass\n")
     pytester.makeini(f"[pytest]\n{ini}\n")
     result = pytester.runpytest_subprocess("-p", "ottla.pytest")

@@ -143,7 +143,7 @@ def test_a_group_of_two_of_confluent_kafka(cluster: LocalCluster, topic: str, gr
         assert_each_once(got)
 
 
-def test_confluent_kafka_administers(cluster: LocalCluster) -> None:
+def test_confluent_kafkas_admin_client(cluster: LocalCluster) -> None:
     client, name = AdminClient({"bootstrap.servers": cluster.bootstrap}), f"a-{uuid.uuid4().hex[:8]}"
 
     def done(futures: dict[Any, Any]) -> None:
@@ -250,7 +250,7 @@ def test_a_group_of_two_of_kafka_python(cluster: LocalCluster, topic: str, group
         assert_each_once(got)
 
 
-def test_kafka_python_administers(cluster: LocalCluster) -> None:
+def test_kafka_pythons_admin_client(cluster: LocalCluster) -> None:
     name = f"a-{uuid.uuid4().hex[:8]}"
     with closing(kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as client:
         client.create_topics([kafka.admin.NewTopic(name, 3, 3)])
@@ -337,7 +337,7 @@ def test_a_group_of_two_of_aiokafka(cluster: LocalCluster, topic: str, group: st
     assert_each_once(asyncio.run(scenario()))
 
 
-def test_aiokafka_administers(cluster: LocalCluster) -> None:
+def test_aiokafkas_admin_client(cluster: LocalCluster) -> None:
     name = f"a-{uuid.uuid4().hex[:8]}"
 
     config = {"max.message.bytes": "70000"}

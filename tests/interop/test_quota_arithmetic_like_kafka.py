@@ -191,7 +191,7 @@ def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_wait_for_requests_that_took_long_is_kafkas(jvm: Any, seed: int) -> None:
+def test_throttle_times_of_request_percentage_equal_kafkas(jvm: Any, seed: int) -> None:
     """request_percentage: nobody waits longer than a window."""
     rng = random.Random(seed)
     steps = scenario(rng, limits=(0, 0.05, 0.5, float("nan")), amounts=(0.001, 0.05, 0.4, 40), most=False)
@@ -209,7 +209,7 @@ def test_the_wait_for_requests_that_took_long_is_kafkas(jvm: Any, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_client_that_changes_too_many_topics_waits_as_long_as_in_kafka(jvm: Any, seed: int) -> None:
+def test_throttle_times_of_controller_mutations_equal_kafkas(jvm: Any, seed: int) -> None:
     """controller_mutation_rate, strict: nothing is counted of what is refused."""
     rng = random.Random(seed)
     windows = Windows(rng.choice((11, 2, 1)), rng.choice((1000, 2000)))
@@ -219,7 +219,7 @@ def test_a_client_that_changes_too_many_topics_waits_as_long_as_in_kafka(jvm: An
     assert mine == theirs
 
 
-def test_the_tokens_in_a_bucket_are_kafkas(jvm: Any) -> None:
+def test_the_tokens_of_a_bucket_equal_kafkas(jvm: Any) -> None:
     """Permissive ones may be overdrawn again and again."""
     rng = random.Random(3)
     metrics = jvm.org.apache.kafka.common.metrics
@@ -245,7 +245,7 @@ def test_the_tokens_in_a_bucket_are_kafkas(jvm: Any) -> None:
         now_ms += rng.choice((0, 3, 500, 1000, 1001, 12_000))
 
 
-def test_connections_that_come_too_fast_wait_as_long_as_in_kafka(jvm: Any) -> None:
+def test_throttle_times_of_connections_equal_kafkas(jvm: Any) -> None:
     """A listener's sensor, and one of an address, whose refused connections are not counted."""
     rng = random.Random(11)
     metrics = jvm.org.apache.kafka.common.metrics
@@ -317,7 +317,7 @@ def test_the_most_specific_level_holds(jvm: Any) -> None:
     assert mine[::4] == [*(10_000 * number for number in range(1, 9)), None]
 
 
-def test_a_limit_beyond_all_time_throttles_as_little_as_in_kafka(jvm: Any) -> None:
+def test_extreme_limits_have_kafkas_throttle_times(jvm: Any) -> None:
     """Kafka keeps 32 bits of a throttle time: 0 bytes per second is no limit at all."""
     steps: list[tuple[Any, ...]] = []
     for limit in (0.0, 1.0, -5.0, 1e-9, 2.0**62):

@@ -229,7 +229,7 @@ def fill(cluster: LocalCluster, topic: str, records: int) -> None:
     assert producer.flush(90) == 0
 
 
-def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
+def test_clients_are_throttled_to_their_quotas(cluster: LocalCluster) -> None:
     cluster.create_topic("t", partitions=1, replicas=2)
     cluster.create_topic("full", partitions=1, replicas=1)
     fill(cluster, "full", (RUN_S + 2 * WINDOWS) * LIMIT // 1000)
@@ -295,7 +295,7 @@ def test_an_admin_client_sends_nothing_while_it_is_throttled(cluster: LocalClust
     assert min(waits) > 0.95, waits
 
 
-def test_a_move_is_slowed_to_its_throttle(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_move_is_throttled(cluster: LocalCluster, tmp_path: Path) -> None:
     needs_kafka_jars()
     rate, records = 120_000, 1500
     cluster.create_topic("moving", partitions=1, replicas=1)

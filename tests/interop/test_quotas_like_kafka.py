@@ -154,7 +154,7 @@ EVERYONE: list[tuple[Entity, Mapping[str, float | None]]] = [
 ]
 
 
-def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None:
+def test_quotas_are_described_altered_and_stored_as_in_kafka(brokers: Brokers) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1):
             await recorder.ask(f"all there is at first, v{version}", "anna", describe(), version)
@@ -197,7 +197,7 @@ def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None
     assert brokers.notifications("/ottla") == brokers.notifications("/kafka")
 
 
-def test_bad_descriptions_are_refused_alike(brokers: Brokers) -> None:
+def test_invalid_descriptions_get_kafkas_errors(brokers: Brokers) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         for version in (0, 1):
             for components in (
@@ -217,7 +217,7 @@ def test_bad_descriptions_are_refused_alike(brokers: Brokers) -> None:
     brokers.same(scenario)
 
 
-def test_bad_changes_are_refused_alike(brokers: Brokers) -> None:
+def test_invalid_changes_get_kafkas_errors(brokers: Brokers) -> None:
     client = {"client-id": "bad"}
     bad: dict[str, tuple[Entity, Mapping[str, float | None]]] = {
         "nobody": ({}, RATES),
@@ -259,7 +259,7 @@ def test_bad_changes_are_refused_alike(brokers: Brokers) -> None:
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
 
 
-def test_odd_numbers_are_stored_alike(brokers: Brokers) -> None:
+def test_unusual_numbers_are_stored_as_in_kafka(brokers: Brokers) -> None:
     numbers = (0.0, -0.0, 1.0, 0.001, 0.00099, 123456.75, 9999999.0, 1e7, 12345678.9, 1e21, 1e300, -3.5)
     whole = (0.0, -1.0, -7.0, 4.9999999, 5.0000001, 2.0**40, 1e18, 1e19, float("nan"))
 
@@ -279,7 +279,7 @@ def test_odd_numbers_are_stored_alike(brokers: Brokers) -> None:
     assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
 
 
-def test_nodes_that_hold_nothing_any_more_are_removed_alike(brokers: Brokers) -> None:
+def test_empty_nodes_are_removed_as_in_kafka(brokers: Brokers) -> None:
     gone = dict.fromkeys(RATES)
 
     async def scenario(recorder: RequestRecorder) -> None:
@@ -378,7 +378,7 @@ def test_a_produce_over_the_limit_is_told_to_wait_as_long(brokers: Brokers) -> N
     assert mine == theirs
 
 
-def test_a_fetch_over_the_limit_is_told_to_wait_as_long_and_brings_nothing(brokers: Brokers) -> None:
+def test_a_throttled_fetch_has_kafkas_throttle_time_and_no_records(brokers: Brokers) -> None:
     """One batch is more than the client's windows hold: it goes out for nobody."""
     cases = {f"eager-{version}-{epoch}": (version, epoch) for version in (4, 7, 11, 12) for epoch in (-1, 0)}
 
@@ -393,7 +393,7 @@ def test_a_fetch_over_the_limit_is_told_to_wait_as_long_and_brings_nothing(broke
     assert all(answer.responses == [] and answer.session_id == 0 for answer in mine)
 
 
-def test_a_fetch_reads_no_more_than_the_windows_hold(brokers: Brokers) -> None:
+def test_a_fetch_reads_at_most_the_quota_of_all_windows(brokers: Brokers) -> None:
     """Of 12 KB it tries to bring 5 KB, ten seconds' worth, and not much is missing for that: the rest of the
     answer is more than 5 KB by a little, so the client has to wait that much."""
 
@@ -412,7 +412,7 @@ def test_a_fetch_reads_no_more_than_the_windows_hold(brokers: Brokers) -> None:
     assert mine == theirs
 
 
-def test_kafka_configs_says_the_same_of_both(brokers: Brokers) -> None:
+def test_kafka_configs_prints_the_same_for_kafka_and_ottla(brokers: Brokers) -> None:
     def reported(port: int) -> list[list[str]]:
         def run(*arguments: str) -> list[str]:
             ran = run_tool(
@@ -460,7 +460,7 @@ def deletion(name: str, version: int) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000)
 
 
-def test_who_changes_too_many_topics_is_refused_or_made_to_wait_alike(brokers: Brokers) -> None:
+def test_controller_mutations_above_the_quota_are_rejected_or_throttled_as_in_kafka(brokers: Brokers) -> None:
     """A hundredth of a partition a second: the bucket holds a ninth of one, and each change overdraws it."""
     rate = 0.01
     changes: dict[str, list[tuple[Message, int]]] = {
@@ -507,7 +507,7 @@ def replace_validate_only(request: CreateTopicsRequest) -> CreateTopicsRequest:
     return request
 
 
-def test_an_admin_client_is_told_or_waits_and_tries_again(brokers: Brokers) -> None:
+def test_an_admin_client_gets_the_throttle_error_or_retries_after_it(brokers: Brokers) -> None:
     """Kafka's own. Of a partition a second the bucket holds eleven, and thirteen overdraw it by two."""
     kinds = {"refused": 0.01, "waiting": 1.0}
 
@@ -568,7 +568,7 @@ ASKED_BY_CLIENTS = (
 )
 
 
-def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> None:
+def test_every_response_has_the_throttle_time_of_request_percentage(brokers: Brokers) -> None:
     """With next to nothing of the time allowed each request is too long, and the wait the longest there is.
     Each is asked by a client of its own."""
     cases = {f"slow-{number}": request for number, request in enumerate(ASKED_BY_CLIENTS)}
@@ -592,7 +592,7 @@ def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> 
     assert mine == theirs
 
 
-def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> None:
+def test_a_connection_above_request_percentage_is_muted(brokers: Brokers) -> None:
     async def scenario(port: int) -> float:
         await limit_clients(port, ["silenced"], request_percentage=0.00001)
         connection = await BrokerConnection.open("127.0.0.1", port, client_id="silenced")
@@ -616,7 +616,9 @@ def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> N
 # --- both in one cluster (last: who has left it is thought to be there for a moment) ------------------
 
 
-def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(brokers: Brokers) -> None:
+def test_an_ottla_broker_in_kafkas_cluster_enforces_its_quotas_and_its_changes_apply(
+    brokers: Brokers,
+) -> None:
     """Kafka's tree is read at the start and followed; what we write there Kafka's broker obeys."""
     joined = BrokerProcess(7, brokers.directory / "joined", free_port())
     joined.write_properties(f"{brokers.zookeeper}/kafka", SETTINGS)

@@ -66,7 +66,7 @@ def test_message_sets_of_old_clients_are_read_and_converted(
     assert {codec_of_message(message) for message in iter_messages(data)} == {codec}
 
 
-def test_batches_of_ours_are_read_by_kafka(tmp_path: Path) -> None:
+def test_kafka_reads_ottlas_batches(tmp_path: Path) -> None:
     written = {
         codec.name.lower(): build_batch(
             RECORDS,

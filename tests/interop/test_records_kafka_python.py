@@ -28,7 +28,7 @@ CODECS = [Codec.NONE, Codec.GZIP]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_batches_of_ours_are_read(codec: Codec) -> None:
+def test_ottlas_batches_are_read(codec: Codec) -> None:
     data = build_batch(
         RECORDS, codec=codec, producer_id=5, producer_epoch=1, base_sequence=10, transactional=True
     )

@@ -163,7 +163,7 @@ def test_compressed_batches_that_do_not_hold_their_records(ports: dict[str, int]
     same(ports, scenario)
 
 
-def test_compressed_batches_whose_headers_lie(ports: dict[str, int]) -> None:
+def test_compressed_batches_with_wrong_headers(ports: dict[str, int]) -> None:
     """About the highest timestamp, which is put right, and about offsets."""
 
     async def scenario(recorder: RequestRecorder) -> None:
@@ -255,7 +255,7 @@ def fetch(topic: str, offset: int, *, partition: int = 0, **options: Any) -> Fet
     return FetchRequest(max_wait_ms=0, topics=[row], **whole)
 
 
-def test_fetches(ports: dict[str, int]) -> None:
+def test_fetch_responses_equal_kafkas(ports: dict[str, int]) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
         await make_topic(recorder, "fetches", 2)
         for _ in range(3):

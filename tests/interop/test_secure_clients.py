@@ -113,7 +113,7 @@ def scram(served: Served) -> Served:
     return served
 
 
-def test_librdkafka_moves_much_over_tls_and_reads_slowly(served: Served) -> None:
+def test_librdkafka_sends_much_over_tls_and_reads_slowly(served: Served) -> None:
     """Files leave in pieces, through a socket that is full most of the time."""
     admin = AdminClient(served.librdkafka())
     admin.create_topics([NewTopic("much", 1, 1)])["much"].result(timeout=120)
@@ -243,7 +243,7 @@ def test_kafkas_console_tools_with_a_certificate(served: Served, tmp_path: Path)
     assert done.stdout == words, done.stderr
 
 
-def test_librdkafka_shows_signed_tokens(served: Served) -> None:
+def test_librdkafka_authenticates_with_signed_tokens(served: Served) -> None:
     def client(key: ec.EllipticCurvePrivateKey, **claims: object) -> AdminClient:
         now_s = time.time()
         usual = {"sub": "dora", "iss": "the test", "aud": "kafka", "iat": now_s, "exp": now_s + 600}
@@ -304,7 +304,7 @@ def shown(served: Served) -> bytes:
         return found
 
 
-def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(served: Served) -> None:
     """Connections that there are stay; the file alone says that there is a new one."""
     before = shown(served)
     with RawSaslConnection(served.ports["SASL_SSL"], served.place.trusting()) as connection:
@@ -321,7 +321,7 @@ def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None
     renewed.write_pem(served.place.broker_pem)
 
 
-def test_another_key_store_is_taken_by_a_dynamic_setting(served: Served, tmp_path: Path) -> None:
+def test_a_dynamic_setting_replaces_the_key_store(served: Served, tmp_path: Path) -> None:
     admin = AdminClient(served.librdkafka())
 
     def set_location(path: Path | None) -> None:
@@ -342,7 +342,7 @@ def test_another_key_store_is_taken_by_a_dynamic_setting(served: Served, tmp_pat
     assert wait_until(lambda: shown(served) == before, timeout_s=60)
 
 
-def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
+def test_half_open_handshakes_delay_no_other_client(served: Served) -> None:
     waiting = [
         socket.create_connection(("127.0.0.1", served.ports[listener]), timeout=60)
         for listener in ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
@@ -359,7 +359,7 @@ def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
             sock.close()
 
 
-def test_the_operator_comes_with_the_certificate_that_it_has_now(served: Served) -> None:
+def test_the_operator_connects_with_its_current_certificate(served: Served) -> None:
     certified, nameless = (served.place.client(mechanism=None, certificate=own) for own in (True, False))
     missing = {**certified, "ssl.keystore.location": "/nowhere"}
     given = [certified]

@@ -165,7 +165,7 @@ def test_mechanisms_that_are_not_enabled(pair: Pair) -> None:
     assert found == [(ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms)] * 2
 
 
-def test_a_client_that_is_not_logged_in_cannot_forge_lines_of_the_log(pair: Pair) -> None:
+def test_an_unauthenticated_client_cannot_forge_lines_of_the_log(pair: Pair) -> None:
     with RawSaslConnection(pair.ports["Ottla"]["SASL_PLAINTEXT"]) as connection:
         connection.handshake("x\r\n2026-01-01 00:00:00,000 INFO    ottla.server: forged")
     assert wait_until(lambda: "ottla.server: forged" in pair.log.read_text(), timeout_s=60)
@@ -202,7 +202,7 @@ def test_requests_out_of_order_close_the_connection(pair: Pair) -> None:
     pair.same(gone_after(lambda connection: connection.authenticate(b"x")))
 
 
-def test_tokens_without_frames_follow_the_old_handshake(pair: Pair) -> None:
+def test_unframed_tokens_follow_handshake_version_0(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["SASL_PLAINTEXT"]) as connection:
             connection.handshake("PLAIN", 0)
@@ -307,7 +307,7 @@ def described(connection: RawSaslConnection, *users: str) -> object:
     return answer.error_code, answer.error_message, sorted(infos)
 
 
-def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
+def test_scram_credentials_are_created_used_and_described(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
         with RawSaslConnection(ports["PLAINTEXT"]) as admin:
@@ -326,7 +326,7 @@ def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
     pair.same(scenario)
 
 
-def test_an_unknown_user_fails_at_the_proof_like_a_wrong_password(pair: Pair) -> None:
+def test_an_unknown_user_fails_at_the_same_step_as_a_wrong_password(pair: Pair) -> None:
     """Ottla alone: Apache Kafka refuses an unknown user's first message, and so reveals who exists."""
     ports = pair.ports["Ottla"]
     with RawSaslConnection(ports["PLAINTEXT"]) as admin:
@@ -431,7 +431,7 @@ def asked_for(*owners: str, everybody: bool = False) -> DescribeDelegationTokenR
     return DescribeDelegationTokenRequest(owners=None if everybody else named)
 
 
-def test_delegation_tokens_are_made_shown_changed_and_ended(pair: Pair) -> None:
+def test_delegation_tokens_are_created_described_renewed_and_expired(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         answers: list[object] = []
         with RawSaslConnection(ports["SASL_SSL"], pair.place.trusting()) as connection:
@@ -575,7 +575,7 @@ def test_a_token_that_cannot_be_read_is_answered(pair: Pair, claims: str) -> Non
 # --- TLS --------------------------------------------------------------------------------------------------
 
 
-def test_tls_asks_for_a_certificate(pair: Pair) -> None:
+def test_tls_requires_a_client_certificate(pair: Pair) -> None:
     def scenario(ports: dict[str, int]) -> object:
         with RawSaslConnection(ports["SSL"], pair.place.trusting(certificate=True)) as connection:
             known = _brokers(connection)

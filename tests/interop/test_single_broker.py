@@ -108,7 +108,7 @@ def test_an_idempotent_producer_keeps_the_order(bootstrap: str, topic: str) -> N
     assert consume(bootstrap, topic, 2000) == values(2000)
 
 
-def test_headers_keys_and_timestamps_come_back(bootstrap: str, topic: str) -> None:
+def test_headers_keys_and_timestamps_make_a_round_trip(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(
         topic, b"v", b"k", timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", b"2"), ("empty", None)]
@@ -124,14 +124,14 @@ def test_headers_keys_and_timestamps_come_back(bootstrap: str, topic: str) -> No
     assert (second.key(), second.value()) == (b"tombstone", None)
 
 
-def test_a_batch_bigger_than_the_fetch_limits_still_comes(bootstrap: str, topic: str) -> None:
+def test_a_batch_larger_than_the_fetch_limits_is_returned(bootstrap: str, topic: str) -> None:
     payloads = [bytes([65 + i]) * 300_000 for i in range(5)]
     produce(bootstrap, topic, payloads, **{"linger.ms": 0})
     limits = {"fetch.message.max.bytes": 1000, "fetch.max.bytes": 1000, "message.max.bytes": 1000}
     assert consume(bootstrap, topic, 5, **limits) == payloads
 
 
-def test_a_record_too_large_is_refused_and_the_connection_lives_on(bootstrap: str, topic: str) -> None:
+def test_a_too_large_record_is_rejected_and_the_connection_stays_open(bootstrap: str, topic: str) -> None:
     errors: list[int] = []
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 5_000_000})
     producer.produce(
@@ -188,7 +188,7 @@ def test_an_illegal_topic_name_is_refused(bootstrap: str) -> None:
 # --- groups ------------------------------------------------------------------------------------------
 
 
-def test_a_group_shares_partitions_commits_and_goes_on_where_it_was(bootstrap: str) -> None:
+def test_a_group_shares_partitions_commits_and_continues_there(bootstrap: str) -> None:
     topic, group = f"g-{uuid.uuid4().hex[:8]}", f"group-{uuid.uuid4().hex[:8]}"
     create(bootstrap, NewTopic(topic, num_partitions=4, replication_factor=1))
     settings = {

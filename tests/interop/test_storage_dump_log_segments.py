@@ -98,7 +98,7 @@ def test_batches_are_valid_to_their_last_record(directory: Path, name: str) -> N
     assert output.count("endTxnMarker: ABORT coordinatorEpoch: 3") == 5
 
 
-def test_indexes_point_where_they_should(directory: Path) -> None:
+def test_indexes_point_to_their_batches(directory: Path) -> None:
     files = sorted([*directory.glob("*/*.index"), *directory.glob("*/*.timeindex")])
     assert len(files) > 8
     output = dump("--verify-index-only", files=files)
@@ -109,7 +109,7 @@ def test_indexes_point_where_they_should(directory: Path) -> None:
     assert len(re.findall(r"^timestamp: \d+ offset: \d+", full, re.MULTILINE)) > 10
 
 
-def test_indexes_are_sound(directory: Path) -> None:
+def test_indexes_are_consistent(directory: Path) -> None:
     indexes = [*directory.glob("*/*.index"), *directory.glob("*/*.timeindex")]
     files = [path for path in indexes if path.stat().st_size]
     output = dump("--index-sanity-check", files=files)

@@ -390,7 +390,7 @@ def latest(records: Found) -> dict[bytes | None, tuple[int, bytes | None]]:
     return {key: (offset, value) for offset, key, value in records}
 
 
-def test_nothing_is_lost_or_changed_from_hand_to_hand(history: FolderHistory) -> None:
+def test_records_pass_through_all_clients_unchanged(history: FolderHistory) -> None:
     rolled = [facts["rolled"] for facts in (history.by_kafka_says, history.we_say, history.killed_kafka_says)]
     assert [facts.low for facts in rolled] == [33, 33, 33]
     assert len(history.by_kafka_says["rolled"].records) == 300 - 33
@@ -458,7 +458,7 @@ def readable(log: Log, records: Found) -> Found:
 
 
 @pytest.mark.parametrize("station", ["by_kafka", "killed_kafka"])
-def test_we_find_what_kafka_says_is_there(
+def test_our_reader_finds_the_records_that_kafka_lists(
     history: FolderHistory, station: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = shutil.copytree(getattr(history, station), tmp_path / "data")
@@ -488,7 +488,7 @@ def test_we_find_what_kafka_says_is_there(
     logs.close(int(time.time() * 1000))
 
 
-def test_we_know_kafkas_producers_with_its_snapshots_and_without(
+def test_kafkas_producers_are_restored_with_and_without_its_snapshots(
     history: FolderHistory, tmp_path: Path
 ) -> None:
     data = shutil.copytree(history.by_kafka, tmp_path / "data")
@@ -519,7 +519,7 @@ def _sorted(entries: Any) -> Any:
     return dict(sorted(entries.items()))
 
 
-def test_we_make_kafkas_transaction_indexes_anew_to_the_byte(history: FolderHistory, tmp_path: Path) -> None:
+def test_rebuilt_transaction_indexes_have_kafkas_bytes(history: FolderHistory, tmp_path: Path) -> None:
     data = shutil.copytree(history.by_kafka, tmp_path / "data")
     indexes = {
         path: path.read_bytes() for path in data.glob("transactions-0/*.txnindex") if path.stat().st_size

@@ -45,7 +45,7 @@ async def create(connections: list[BrokerConnection], topic: str, *replicas: int
     await until(known)
 
 
-def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Path) -> None:
+def test_a_marker_that_waits_for_replicas_blocks_no_verification(tmp_path: Path) -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         settings = {"replica_lag_time_max_ms": "600000", "request_timeout_ms": "600000"}

@@ -67,7 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield Broker(running.bootstrap, directory / "data")
 
 
-def test_kafkas_own_producers_overlap(broker: Broker) -> None:
+def test_kafkas_producers_overlap_too(broker: Broker) -> None:
     topic = broker.topic()
     needs_kafka_jars()
     run_program("Transactions", broker.bootstrap, topic, "j", "6", "decided")

@@ -54,7 +54,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKe
         (True, "broker.p12", True, {("x509", SUBJECT), ("sasl", USER)}),
     ],
 )
-def test_nodes_belong_to_whom_zookeeper_has_authenticated(
+def test_nodes_belong_to_the_identity_that_zookeeper_has_authenticated(
     zookeeper: SecuredZooKeeper, secure: bool, keystore: str, login: bool, ids: set[tuple[str, str]]
 ) -> None:
     settings = {"zookeeper.set.acl": "true"}
@@ -148,7 +148,7 @@ def test_another_users_nodes_are_denied_at_once(zookeeper: SecuredZooKeeper) -> 
     asyncio.run(scenario())
 
 
-def test_after_a_restart_of_zookeeper_session_and_watches_go_on_under_tls(
+def test_session_and_watches_continue_under_tls_after_a_restart_of_zookeeper(
     zookeeper: SecuredZooKeeper,
 ) -> None:
     ours = access({"zookeeper.set.acl": "true"} | zookeeper.tls(), zookeeper.java_options())
@@ -179,7 +179,7 @@ def test_after_a_restart_of_zookeeper_session_and_watches_go_on_under_tls(
     asyncio.run(scenario())
 
 
-def test_answers_that_openssl_holds_back_are_waited_for_no_longer(tmp_path: Path) -> None:
+def test_responses_in_openssls_buffer_are_read_at_once(tmp_path: Path) -> None:
     """Several in one record of TLS, as proxies send them: what nobody has fetched shows on no descriptor."""
     authority = Authority()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -184,7 +184,7 @@ def until(condition: Callable[[], object], what: str) -> None:
     assert wait_until(lambda: bool(condition()), timeout_s=WAIT_S), f"never came true: {what}"
 
 
-def test_every_node_has_the_acl_that_kafka_would_have_given_it(brokers: Brokers) -> None:
+def test_every_node_has_kafkas_acl(brokers: Brokers) -> None:
     places = {
         "/kafka": (brokers.java.port, brokers.java.directory / "server.properties"),
         "/ottla": (brokers.ours.port, brokers.ours.properties_file),
@@ -221,7 +221,7 @@ def test_every_node_has_the_acl_that_kafka_would_have_given_it(brokers: Brokers)
     assert {path: ours[path] for path in table} == table
 
 
-def test_brokers_of_both_kinds_share_a_secured_ensemble(brokers: Brokers) -> None:
+def test_kafka_and_ottla_share_a_secured_ensemble(brokers: Brokers) -> None:
     brokers.joining.start_and_wait()
     bootstrap = brokers.java.bootstrap
 
@@ -268,7 +268,7 @@ def consumed(bootstrap: str, topic: str) -> list[str]:
     return values
 
 
-def test_kafkas_migration_tool_opens_and_closes_what_we_made(brokers: Brokers) -> None:
+def test_kafkas_migration_tool_changes_the_acls_of_our_nodes(brokers: Brokers) -> None:
     zookeeper = brokers.zookeeper
     before = zookeeper.acls("/ottla")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from simulated_brokers import (
     call,
     controller,
     create,
+    end_session,
     in_sync,
     produce,
     produce_request,
@@ -69,22 +71,61 @@ def test_a_paused_controller_is_fenced() -> None:
     run(scenario)
 
 
-def test_a_paused_follower_lags_leaves_the_isr_and_rejoins() -> None:
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "cut off from its leader"])
+def test_a_follower_that_does_not_fetch_leaves_the_isr_and_rejoins(is_paused: bool) -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, "topic")
         load = Load(cluster, "topic")
         await load.more()
-        busy = {state_of(cluster, "topic").leader, controller(cluster)}
-        follower = max(set(cluster.machines) - busy)
-        cluster.pause(follower)
+        leader = state_of(cluster, "topic").leader
+        follower = max(set(cluster.machines) - {leader, controller(cluster)})
+        hosts = [cluster.machines[broker].host for broker in (leader, follower)]
+        if is_paused:
+            cluster.pause(follower)
+            end = partial(cluster.resume, follower)
+        else:
+            end = cluster.isolate(hosts[:1], hosts[1:])
         await until(lambda: follower not in in_sync(cluster, "topic"), "it to leave the ISR", timeout_s=4.0)
         assert broker_epoch(cluster, follower) >= 0, "for its lag, and not for the end of its session"
         await load.more()
-        cluster.resume(follower)
+        end()
         await until(lambda: follower in in_sync(cluster, "topic"), "it to be in sync again")
         await load.check()
 
     run(scenario, settings={"zookeeper.session.timeout.ms": "9000", "replica.lag.time.max.ms": "2000"})
+
+
+@pytest.mark.parametrize("is_controller", [True, False], ids=["controller", "leader"])
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut off from ZooKeeper", "session ended"])
+def test_a_broker_without_its_session_is_superseded_and_registers_again(
+    is_controller: bool, is_cut: bool
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "topic", {n: (n % 3, (n + 1) % 3, (n + 2) % 3) for n in range(3)})
+        load = Load(cluster, "topic", 3)
+        await load.more()
+        elected = controller(cluster)
+        gone = elected if is_controller else max(set(cluster.machines) - {elected})
+        before = state_of(cluster, "topic", gone)
+        assert before.leader == gone
+        registration = broker_epoch(cluster, gone)
+        if is_cut:
+            restore = cluster.isolate([cluster.machines[gone].host], [HOST])
+            await until(lambda: state_of(cluster, "topic", gone).leader not in (gone, -1), "another leader")
+            await load.more()
+            restore()
+        else:
+            end_session(cluster, gone)
+        await until(lambda: broker_epoch(cluster, gone) > registration, "it to register again")
+        await load.more()
+        await until(lambda: all(in_sync(cluster, "topic", n) == {0, 1, 2} for n in range(3)), "full ISRs")
+        assert state_of(cluster, "topic", gone).leader_epoch > before.leader_epoch
+        assert controller(cluster) in cluster.machines
+        assert cluster.machines[gone].starts == 1
+        await load.more()
+        await load.check()
+
+    run(scenario)
 
 
 def test_records_are_acknowledged_without_a_zookeeper() -> None:
@@ -93,7 +134,7 @@ def test_records_are_acknowledged_without_a_zookeeper() -> None:
         load = Load(cluster, "topic")
         await load.more()
         cluster.ensemble.set_available(False)
-        await load.more(1000)  # no decision is needed for these, which take 20 s
+        await load.more(500)  # no decision is needed for these, which take 10 s
         assert load.longest_s < 1.0
         cluster.ensemble.set_available(True)
         await create(cluster, "after-zookeeper")
@@ -108,7 +149,7 @@ def test_records_are_acknowledged_without_a_zookeeper() -> None:
     run(scenario)
 
 
-def test_with_too_few_replicas_in_sync_acks_all_is_refused() -> None:
+def test_acks_all_below_min_insync_replicas_is_rejected() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, "topic")
         leader = state_of(cluster, "topic").leader

@@ -151,7 +151,7 @@ def test_leaders_and_replicas_may_move() -> None:
     run(scenario, settings=SETTINGS)
 
 
-def test_an_idle_follower_is_in_sync_when_the_next_record_comes() -> None:
+def test_an_idle_follower_is_in_sync_at_the_next_record() -> None:
     """Its polls did not look at the partition for longer than replica.lag.time.max.ms."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -172,7 +172,7 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes() -> None:
     run(scenario, settings=SETTINGS)
 
 
-def test_a_follower_that_lost_its_session_begins_another() -> None:
+def test_a_follower_that_lost_its_fetch_session_begins_another() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, "topic", spread(3))
         await until(lambda: in_step(cluster), "sessions of what is followed")

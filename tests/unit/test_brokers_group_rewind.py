@@ -205,7 +205,7 @@ def run_group(scenario: Callable[[Group], Coroutine[Any, Any, None]], seed: int 
     run(begin, settings={"offsets.topic.num.partitions": "1"}, seed=seed)
 
 
-def test_killed_before_it_reads_the_request() -> None:
+def test_a_coordinator_killed_before_it_reads_the_request() -> None:
     async def scenario(group: Group) -> None:
         assert await group.rewind(group.kill, is_paused=True) is None
         await group.check(set())
@@ -213,7 +213,7 @@ def test_killed_before_it_reads_the_request() -> None:
     run_group(scenario)
 
 
-def test_killed_when_the_batch_is_written_and_not_replicated() -> None:
+def test_a_coordinator_killed_after_the_append_and_before_replication() -> None:
     async def scenario(group: Group) -> None:
         others = set(group.cluster.machines) - {group.coordinator}
 
@@ -234,7 +234,7 @@ def test_killed_when_the_batch_is_written_and_not_replicated() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0.5, 1.0, 1.5, 2.0, 2.5])
-def test_killed_at_any_time_between(delay_ms: float) -> None:
+def test_a_coordinator_killed_between_request_and_response(delay_ms: float) -> None:
     """Before it is written, while it is replicated, and when it has answered."""
 
     async def scenario(group: Group) -> None:
@@ -252,7 +252,7 @@ def test_killed_at_any_time_between(delay_ms: float) -> None:
     run_group(scenario)
 
 
-def test_killed_when_it_has_answered() -> None:
+def test_a_coordinator_killed_after_its_response() -> None:
     async def scenario(group: Group) -> None:
         response = await group.rewind(lambda: asyncio.sleep(0))
         await group.kill()
@@ -264,7 +264,7 @@ def test_killed_when_it_has_answered() -> None:
     run_group(scenario)
 
 
-def test_the_admin_client_asks_the_next_coordinator() -> None:
+def test_the_admin_client_finds_the_new_coordinator() -> None:
     async def scenario(group: Group) -> None:
         async def rewind(admin: AdminClient) -> None:
             found = await admin.alter_group_offsets("group", dict.fromkeys(PLACES, TO), live=True)

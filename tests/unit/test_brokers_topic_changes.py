@@ -191,7 +191,7 @@ def is_led(cluster: Cluster, topic: str, partition: int) -> bool:
     return leader is not None and leader.is_leader
 
 
-def test_a_deletion_of_no_topic_is_dropped() -> None:
+def test_a_deletion_of_a_missing_topic_is_ignored() -> None:
     async def scenario(cluster: Cluster) -> None:
         path = znodes.delete_topic_path("nobodys")
         cluster.ensemble.tree.apply([Create(path)], 0)

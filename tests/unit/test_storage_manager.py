@@ -1,4 +1,4 @@
-"""The log manager: whose the directories are, what is remembered across restarts, upkeep."""
+"""The log manager: ownership of the directories, what survives a restart, maintenance tasks."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     assert not doomed.exists()
 
 
-def test_upkeep_applies_retention_where_the_high_watermark_is_known(tmp_path: Path) -> None:
+def test_cleanup_applies_retention_where_the_high_watermark_is_known(tmp_path: Path) -> None:
     logs = manager(tmp_path, retention_ms="10")
     for partition in range(2):
         log = logs.get_or_create("events", partition, logs.config_for({}))
@@ -206,7 +206,7 @@ def test_upkeep_applies_retention_where_the_high_watermark_is_known(tmp_path: Pa
     assert len(second.producers) == 0
 
 
-def test_upkeep_leaves_compacted_logs_and_those_that_are_being_cleaned_to_the_cleaner(tmp_path: Path) -> None:
+def test_cleanup_leaves_compacted_logs_and_those_being_cleaned_to_the_cleaner(tmp_path: Path) -> None:
     logs = manager(tmp_path, retention_ms="10")
     for name, policy in (("plain", "delete"), ("both", "compact,delete"), ("changed", "delete")):
         config = logs.config_for({"cleanup.policy": policy})
@@ -296,7 +296,7 @@ def test_only_log_starts_that_the_files_do_not_show_are_checkpointed(tmp_path: P
     assert read_offsets(OS_FILES, tmp_path / "log-start-offset-checkpoint") == {("events", 1): 1}
 
 
-def test_a_log_that_fails_in_upkeep_leaves_those_of_other_directories_their_turn(tmp_path: Path) -> None:
+def test_a_log_that_fails_in_maintenance_does_not_stop_that_of_other_directories(tmp_path: Path) -> None:
     logs = manager(tmp_path / "a", tmp_path / "b", tmp_path / "c", retention_ms="10", flush_ms="5")
     for partition in range(3):
         append(logs.get_or_create("events", partition, logs.config_for({})), "a", timestamp=NOW_MS)

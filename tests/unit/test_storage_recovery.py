@@ -144,6 +144,17 @@ def test_segments_after_a_power_loss_took_the_end_of_one_are_removed(
     assert recovered.log_end_offset == (3 if policy == "compact" else kept)
 
 
+def test_records_that_are_deleted_need_not_be_there_after_a_power_loss(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    append(log, "deleted")
+    log.roll(NOW_MS)
+    append(log, "kept")
+    crash(log)
+    os.truncate(segment_files(tmp_path)[0], 0)
+    recovered = open_log(tmp_path, SMALL, clean=False, log_start_offset=1)
+    assert values(recovered) == ["kept"]
+
+
 def test_what_lies_before_the_recovery_point_is_not_verified(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for number in range(50):

@@ -194,6 +194,8 @@ class Cluster:
         self.burst_share = 0.75
         """The share of a client's requests that follow at once on the one before."""
         self.clients: dict[str, Process] = {}
+        self.client_clocks: dict[str, SimulatedClock] = {}
+        """By the client's name: its processes run on one machine."""
         self.trace_lines: list[str] | None = None
         """What the trace digests, if a caller sets a list."""
 
@@ -290,7 +292,8 @@ class Cluster:
 
     def client(self, name: str) -> Process:
         """A process for an application."""
-        process = self._new_process(name, self.clock.wall_ms, self.random(f"client {name}"))
+        clock = self.client_clocks.setdefault(name, SimulatedClock(self.loop))
+        process = self._new_process(name, clock.wall_ms, self.random(f"client {name}"))
         self.clients[name] = process
         return process
 

@@ -40,6 +40,7 @@ RATES: Final[Mapping[str, float]] = {
     "disk errors": 0.02,
     "full disk": 0.02,
     "clock step": 0.03,
+    "client clock step": 0.03,
     "cache misses": 0.05,
     "roll": 0.015,
     "leader moves": 0.05,
@@ -47,7 +48,9 @@ RATES: Final[Mapping[str, float]] = {
 """How many faults of each kind begin in a virtual second."""
 
 
-UNDISTURBING: Final = frozenset({"clock step", "cache misses", "outage", "lost answers", "leader moves"})
+UNDISTURBING: Final = frozenset(
+    {"clock step", "client clock step", "cache misses", "outage", "lost answers", "leader moves"}
+)
 """Faults after which a broker is as good a replica as before."""
 RECOVERED_S: Final = 6.0
 """After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
@@ -424,6 +427,13 @@ class FaultInjector:
         step_ms = source.choice((-60_000, -1_000, 1_000, 60_000))
         self.cluster.note(machine.host, f"has its clock stepped by {step_ms} ms", is_fault=True)
         machine.clock.wall_offset_ms += step_ms
+
+    def _client_clock_step(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        names = [name for name, process in self.cluster.clients.items() if process.alive]
+        if names:
+            name, step_ms = source.choice(names), source.choice((-60_000, -1_000, 1_000, 60_000))
+            self.cluster.note(name, f"has its clock stepped by {step_ms} ms", is_fault=True)
+            self.cluster.client_clocks[name].wall_offset_ms += step_ms
 
     def _cache_misses(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         machine.disk.miss_rate = source.choice((0.05, 0.5))

@@ -92,7 +92,8 @@ def load_segments(
             if not state_is_current:
                 producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
             intact, end_offset = recover(segment, producer_state, leader_epochs, next_base)
-            if suspect and next_base is not None and end_offset < next_base and not config.compacts:
+            is_short = next_base is not None and max(end_offset, log_start_offset) < next_base
+            if suspect and is_short and not config.compacts:
                 logger.warning("%s ends at %d, before the next segment", segment.file.path, end_offset)
                 intact = False
             # With the snapshot, this segment need not be read again if the next one is invalid.

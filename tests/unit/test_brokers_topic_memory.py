@@ -77,7 +77,7 @@ def test_without_a_limit_a_topic_takes_all_memory_as_in_kafka() -> None:
     run_stuck(scenario, **{"buffer.memory.per.topic": MEMORY, "max.block.ms": 300})
 
 
-def test_a_full_topic_may_be_an_error_at_once() -> None:
+def test_a_topic_that_uses_its_share_of_the_buffer_can_be_an_error_at_once() -> None:
     async def scenario(cluster: Cluster, producer: Producer) -> None:
         await producer.partitions_for(STUCK)
         fill(producer)

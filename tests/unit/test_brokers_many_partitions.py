@@ -36,7 +36,7 @@ async def settle(cluster: Cluster, consumer: Consumer) -> None:
         assert not await consumer.poll(0.5)
 
 
-def test_a_record_of_any_of_180_idle_partitions_comes_soon() -> None:
+def test_a_record_of_any_of_180_idle_partitions_is_returned_soon() -> None:
     async def read(cluster: Cluster) -> None:
         places = [TopicPartition("idle", number) for number in range(IDLE_PARTITIONS)]
         async with (

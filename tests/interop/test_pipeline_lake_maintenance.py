@@ -1,4 +1,4 @@
-"""What looks after a lake: compaction, replay of dead letters, backfill. Killed anywhere, nothing is lost."""
+"""Maintenance of a lake: compaction, replay of dead letters, backfill. Killed anywhere, nothing is lost."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def line(request: pytest.FixtureRequest, bootstrap: str, tmp_path: Path) -> Line
 
 
 def new_line(bootstrap: str, folder: Path, sink: str) -> Line:
-    topics = (f"upkeep-{next(NUMBERS)}",)
+    topics = (f"maintenance-{next(NUMBERS)}",)
     create_topics(bootstrap, topics)
     return Line(bootstrap, topics, folder, sink, {"compaction": COMPACT})
 
 
 def run(job: Any, spark: SparkSession, line: Line, params: dict[str, Any], **changes: Any) -> str:
-    """One of the commands; what it said."""
-    said: list[str] = []
-    assert job.run(JobContext(spark, said.append, params=params), line.config(**changes)) == 0
-    return " ".join(said)
+    """Runs one of the commands and returns its output."""
+    output: list[str] = []
+    assert job.run(JobContext(spark, output.append, params=params), line.config(**changes)) == 0
+    return " ".join(output)
 
 
 def visible(line: Line) -> list[Path]:
-    """Data files as who lists folders finds them."""
+    """The data files that a listing of the folders shows."""
     root = line.folder / "lake"
     found = ((path, path.relative_to(root).parts) for path in root.rglob("*.parquet"))
     return [path for path, parts in found if not any(part[0] in "_." for part in parts)]
 
 
-def test_small_files_become_few_and_say_the_same(line: Line, spark: SparkSession) -> None:
+def test_small_files_are_compacted_without_changing_the_rows(line: Line, spark: SparkSession) -> None:
     for batch in range(2):
         line.produce(range(batch * 4, batch * 4 + 4))
         line.land(spark)
     before = sorted(line.rows(), key=lambda row: row["id"])
-    said = run(lake_compact, spark, line, {})
-    assert "2 small files became 1" in said
+    output = run(lake_compact, spark, line, {})
+    assert "2 small files became 1" in output
     assert sorted(line.rows(), key=lambda row: row["id"]) == before
     if line.sink == "parquet":
         assert len(visible(line)) == 1
@@ -75,7 +75,7 @@ class Killed(BaseException):
     """Nothing of ours may catch it."""
 
 
-def test_a_compaction_that_is_killed_anywhere_loses_and_doubles_nothing(
+def test_a_compaction_that_is_killed_at_any_point_neither_loses_nor_duplicates_rows(
     bootstrap: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = new_line(bootstrap, tmp_path, "parquet")
@@ -132,7 +132,7 @@ def compacted(line: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, 
     return False
 
 
-def test_dead_letters_that_are_good_by_now_land_once_and_are_marked(
+def test_replayed_dead_letters_are_written_once_and_marked(
     line: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line.produce(range(3), n=None)
@@ -168,7 +168,7 @@ def _killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
-def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
+def test_a_backfill_adds_each_missing_record_once_and_none_that_the_job_will_write(
     line: Line, spark: SparkSession
 ) -> None:
     params: dict[str, Any] = {"first": 0, "end": None, "topic": (), "partition": ()}
@@ -186,8 +186,8 @@ def test_a_range_is_filled_in_without_doubling_and_never_before_the_job(
     assert "offsets read" in run(backfill, spark, line, params | {"end": 2})
     some = len(line.ids())
     assert 4 < some < early
-    said = run(backfill, spark, line, params | {"first": datetime(2000, 1, 1, tzinfo=UTC)})
-    assert f"{early - some:,} events landed" in said
+    output = run(backfill, spark, line, params | {"first": datetime(2000, 1, 1, tzinfo=UTC)})
+    assert f"{early - some:,} events landed" in output
     assert len(line.dead()) == 1
     assert len(line.ids()) == early
     assert "0 events landed, 0 dead letters" in run(backfill, spark, line, params)
