@@ -273,12 +273,15 @@ class FaultInjector:
 
     def _leader_moves(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """Partitions change their leaders several times, at once one after the other, while all replicas stay
-        in the ISR. Not where a workload moves replicas itself."""
+        in the ISR; two brokers may be cut off from each other meanwhile, so that they learn of one another's
+        records late. Not where a workload moves replicas itself."""
         topics = sorted(self.cluster.topics())
         if not topics or self.cluster.is_administered:
             return
         topic = source.choice(topics)
         self.cluster.note(topic, "changes its leaders", is_fault=True)
+        if source.random() < 0.5:
+            self._cut(fault, [machine.host], [source.choice(self._others(machine))])
 
         async def move(admin: AdminClient) -> None:
             for _ in range(source.randint(1, 6)):
