@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.client import AdminClient
@@ -281,7 +281,8 @@ class FaultInjector:
         topic = source.choice(topics)
         self.cluster.note(topic, "changes its leaders", is_fault=True)
         if source.random() < 0.5:
-            self._cut(fault, [machine.host], [source.choice(self._others(machine))])
+            longer = replace(fault, duration_s=max(fault.duration_s, 2.0))
+            self._cut(longer, [machine.host], [source.choice(self._others(machine))])
 
         async def move(admin: AdminClient) -> None:
             for _ in range(source.randint(1, 6)):
@@ -296,7 +297,8 @@ class FaultInjector:
                 with contextlib.suppress(ClientError):
                     await admin.alter_partition_reassignments(orders)
                     await admin.elect_preferred_leaders(list(orders))
-                await asyncio.sleep(source.choice((0.0, 0.01, 0.1)))
+                # Producers find the new leader after some 0.1 s.
+                await asyncio.sleep(source.choice((0.0, 0.02, 0.3, 1.0)))
 
         self._tasks.append(self.cluster.loop.create_task(self.cluster.admin(move)))
 
