@@ -143,6 +143,13 @@ def test_an_inconvertible_batch_fails_only_its_partition(tmp_path: Path) -> None
     assert values(rows[1]) == [b"v"]
 
 
+def test_a_flipped_bit_is_not_converted_to_a_message_with_a_valid_checksum(tmp_path: Path) -> None:
+    data = bytearray(batch(b"value"))
+    data[-3] ^= 4  # in the value
+    (row,) = answer(fetched(tmp_path, 0, bytes(data)))
+    assert (row.error_code, row.records) == (ErrorCode.CORRUPT_MESSAGE, b"")
+
+
 def test_zstd_topics_are_refused_to_older_clients(tmp_path: Path) -> None:
     part = fetched(tmp_path, 0, batch(b"v"))
     refuse_zstd([("t", ZERO_UUID, [part])], lambda *_: PLAIN)

@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import struct
 
+from crc32c import crc32c
+
 from ottla.protocol.compression import Buffer, Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.records import (
+    CRC_START,
     LOG_OVERHEAD,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -39,8 +42,9 @@ _FILLER_HEAD = struct.Struct(">qi")
 def down_converted(data: Buffer, magic: int, first_offset: int) -> bytes:
     """Convert `data`, read from the log, to format `magic` (0 or 1) for a fetch from `first_offset` on.
 
-    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for zstd in the first batch; CORRUPT_MESSAGE or
-    MESSAGE_TOO_LARGE (when decompressed) for a first batch that cannot be decoded.
+    Raises KafkaError: UNSUPPORTED_COMPRESSION_TYPE for zstd in the first batch; CORRUPT_MESSAGE for a
+    first batch with a wrong checksum; that or MESSAGE_TOO_LARGE (when decompressed) for one that cannot be
+    decoded.
     """
     view = memoryview(data)
     batches = list(iter_batches(view))
@@ -83,6 +87,9 @@ def convert_batch(
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd has no place in messages of format {magic}"
         )
+    # The message set gets a checksum of its own, which would be valid for damaged records, too.
+    if crc32c(data[position + CRC_START : position + header.size]) != header.crc:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: checksum")
     records = decode_batch(data, position)
     if codec is Codec.NONE and header.base_offset < first_offset:
         records = [record for record in records if record.offset >= first_offset]
