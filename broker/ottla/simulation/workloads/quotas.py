@@ -20,8 +20,9 @@ Checked, *quotas hold*:
   quota that heeds throttle times delivers everything.
 
 Not promised: the rate of a client across brokers, restarts of a broker, steps of its wall clock, changes of
-the quota and new connections, each of which has one request for free. Not simulated: request_percentage,
-since nothing takes processor time here.
+the quota and new connections, each of which has one request for free. After a step backwards mutations may be
+rejected for as long, even without a quota, as in Kafka. Not simulated: request_percentage, since nothing
+takes processor time here.
 """
 
 from __future__ import annotations
@@ -123,6 +124,9 @@ class Quotas:
         """(since when, what was stored)."""
         self._known: dict[tuple[int, str], _State] = {}
         """(broker, client-id) -> what was seen last."""
+        self._stepped_back: set[int] = set()
+        """Brokers whose wall clock has gone back. Their token buckets lose what that time would have brought,
+        of which there is infinitely much without a quota, as in Kafka."""
         self._topics: list[str] = []
         self._number = 0
         self._altering = True
@@ -188,6 +192,8 @@ class Quotas:
                 if before is None or before.starts != machine.starts:
                     self._check_known(machine, kind, limit)
                 found = (machine.starts, limit, machine.clock.wall_offset_ms)
+                if before is not None and before.wall_offset_ms > machine.clock.wall_offset_ms:
+                    self._stepped_back.add(machine.id)
                 if before is None or before[:3] != found:
                     self._known[key] = _State(*found, 0 if before is None else before.changes + 1)
 
@@ -307,7 +313,8 @@ class Quotas:
             flow.throttled += 1
         else:
             flow.free += 1
-        if wait_ms and (state.limit is None or state.limit >= MUCH):
+        may_lack_tokens = flow.kind is self._mutate and flow.broker in self._stepped_back
+        if wait_ms and (state.limit is None or state.limit >= MUCH) and not may_lack_tokens:
             raise Violation(
                 f"quotas hold: {where} is throttled for {wait_ms} ms; its {flow.kind.key} is {state.limit}"
             )
@@ -408,7 +415,8 @@ class Quotas:
         limit = flow.state.limit
         text = f"of {flow.kind.client_id} by broker {flow.broker}, with {flow.kind.key} {limit}"
         if code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-            if limit is None or limit >= MUCH or not response.throttle_time_ms:
+            is_free = limit is None or limit >= MUCH
+            if (is_free and flow.broker not in self._stepped_back) or not response.throttle_time_ms:
                 raise Violation(
                     f"quotas hold: a mutation {text} is rejected for {response.throttle_time_ms} ms"
                 )
