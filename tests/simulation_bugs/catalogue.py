@@ -1116,6 +1116,21 @@ _ALL: Final = (
         ),
         ("quotas",),
     ),
+    Bug(
+        "damaged-records-are-converted",
+        "Ottla before 2026-11-27; KIP-283",
+        "the conversion for old clients gives damaged records a valid checksum",
+        "no invention",
+        (
+            Edit(
+                _DOWN_CONVERSION,
+                "    if crc32c(data[position + CRC_START : position + header.size]) != header.crc:\n",
+                "    if False:\n",
+            ),
+        ),
+        ("old-formats",),
+        faults=("bit flip",),
+    ),
 )
 
 BUGS: Final = {bug.name: bug for bug in _ALL}

@@ -143,6 +143,8 @@ class Machine:
         """Settings of this broker, besides those of all brokers."""
         self.is_stopping = False
         """A controlled shutdown has begun."""
+        self.has_flipped_bit = False
+        """The disk returns wrong records, until it is replaced."""
         self.wanted = True
         """A supervisor starts the broker again when it ends."""
 
@@ -194,6 +196,8 @@ class Cluster:
         self.burst_share = 0.75
         """The share of a client's requests that follow at once on the one before."""
         self.clients: dict[str, Process] = {}
+        self.bit_flips = 0
+        """How many bits have flipped so far."""
         self.client_clocks: dict[str, SimulatedClock] = {}
         """By the client's name: its processes run on one machine."""
         self.trace_lines: list[str] | None = None
@@ -449,6 +453,7 @@ class Cluster:
         self.network.power_off(machine.host)
         machine.disk.wipe()
         machine.disk.kill_after = -1
+        machine.has_flipped_bit = False
 
     def pause(self, broker_id: int) -> None:
         machine = self.machines[broker_id]

@@ -13,10 +13,13 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from ottla.client import AdminClient
 from ottla.client.errors import ClientError
+from ottla.protocol.records import RECORD_BATCH_OVERHEAD, iter_batches
+from ottla.protocol.topics import INTERNAL_TOPICS
 from ottla.simulation.cluster import Cluster, Machine
 from ottla.simulation.ensemble import HOST
 
@@ -26,6 +29,7 @@ RATES: Final[Mapping[str, float]] = {
     "kill all": 0.015,
     "power": 0.03,
     "disk": 0.015,
+    "bit flip": 0.03,
     "pause": 0.06,
     "cut off": 0.04,
     "cut one way": 0.04,
@@ -49,7 +53,7 @@ RATES: Final[Mapping[str, float]] = {
 
 
 UNDISTURBING: Final = frozenset(
-    {"clock step", "client clock step", "cache misses", "outage", "lost answers", "leader moves"}
+    {"clock step", "client clock step", "cache misses", "outage", "lost answers", "leader moves", "bit flip"}
 )
 """Faults after which a broker is as good a replica as before."""
 RECOVERED_S: Final = 6.0
@@ -127,7 +131,7 @@ class FaultInjector:
         if machine is None:
             return
         self._forget_repaired()
-        if broker_id == self.spared:
+        if broker_id == self.spared or machine.has_flipped_bit:
             return
         self.executed.append(fault)
         source = random.Random(fault.choice)
@@ -171,14 +175,14 @@ class FaultInjector:
 
     def _kill_all(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         for each in self.cluster.machines.values():
-            if each.is_running and each.id != self.spared:
+            if each.is_running and each.id != self.spared and not each.has_flipped_bit:
                 self.cluster.kill(each.id)
                 self._start_later(each.id, fault.duration_s * source.random())
 
     def _power(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         if self.is_durable:
             for each in self.cluster.machines.values() if source.random() < 0.3 else (machine,):
-                if each.is_running:
+                if each.is_running and each.id != self.spared and not each.has_flipped_bit:
                     self.cluster.lose_power(each.id)
                     self._start_later(each.id, fault.duration_s * source.random())
         elif machine.is_running and self._may_damage(machine.id):
@@ -191,6 +195,64 @@ class FaultInjector:
             self.damaged[machine.id] = self.cluster.loop.now
             self.cluster.lose_disk(machine.id)
             self._start_later(machine.id, fault.duration_s)
+
+    def _bit_flip(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        """Flip a bit of the records in a sealed segment; replace the disk later."""
+        disk = machine.disk
+        is_sound = disk.fail_rate == 0 and disk.capacity is None and disk.kill_after < 0
+        if not machine.is_serving or machine.is_stopping or not is_sound:
+            return
+        place = self._find_records(machine, source)
+        if place is not None and self._may_damage(machine.id):
+            self.damaged[machine.id] = self.cluster.loop.now
+            machine.has_flipped_bit = True
+            self.cluster.bit_flips += 1
+            machine.disk.kill_after = -1
+            path, position = place
+            self.cluster.note(machine.host, f"has a flipped bit in {path}, byte {position}", is_fault=True)
+            machine.disk.flip_bit(path, position, source.randrange(8))
+            self.cluster.loop.call_later(2.0 + fault.duration_s, self._replace_disk, machine)
+
+    def _find_records(self, machine: Machine, source: random.Random) -> tuple[str, int] | None:
+        """The file and the position of a byte in the records of a batch in a sealed segment, all of it below
+        the high watermark."""
+        assert machine.broker is not None
+        paths = [
+            f"{partition.log.directory}/{segment.base_offset:020d}.log"
+            for partition in machine.broker.replication.replicas.partitions()
+            if partition.topic not in INTERNAL_TOPICS and not partition.log.config.compacts
+            for segment, following in pairwise(partition.log.segments)
+            if following.base_offset <= min(partition.high_watermark, partition.log.recovery_point)
+        ]
+        if not paths:
+            return None
+        path = source.choice(paths)
+        file = machine.disk.names.get(path)
+        batches = [] if file is None else list(iter_batches(memoryview(bytes(file.data))))
+        if not batches:
+            return None
+        at, header = source.choice(batches)
+        return path, source.randrange(at + RECORD_BATCH_OVERHEAD, at + header.size)
+
+    def _replace_disk(self, machine: Machine) -> None:
+        """Replace a disk with a flipped bit, as soon as the spared broker has all records."""
+        if not machine.has_flipped_bit or self.cluster.machines.get(machine.id) is not machine:
+            return
+        spared = None if self.spared is None else self.cluster.machines.get(self.spared)
+        states = self.cluster.partition_states()
+        if (
+            spared is not None
+            and spared.is_serving
+            and spared.process is not None
+            and spared.process.runs
+            and all(spared.id in state.isr for _, state in states if machine.id in state.isr)
+        ):
+            now = self.damaged[machine.id] = self.cluster.loop.now
+            self.disturbed[machine.id] = now + RECOVERED_S
+            self.cluster.lose_disk(machine.id)
+            self._start_later(machine.id, 0.5)
+        else:
+            self.cluster.loop.call_later(0.5, self._replace_disk, machine)
 
     def _may_damage(self, broker_id: int) -> bool:
         """Whether a broker may lose data; another one is spared then, which has all records."""
@@ -227,7 +289,7 @@ class FaultInjector:
                 del self.damaged[broker_id]
                 self.spared = None
                 continue
-            if not machine.is_serving or self.cluster.loop.now - since_s < 1.0:
+            if machine.has_flipped_bit or not machine.is_serving or self.cluster.loop.now - since_s < 1.0:
                 continue
             assert machine.broker is not None
             replicas = machine.broker.replication.replicas
@@ -264,7 +326,8 @@ class FaultInjector:
             for each in list(self.cluster.machines.values()):
                 if self.cluster.machines.get(each.id) is not each:
                     continue
-                if each.is_serving and each.id != self.spared and not self._ended:
+                is_kept = each.id == self.spared or each.has_flipped_bit
+                if each.is_serving and not is_kept and not self._ended:
                     await self.cluster.stop_broker(each.id)
                     self._start_later(each.id, 0.2)
                     await asyncio.sleep(3.0)

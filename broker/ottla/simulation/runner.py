@@ -224,6 +224,9 @@ def _lacking(cluster: Cluster) -> list[str]:
         for machine in cluster.machines.values()
         if machine.wanted and (machine.is_stopping or not machine.is_serving)
     ]
+    lacking += [
+        f"{each.host} has a flipped bit" for each in cluster.machines.values() if each.has_flipped_bit
+    ]
     topics = cluster.topics()
     states = dict(cluster.partition_states())
     for topic, assignment in topics.items():

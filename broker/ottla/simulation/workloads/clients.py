@@ -71,6 +71,19 @@ class Clients:
             await asyncio.sleep(0.5)
 
 
+class FlippedBits:
+    """Whether a request that begins now may find a flipped bit. Consumers of the library raise an error
+    then."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = any(machine.has_flipped_bit for machine in cluster.machines.values())
+        self._count = cluster.bit_flips
+
+    def may_show(self) -> bool:
+        return self._before or self._cluster.bit_flips != self._count
+
+
 def retrieve(delivery: asyncio.Future[Any]) -> None:
     """For a delivery that is not awaited: the transaction fails with the same error."""
     if not delivery.cancelled():

@@ -44,7 +44,7 @@ from ottla.protocol.records import NO_TIMESTAMP, Record
 from ottla.protocol.types import Message
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.invariants import check_acknowledged
-from ottla.simulation.workloads.clients import Clients
+from ottla.simulation.workloads.clients import Clients, FlippedBits
 from ottla.simulation.workloads.raw_connection import NOT_APPENDED, ConnectionEnded, RawConnection
 
 TIMEOUT_S: Final = 5.0
@@ -52,6 +52,8 @@ TIMEOUT_S: Final = 5.0
 ATTEMPTS_MAX: Final = 20
 BEHIND_S: Final = 0.2
 """How long an old client waits after an error."""
+RESTART_RATE: Final = 0.03
+"""How often a reader begins again, from the first record, instead of its next fetch."""
 FETCH_BYTES: Final = (1_000, 64 * 1024)
 _READ_ERRORS: Final = frozenset(
     (
@@ -374,6 +376,9 @@ class OldFormats:
                 await asyncio.sleep(BEHIND_S)
             if self._complete is not None:
                 self._compare_ends(name, found)
+            elif source.random() < RESTART_RATE:
+                found.update((partition, []) for partition in found)
+                skipped.update(dict.fromkeys(found, 0))
             await asyncio.sleep(BEHIND_S * source.random())
         client.close()
 
@@ -403,13 +408,15 @@ class OldFormats:
             max_bytes=256 * 1024,
             topics=[m.FetchRequest.FetchTopic(topic=self.topic, partitions=rows)],
         )
+        flipped_bits = FlippedBits(self._cluster)
         response = await client.call(host, request, version)
         succeeded = True
         for row in (row for topic in response.responses for row in topic.partitions):
             partition = row.partition_index
             what = f"Fetch v{version} of {self.topic}-{partition} at {next_offsets[partition]} from {host}"
             if row.error_code:
-                self._check_error(row.error_code, _READ_ERRORS, what)
+                if not (row.error_code == ErrorCode.CORRUPT_MESSAGE and flipped_bits.may_show()):
+                    self._check_error(row.error_code, _READ_ERRORS, what)
                 succeeded = False
                 continue
             tp, data = TopicPartition(self.topic, partition), memoryview(bytes(row.records or b""))
@@ -528,17 +535,23 @@ class OldFormats:
 
     async def _read(self, name: str) -> None:
         found: dict[int, list[int]] = {tp.partition: [] for tp in self._partitions}
+        source = self._cluster.random(name)
         while found != self._complete:
             try:
-                await self._read_present(name, found)
+                await self._read_present(name, found, source=source)
             except ClientError as problem:
                 self._cluster.note(name, f"consumer failed: {problem!r}")
                 await asyncio.sleep(0.5)
 
     async def _read_present(
-        self, name: str, found: dict[int, list[int]], ends: dict[TopicPartition, int] | None = None
+        self,
+        name: str,
+        found: dict[int, list[int]],
+        ends: dict[TopicPartition, int] | None = None,
+        source: random.Random | None = None,
     ) -> None:
-        """Read from the present positions on, until these ends or until all is read. Raises ClientError."""
+        """Read from the present positions on, until these ends or until all is read. With a source of
+        randomness, begin again at times. Raises ClientError."""
         async with Consumer(
             bootstrap_servers=self._cluster.bootstrap, client_id=name, auto_offset_reset="none"
         ) as consumer:
@@ -555,6 +568,10 @@ class OldFormats:
                         self._read_record(name, tp, each, found[tp.partition])
                 if self._complete is not None:
                     self._compare_ends(name, found)
+                elif source is not None and source.random() < RESTART_RATE:
+                    found.update((partition, []) for partition in found)
+                    for tp in self._partitions:
+                        consumer.seek(tp, 0)
 
     def _read_record(self, name: str, tp: TopicPartition, record: Any, found: list[int]) -> None:
         if found and record.offset <= found[-1]:

@@ -20,6 +20,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from crc32c import crc32c
+
 from ottla.client import AdminClient
 from ottla.client.admin import NewTopic
 from ottla.protocol import codec, frames
@@ -28,10 +30,11 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError, UnencodableMessage
 from ottla.protocol.legacy_records import decode_message_set, encode_message_set
-from ottla.protocol.records import Record, build_batch, decode_batch, iter_batches
+from ottla.protocol.records import CRC_START, Record, build_batch, decode_batch, iter_batches
 from ottla.protocol.types import Message
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.simulation.workloads.clients import FlippedBits
 from ottla.simulation.workloads.raw_connection import NOT_APPENDED, ConnectionEnded, RawConnection
 
 PATIENCE_S: Final = 10.0
@@ -211,15 +214,20 @@ class RawClient:
             max_bytes=256 * 1024,
             topics=[m.FetchRequest.FetchTopic(topic=self.topic, partitions=[row])],
         )
+        flipped_bits = FlippedBits(self._cluster)
         found = (await connection.call(request, version)).responses[0].partitions[0]
         where = f"Fetch v{version} of {self.topic}-{partition} at {offset} from {machine.host}"
         if found.error_code:
             allowed = NOT_APPENDED | {ErrorCode.OFFSET_OUT_OF_RANGE}
+            if flipped_bits.may_show():
+                allowed |= {ErrorCode.CORRUPT_MESSAGE}
             self._check("old formats", found.error_code, allowed, where)
             return None
         try:
             records = _decode(bytes(found.records or b""), version)
         except KafkaError as problem:
+            if flipped_bits.may_show():
+                return None
             raise Violation(f"old formats: {where} returned invalid records: {problem}") from problem
         following = offset
         for record in records:
@@ -577,7 +585,12 @@ def _decode(data: bytes, version: int) -> list[Record]:
     """The records in a Fetch response; the last batch may be cut off."""
     if version < 4:
         return decode_message_set(data)
-    return [record for position, _ in iter_batches(data) for record in decode_batch(data, position)]
+    records: list[Record] = []
+    for position, header in iter_batches(data):
+        if crc32c(data[position + CRC_START : position + header.size]) != header.crc:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}")
+        records += decode_batch(data, position)
+    return records
 
 
 def _empty(cls: type[Message], version: int) -> Message | None:
