@@ -267,11 +267,11 @@ def check_acknowledged(cluster: Cluster, topic: str, partition: int, offset: int
         # A broker that starts has no replicas yet.
         replication = getattr(machine.broker, "replication", None)
         replica = None if replication is None else replication.replicas.find(topic, partition)
+        if replica is not None and replica.replicas:
+            required = min(required, replica.min_in_sync)
         if machine.started_s >= sent_s or (replica is None and machine.id in assigned):
             holding.append(machine.id)
         elif replica is not None:
-            if replica.replicas:
-                required = min(required, replica.min_in_sync)
             (holding if replica.log.log_end_offset > offset else lacking).append(machine.id)
     if lacking and len(holding) < required < 1 << 30:
         raise Violation(

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from ottla.client import AdminClient, Consumer, Producer
 from ottla.client.admin import NewTopic
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.types import ConsumerRecord, OffsetToCommit, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
@@ -250,7 +250,7 @@ class Transactions:
                 _rewind(consumer, records)
                 return
             await producer.send_offsets_to_transaction(
-                {tp: batch[-1].offset + 1 for tp, batch in records.items()},
+                {tp: _after(batch[-1]) for tp, batch in records.items()},
                 consumer.group_metadata() if self._by_group else self._group,
             )
             self._ledger.request_commit(transaction, producer)
@@ -480,6 +480,12 @@ class Transactions:
             f"{self._name}: {len(given)} records of the input; by {'group' if self._by_group else 'hand'}; "
             f"transactions: {counts}",
         )
+
+
+def _after(record: ConsumerRecord) -> OffsetToCommit:
+    """With its leader epoch: without one, a leader that does not know its successor, and ends before the
+    offset, would reset the position (KIP-320)."""
+    return OffsetToCommit(record.offset + 1, leader_epoch=record.leader_epoch)
 
 
 def _rewind(consumer: Consumer, records: Mapping[TopicPartition, Sequence[Any]]) -> None:
