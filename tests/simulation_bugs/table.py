@@ -19,7 +19,7 @@ in whose runs the faults that provoke the bug prevail (its `faults` in the catal
 than the number of runs. *Virtual seconds* is when the violation shows in that run; *real seconds* is the
 search over all seeds before, on one core of a busy machine. The command for one row is
 `python -m tests.simulation_bugs NAME --first SEED --seeds 1`. A change of the workloads or of the
-faults changes what a seed does: a row from before it may need another seed, and `all` searches anew.
+faults changes what a seed does: a row from before it may need another seed, and `all` repeats the search.
 
 | bug | taken from | mistake | expected | found by | workloads | seed | runs | virtual s | real s |
 |---|---|---|---|---|---|--:|--:|--:|--:|

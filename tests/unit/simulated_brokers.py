@@ -51,12 +51,7 @@ def run(
     async def main(cluster: Cluster) -> None:
         await cluster.start()
         monitor = Monitor(cluster)
-        tasks = {asyncio.ensure_future(monitor.run()), asyncio.ensure_future(work(cluster))}
-        done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in left:
-            task.cancel()
-        for task in done:
-            task.result()
+        await monitor.during(work(cluster))
         monitor.check()
 
     def run_cluster() -> None:

@@ -201,8 +201,8 @@ def test_a_member_of_the_isr_without_its_log_neither_leads_nor_stays_in_it() -> 
         everyone = znodes.PartitionState(first, state.leader_epoch + 1, replicas, state.controller_epoch, 0)
         states = SetData(znodes.state_path("emptied", 0), znodes.encode_partition_state(everyone))
         # Whoever is elected finds all three alive, and so no reason to change what is written.
-        nobody = Create(znodes.CONTROLLER, znodes.encode_controller(99, 0), ephemeral=True)
-        tree.apply([states, nobody], session.id)
+        absent = Create(znodes.CONTROLLER, znodes.encode_controller(99, 0), ephemeral=True)
+        tree.apply([states, absent], session.id)
         for broker in cluster.machines:
             cluster.start_broker(broker)
         paths = [znodes.broker_path(broker) for broker in cluster.machines]

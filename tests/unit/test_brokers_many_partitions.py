@@ -16,7 +16,7 @@ BACKLOG_RECORDS = 100
 """In each partition that has any, of a KiB."""
 BACKLOGGED = [number for number in range(BACKLOG_PARTITIONS) if number % 3]
 """Not those of the first broker, which has nothing and waits."""
-SETTLE_S = 5.0
+POSITIONS_FOUND_S = 5.0
 SOON_S = 0.1
 
 
@@ -29,9 +29,9 @@ async def poll(consumer: Consumer, count: int) -> dict[TopicPartition, int]:
     return found
 
 
-async def settle(cluster: Cluster, consumer: Consumer) -> None:
+async def poll_without_records(cluster: Cluster, consumer: Consumer) -> None:
     """Poll until positions are found and all brokers are asked."""
-    until_s = cluster.loop.now + SETTLE_S
+    until_s = cluster.loop.now + POSITIONS_FOUND_S
     while cluster.loop.now < until_s:
         assert not await consumer.poll(0.5)
 
@@ -44,7 +44,7 @@ def test_a_record_of_any_of_180_idle_partitions_is_returned_soon() -> None:
             Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer,
         ):
             consumer.assign(places)
-            await settle(cluster, consumer)
+            await poll_without_records(cluster, consumer)
             for place in random.Random(16).sample(places, 12):
                 await producer.send_and_wait(place.topic, b"x", partition=place.partition)
                 written_s = cluster.loop.now
@@ -68,7 +68,7 @@ def test_a_backlog_is_read_with_a_mib_while_a_broker_has_nothing() -> None:
             ) as consumer,
         ):
             consumer.assign(places)
-            await settle(cluster, consumer)
+            await poll_without_records(cluster, consumer)
             for number in BACKLOGGED:
                 for _ in range(BACKLOG_RECORDS):
                     await producer.send("backlog", bytes(1000), partition=number)

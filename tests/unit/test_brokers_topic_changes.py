@@ -162,7 +162,7 @@ def test_a_reassignment_survives_its_controller() -> None:
         await until(lambda: move.has_ended(move.after), "the move to end")
         await load.more()
         cluster.start_broker(move.controller)
-        # It was told to delete its copy while it was away, and nobody tells it again: as in Kafka.
+        # The request to delete its replica was sent while it was down, and is not sent again: as in Kafka.
         await move.wait_for_end(move.after, left_behind=(move.controller,))
         await load.check()
 

@@ -251,7 +251,7 @@ def test_transactions_are_atomic_for_a_coordinator_kill_at_any_record() -> None:
         cluster.kill(COORDINATOR)
         for broker in (HEIR, LEFT):
             cluster.resume(broker)
-        # The coordinator of the groups loads the offsets of open transactions anew.
+        # The coordinator of the groups loads the offsets of open transactions again.
         cluster.kill(RIGHT)
         cluster.start_broker(RIGHT)
         for each in transactions:

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
@@ -55,14 +56,23 @@ class Monitor:
         self._positions: dict[tuple[int, int, _Key], tuple[int, str, int]] = {}
         """(broker, its start, partition) -> next offset to compare, and where its batch is: path and
         position."""
-        self._epochs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._epochs: dict[tuple[str, str], int] = {}
         self._states: dict[_Key, znodes.PartitionState] = {}
         """The states in ZooKeeper."""
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
 
-    async def run(self) -> None:
+    async def during(self, work: Coroutine[Any, Any, None]) -> None:
+        """Check until the work has ended. Raises what it raises, or Violation."""
+        tasks = [asyncio.ensure_future(self._run()), asyncio.ensure_future(work)]
+        done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
             self.check()
@@ -122,10 +132,10 @@ class Monitor:
             self._advance(("controller epoch", ""), int(node.data))
 
     def _advance(self, name: tuple[str, str], epoch: int) -> None:
-        before = self._epochs.get(name, (-1, 0))[0]
+        before = self._epochs.get(name, -1)
         if epoch < before:
             raise Violation(f"epochs advance: the {' '.join(name)} went from {before} back to {epoch}")
-        self._epochs[name] = (epoch, 0)
+        self._epochs[name] = epoch
 
     # --- brokers ---
 

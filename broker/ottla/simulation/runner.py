@@ -197,12 +197,7 @@ async def run_workloads(
         await check_files(cluster)
         monitor.check()
 
-    watching = asyncio.ensure_future(monitor.run())
-    working = asyncio.ensure_future(work())
-    done, _ = await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
-    watching.cancel()
-    for task in done:
-        task.result()
+    await monitor.during(work())
 
 
 async def until_whole(cluster: Cluster, whole_again_s: float = WHOLE_AGAIN_S) -> None:
