@@ -357,3 +357,22 @@ def test_a_damaged_epoch_checkpoint_is_learnt_anew(tmp_path: Path, text: str) ->
     path.write_text(text)
     assert open_log(tmp_path).latest_epoch == 5
     assert path.read_text() == good
+
+
+def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path: Path) -> None:
+    """After DeleteRecords the epochs were written, and the log start offset was not."""
+    log = open_log(tmp_path)
+    for epoch in (2, 2, 5, 7):
+        append(log, "a", epoch=epoch)
+    log.close(NOW_MS)
+    path = tmp_path / "events-0" / "leader-epoch-checkpoint"
+    good = path.read_text()
+    for text in ("0\n1\n7 3\n", "0\n1\n9 4\n", "0\n2\n5 2\n7 3\n", "0\n1\n2 1\n"):
+        path.write_text(text)
+        log = open_log(tmp_path, clean=True)
+        assert [log.epoch_start(epoch) for epoch in (2, 5, 7)] == [0, 2, 3] or text.endswith("2 1\n")
+        assert log.epoch_start(2) == 0
+        log.close(NOW_MS)
+    path.write_text("0\n1\n7 3\n")
+    open_log(tmp_path, clean=True).close(NOW_MS)
+    assert path.read_text() == good
