@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -200,6 +201,29 @@ def test_an_index_that_cannot_be_right_is_made_anew(
     assert [value for _, value in contents(log)] == [f"value {number}" for number in range(50)]
     log.close(NOW_MS)
     assert path.read_bytes() == good
+
+
+def test_a_recovery_that_fails_leaves_no_empty_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery point could not be read, and then the log; at the next start both can."""
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}", timestamp=NOW_MS + number)
+    log.close(NOW_MS)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    real = os.pread
+
+    def broken(fd: int, length: int, position: int) -> bytes:
+        if length > 1000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, length, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "pread", staticmethod(broken))
+        with pytest.raises(OSError, match="Input/output"):
+            open_log(tmp_path, SMALL, clean=False)
+    log = open_log(tmp_path, SMALL, clean=False, recovery_point=50)
+    log.close(NOW_MS)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()} == made
 
 
 def test_rebuilt_indexes_are_those_that_appending_made(tmp_path: Path) -> None:
