@@ -311,7 +311,8 @@ def _restore_earlier_batches(
             break
     for producer_id, last in found.items():
         entry = producers[producer_id]
-        if entry.batches and last.batches and last.batches[-1] == entry.batches[-1]:
+        # Not their timestamps: that of a snapshot may be a marker's.
+        if entry.batches and last.batches and last.batches[-1][:-1] == entry.batches[-1][:-1]:
             entry.batches = last.batches
 
 
