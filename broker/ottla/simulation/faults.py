@@ -165,7 +165,9 @@ class FaultInjector:
             return
         machine.disk.kill_after = source.randint(1, 40)
         loses_power = source.random() < 0.3
-        machine.disk.on_kill = lambda: self._killed_in_write(machine, fault.duration_s, loses_power=loses_power)
+        machine.disk.on_kill = lambda: self._killed_in_write(
+            machine, fault.duration_s, loses_power=loses_power
+        )
 
     def _killed_in_write(self, machine: Machine, delay_s: float, *, loses_power: bool) -> None:
         if self.cluster.machines.get(machine.id) is not machine:

@@ -22,7 +22,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
@@ -62,6 +62,8 @@ class _Producer:
     batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
     """(first sequence, last offset)."""
     transaction_start: int | None = None
+    last: int = -1
+    """The last offset of a batch or marker."""
     timestamp: int = -1
 
 
@@ -123,7 +125,7 @@ class LogContent:
         if producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
-        producer.timestamp = header.max_timestamp
+        producer.last, producer.timestamp = header.last_offset, header.max_timestamp
         if not header.is_control:
             producer.batches.append((header.base_sequence, header.last_offset))
             if header.is_transactional and producer.transaction_start is None:
@@ -137,9 +139,7 @@ class LogContent:
     def open_start(self) -> int | None:
         """Where the first open transaction begins."""
         starts = [
-            each.transaction_start
-            for each in self.producers.values()
-            if each.transaction_start is not None
+            each.transaction_start for each in self.producers.values() if each.transaction_start is not None
         ]
         return min(starts, default=None)
 
@@ -294,8 +294,8 @@ class LogInvariants:
         for producer_id, producer in content.producers.items():
             entry = entries.get(producer_id)
             if entry is None:
-                if abs(self._cluster.clock.wall_ms() - producer.timestamp) > _DAY_MS / 2:
-                    continue  # it may have expired
+                if log.log_start_offset > producer.last or self._has_expired(producer):
+                    continue  # as in Kafka, a restart forgets producers without records
                 raise Violation(f"producer state: {where} does not know producer {producer_id}: {producer}")
             known = [(batch.first_sequence, batch.last_offset) for batch in entry.batches]
             expected = list(producer.batches)
@@ -318,6 +318,10 @@ class LogInvariants:
                         f"producer state: {where} knows producer {producer_id} of epoch {entry.epoch} with "
                         f"{list(entry.batches)}, which has no batch"
                     )
+
+    def _has_expired(self, producer: _Producer) -> bool:
+        """Whether it may have: clocks step."""
+        return abs(self._cluster.clock.wall_ms() - producer.timestamp) > _DAY_MS / 2
 
     def _check_stable(self, where: str, partition: Partition, content: LogContent) -> None:
         high_watermark = partition.high_watermark
