@@ -4,13 +4,14 @@ after a power loss is on the disk.
 Called by `invariants.Monitor`. Batches are read from the simulated disk, each once, and from the log's start
 again after a restart, a truncation or a compaction. Checked, in each replica of each broker:
 
-- *whole batches*: the batches of a log have valid checksums, follow each other, and end at the log end offset;
+- *whole batches*: the batches of a log have valid checksums, follow each other, and end at the log end
+  offset;
 - *producer state*: the broker knows of each producer the epoch, the last batches and the open transaction
   that the batches tell, and nothing of batches that were removed; the last stable offset is theirs;
-- *leader epochs*: the epoch of each batch is that of its offset in the leader epoch cache, and no epoch begins
-  after the log end;
-- *indexes*: entries of the offset and the time index that are in memory point to batches of the log, and the
-  transaction index has the aborted transactions of the log;
+- *leader epochs*: the epoch of each batch is that of its offset in the leader epoch cache, and no epoch
+  begins after the log end;
+- *indexes*: the last entries of the active segment's offset and time index, and all after a restart or a
+  truncation, point to batches of the log; the transaction index has the log's aborted transactions;
 - *durable*: what is below the recovery point is on the disk, with its indexes and names, and so are
   checkpoints;
 - *recovery keeps records*: a broker that starts has all whole batches that its disk had before the start.
@@ -237,6 +238,7 @@ class LogInvariants:
         if content.end != before or replica.is_new:
             self._check_producers(where, log, replica)
             self._check_aborted(machine, where, directory, log, replica)
+            self._check_indexes(machine, where, directory, log, replica)
             replica.is_new = False
         self._check_epochs(machine, where, log, content)
         self._check_stable(where, partition, content)
@@ -262,7 +264,7 @@ class LogInvariants:
                 problem = f"offset {content.end} follows, after {following}"
             if problem:
                 raise Violation(f"whole batches: {where}: {path}, byte {position}: {problem}")
-            if replica.is_new:
+            if replica.is_new and segment.size:
                 # A truncation takes some of the five.
                 replica.known_from = (
                     log.log_end_offset if log.truncations else self._known_from(file.data, segment.size)
@@ -356,8 +358,34 @@ class LogInvariants:
             at = bisect_right(starts, max(run.first, first)) - 1
             if at < 0 or entries[at][0] != run.epoch or bisect_right(starts, run.last) - 1 != at:
                 raise Violation(
-                    f"leader epochs: {where} has batches of epoch {run.epoch} from {run.first} to {run.last}, "
+                    f"leader epochs: {where} has those of epoch {run.epoch} from {run.first} to {run.last}, "
                     f"and knows the epochs {entries}"
+                )
+
+    def _check_indexes(
+        self, machine: Machine, where: str, directory: str, log: Log, replica: _Replica
+    ) -> None:
+        segment = log.segments[-1]
+        base = segment.base_offset
+        data = machine.disk.names[f"{directory}/{segment_name(base)}{LOG_SUFFIX}"].data
+        offsets, times = segment._offset_index, segment._time_index
+        found = [] if offsets is None else list(zip(offsets._first, offsets._second, strict=True))
+        for relative, position in found if replica.is_new else found[-1:]:
+            last = -1
+            if position + BATCH.size <= segment.size:
+                header = BatchHeader(*BATCH.unpack_from(data, position))
+                last = header.last_offset
+            if last != base + relative:
+                raise Violation(
+                    f"indexes: the offset index of segment {base} of {where} has offset {base + relative} at "
+                    f"byte {position} of {segment.size}, where a batch ends with {last}"
+                )
+        found = [] if times is None else list(zip(times._first, times._second, strict=True))
+        for timestamp, relative in found[-1:]:
+            if base + relative >= log.log_end_offset:
+                raise Violation(
+                    f"indexes: the time index of segment {base} of {where} has {timestamp} at offset "
+                    f"{base + relative}, and the log ends at {log.log_end_offset}"
                 )
 
     def _check_aborted(
@@ -433,9 +461,9 @@ class LogInvariants:
         for name in machine.disk.names:
             directory, _, file = name[len(prefix) :].partition("/")
             stem = file.removesuffix(LOG_SUFFIX)
-            if name.startswith(prefix) and stem != file and stem.isdigit():
-                if parse_partition_directory(directory) is not None:
-                    bases.setdefault(prefix + directory, []).append(int(stem))
+            is_log = name.startswith(prefix) and stem != file and stem.isdigit()
+            if is_log and parse_partition_directory(directory) is not None:
+                bases.setdefault(prefix + directory, []).append(int(stem))
         for directory, found in bases.items():
             found.sort()
             content = LogContent(found[0], compacts=False)
