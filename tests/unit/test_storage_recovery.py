@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -219,6 +220,29 @@ def test_an_index_that_cannot_be_right_is_made_anew(
     assert path.read_bytes() == good
 
 
+def test_a_recovery_that_fails_leaves_no_empty_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery point could not be read, and then the log; at the next start both can."""
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}", timestamp=NOW_MS + number)
+    log.close(NOW_MS)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    real = os.pread
+
+    def broken(fd: int, length: int, position: int) -> bytes:
+        if length > 1000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, length, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "pread", staticmethod(broken))
+        with pytest.raises(OSError, match="Input/output"):
+            open_log(tmp_path, SMALL, clean=False)
+    log = open_log(tmp_path, SMALL, clean=False, recovery_point=50)
+    log.close(NOW_MS)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()} == made
+
+
 def test_rebuilt_indexes_are_those_that_appending_made(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     for number in range(60):
@@ -373,4 +397,23 @@ def test_a_damaged_epoch_checkpoint_is_learnt_anew(tmp_path: Path, text: str) ->
     good = path.read_text()
     path.write_text(text)
     assert open_log(tmp_path).latest_epoch == 5
+    assert path.read_text() == good
+
+
+def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path: Path) -> None:
+    """After DeleteRecords the epochs were written, and the log start offset was not."""
+    log = open_log(tmp_path)
+    for epoch in (2, 2, 5, 7):
+        append(log, "a", epoch=epoch)
+    log.close(NOW_MS)
+    path = tmp_path / "events-0" / "leader-epoch-checkpoint"
+    good = path.read_text()
+    for text in ("0\n1\n7 3\n", "0\n1\n9 4\n", "0\n2\n5 2\n7 3\n", "0\n1\n2 1\n"):
+        path.write_text(text)
+        log = open_log(tmp_path, clean=True)
+        assert [log.epoch_start(epoch) for epoch in (2, 5, 7)] == [0, 2, 3] or text.endswith("2 1\n")
+        assert log.epoch_start(2) == 0
+        log.close(NOW_MS)
+    path.write_text("0\n1\n7 3\n")
+    open_log(tmp_path, clean=True).close(NOW_MS)
     assert path.read_text() == good
