@@ -240,7 +240,7 @@ class LogInvariants:
             self._check_aborted(machine, where, directory, log, replica)
             self._check_indexes(machine, where, directory, log, replica)
             replica.is_new = False
-        self._check_epochs(machine, where, log, content)
+        self._check_epochs(where, log, content)
         self._check_stable(where, partition, content)
         self._check_durable(machine, where, directory, log, replica)
 
@@ -341,7 +341,7 @@ class LogInvariants:
                 f"an open transaction from {start} on"
             )
 
-    def _check_epochs(self, machine: Machine, where: str, log: Log, content: LogContent) -> None:
+    def _check_epochs(self, where: str, log: Log, content: LogContent) -> None:
         entries = log.epochs()
         starts = [start for _, start in entries]
         if starts and starts[-1] > log.log_end_offset:
@@ -349,9 +349,6 @@ class LogInvariants:
                 f"leader epochs: {where} ends at {log.log_end_offset}, and has an epoch after it: {entries}"
             )
         first = log.log_start_offset
-        if machine.starts > 1:
-            # A crash may bring back records that were deleted, without their epochs.
-            first = max(first, starts[0] if starts else log.log_end_offset)
         for run in content.epochs:
             if run.last < first:
                 continue
