@@ -103,6 +103,23 @@ def test_a_sealed_segment_whose_records_were_flushed_before_is_recovered(
     assert recovered.recovery_point == 2
 
 
+def test_a_sealed_segment_that_ends_at_an_older_recovery_point_gets_its_time_index_back(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint has the recovery point of before the roll (found by a seed of the simulation)."""
+    log = open_log(tmp_path)
+    append(log, "a")
+    append(log, "b", timestamp=NOW_MS + 1)
+    log.flush()
+    recovery_point = log.recovery_point
+    log.roll(NOW_MS)
+    crash(log)
+    os.truncate(tmp_path / "events-0/00000000000000000000.timeindex", 0)
+    recovered = open_log(tmp_path, clean=False, recovery_point=recovery_point)
+    assert recovered.offset_for_timestamp(NOW_MS + 1) == (1, NOW_MS + 1, 0)
+    assert recovered.segments[0].time_index.last() == (NOW_MS + 1, 1)
+
+
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a")

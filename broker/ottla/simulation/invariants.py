@@ -32,6 +32,7 @@ from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.simulation.log_invariants import LogInvariants
 from ottla.storage.log import Log
 
 INTERVAL_S: Final = 0.25
@@ -59,6 +60,7 @@ class Monitor:
         self._epochs: dict[tuple[str, str], int] = {}
         self._states: dict[_Key, znodes.PartitionState] = {}
         """The states in ZooKeeper."""
+        self._logs = LogInvariants(cluster)
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
@@ -88,6 +90,7 @@ class Monitor:
         for machine in cluster.machines.values():
             if machine.is_serving:
                 self._check_broker(machine)
+            self._logs.check(machine)
 
     # --- ZooKeeper ---
 

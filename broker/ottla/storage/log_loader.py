@@ -91,6 +91,8 @@ def load_segments(
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > (recovery_point or 0))
         trusted_end = None if suspect else _attach(segment, segments, next_base)
+        if not clean_shutdown and next_base == recovery_point and not _ends_in_time_index(segment):
+            trusted_end = None
         intact = True
         if trusted_end is None:
             if segment.size:
@@ -307,6 +309,14 @@ def _attach(segment: LogSegment, earlier: list[LogSegment], next_base: int | Non
         ):
             return None
     return end_offset
+
+
+def _ends_in_time_index(segment: LogSegment) -> bool:
+    """Whether the time index of a sealed segment is complete. Sealing writes its last entry, which a power
+    loss takes before the next flush; the checkpoint may have the records' recovery point of before."""
+    timestamp = segment.max_timestamp
+    segment.load_timestamps()
+    return segment.max_timestamp == timestamp
 
 
 def _end_of(segment: LogSegment) -> int | None:
