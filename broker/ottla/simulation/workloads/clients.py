@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ottla.client import AdminClient, Consumer
 from ottla.client.core.types import TopicPartition
+from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
 
@@ -82,6 +83,24 @@ class FlippedBits:
 
     def may_show(self) -> bool:
         return self._before or self._cluster.bit_flips != self._count
+
+
+def has_former_coordinator(cluster: Cluster) -> bool:
+    """Whether a broker believes that it coordinates groups, and others have elected another one. It returns
+    the offsets that it has, as Kafka's does."""
+    states = dict(cluster.partition_states())
+    for machine in cluster.machines.values():
+        replication = getattr(machine.broker, "replication", None) if machine.is_running else None
+        for partition in replication.replicas.partitions() if replication is not None else ():
+            state = states.get((partition.topic, partition.partition))
+            if (
+                partition.topic == OFFSETS_TOPIC
+                and partition.is_leader
+                and state is not None
+                and partition.leader_epoch < state.leader_epoch
+            ):
+                return True
+    return False
 
 
 def retrieve(delivery: asyncio.Future[Any]) -> None:

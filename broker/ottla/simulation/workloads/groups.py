@@ -24,6 +24,7 @@ from ottla.client.errors import ClientError, FencedInstanceIdError
 from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
+from ottla.simulation.workloads.clients import has_former_coordinator
 from ottla.simulation.workloads.group_history import Coordinator, GroupHistory, MemberHistory
 
 SESSION_S: Final = 6.0
@@ -166,7 +167,7 @@ class Groups:
         """The committed offsets by partition; None if they cannot be read."""
         history = group.history
         before, rewinds, coordinators = dict(history.acknowledged), history.rewinds, self._coordinators()
-        is_stale = self._is_stale()
+        is_stale = has_former_coordinator(self._cluster)
         try:
             offsets = await admin.group_offsets(group.name)
         except ClientError:
@@ -188,22 +189,6 @@ class Groups:
             for (topic, _), state in self._cluster.partition_states()
             if topic == OFFSETS_TOPIC
         )
-
-    def _is_stale(self) -> bool:
-        """Whether a broker believes that it coordinates groups, and others have elected another one."""
-        states = dict(self._cluster.partition_states())
-        for machine in self._cluster.machines.values():
-            replication = getattr(machine.broker, "replication", None) if machine.is_running else None
-            for partition in replication.replicas.partitions() if replication is not None else ():
-                state = states.get((partition.topic, partition.partition))
-                if (
-                    partition.topic == OFFSETS_TOPIC
-                    and partition.is_leader
-                    and state is not None
-                    and partition.leader_epoch < state.leader_epoch
-                ):
-                    return True
-        return False
 
     # --- members ---
 
@@ -293,7 +278,7 @@ class Groups:
             sorted(tp.partition for tp in consumer.assignment()),
             [tp.partition for tp in added],
             member.predecessors,
-            is_stale=self._is_stale(),
+            is_stale=has_former_coordinator(self._cluster),
         )
 
     async def _removed(
