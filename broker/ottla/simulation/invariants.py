@@ -78,6 +78,7 @@ class Monitor:
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
+        self._observe_brokers()
 
     async def during(self, work: Coroutine[Any, Any, None]) -> None:
         """Check until the work has ended. Raises what it raises, or Violation."""
@@ -121,6 +122,7 @@ class Monitor:
             replicas._listener = _Observer(self, machine, replicas._listener)
             for partition in replicas.partitions():
                 partition.listener = replicas._listener
+                self.on_progress(machine, partition)
 
     def on_progress(self, machine: Machine, partition: Partition) -> None:
         """A high watermark has advanced, or the broker has become the leader."""
