@@ -234,7 +234,7 @@ def test_leader_epochs_are_found_again(tmp_path: Path, written: str) -> None:
 
 
 def test_the_epoch_of_a_leader_without_batches_gives_way_to_those_of_the_batches(tmp_path: Path) -> None:
-    """The file has been written before another leader, of an earlier epoch than that, had its batches kept."""
+    """The file was written before batches of an earlier epoch than that came from another leader."""
     log = open_log(tmp_path)
     append(log, "a", epoch=2)
     log.assign_epoch_start(5, 1)
