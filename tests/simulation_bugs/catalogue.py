@@ -566,7 +566,7 @@ _ALL: Final = (
         (
             Edit(
                 "broker/ottla/metadata/unclean_restart.py",
-                "        if not alive or (controlled and not can_fail_over(states, broker_id, alive)):\n",
+                "        if not alive or (controller >= 0 and not can_fail_over(states, broker_id, alive)):\n",
                 "        if True:\n",
             ),
         ),

@@ -74,7 +74,7 @@ class Broker:
             config=config,
             logs=self.logs,
             cache=self.cache,
-            clock=lambda: brokers.now_ms,
+            clock=lambda: brokers.now_ms + brokers.wall_step_ms,
             monotonic_clock=lambda: brokers.now_ms,
             inter_broker=InterBrokerClient(self.cache.broker, brokers.connect, request_timeout_s=30),
             alter_partition=brokers.alter_partition,
@@ -219,6 +219,7 @@ class Brokers:
     def __init__(self, path: Path, count: int = 2, **settings: str) -> None:
         self.path = path
         self.now_ms = 1_000_000
+        self.wall_step_ms = 0
         self.connections = 0
         self.alterations: list[AlterPartitionRequest] = []
         self.alter_answer: Callable[[AlterPartitionRequest], AlterPartitionResponse] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,13 @@ from simulated_brokers import (
 )
 
 from ottla.client import Producer
+from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import CreateTopicsRequest, MetadataRequest
+from ottla.protocol.messages import CreateTopicsRequest, MetadataRequest, ProduceRequest
+from ottla.protocol.records import Record, build_batch
 from ottla.simulation.cluster import PORT, Cluster
 from ottla.simulation.ensemble import HOST
+from ottla.storage.log_validator import INLINE_RECORDS_MAX
 from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 
@@ -198,6 +202,28 @@ def test_a_leader_that_restarts_at_once_waits_until_the_others_lead() -> None:
     run(scenario)
 
 
+def test_a_broker_that_restarts_waits_for_the_successor_of_a_dead_controller() -> None:
+    """The controller hangs, and dies when the broker has waited for most of a session time-out."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "topic", {n: (n % 3, (n + 1) % 3, (n + 2) % 3) for n in range(3)})
+        dead = controller(cluster)
+        victim = (dead + 1) % 3
+        registration = broker_epoch(cluster, victim)
+        link = cluster.network.link(HOST, cluster.machines[dead].host)
+        delay_s, link.delay_s = link.delay_s, 2.0
+        cluster.kill(victim)
+        cluster.start_broker(victim)
+        await asyncio.sleep(1.5)
+        cluster.kill(dead)
+        await until(lambda: broker_epoch(cluster, victim) > registration, "it to register again")
+        link.delay_s = delay_s
+        assert {state_of(cluster, "topic", n).leader for n in range(3)} == {(dead + 2) % 3}
+        await restart(cluster)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_no_producer_waits_for_a_follower_that_shuts_down(seed: int) -> None:
     """One request at a time: no later one makes a fetch that moves the high watermark past who left."""
@@ -224,6 +250,35 @@ def test_no_producer_waits_for_a_follower_that_shuts_down(seed: int) -> None:
         assert 0.0 < longest_s < 2.0
 
     run(scenario, settings={"replica.lag.time.max.ms": "30000"}, seed=seed)
+
+
+def test_a_broker_that_stops_does_not_refuse_what_it_validates() -> None:
+    """A producer sends what has no response again. It gives up what has UNKNOWN_SERVER_ERROR."""
+    records = [Record(n, 1_700_000_000_000, None, b"x", []) for n in range(2 * INLINE_RECORDS_MAX)]
+    data = ProduceRequest.PartitionProduceData(index=0, records=build_batch(records, codec=Codec.GZIP))
+    topic = ProduceRequest.TopicProduceData(name="topic", partition_data=[data])
+    request = ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic])
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, "topic", {0: [0, 1, 2]})
+        answers: list[ErrorCode] = []
+
+        async def send() -> None:
+            with suppress(ConnectionLost, OSError):
+                response = await call(cluster, 0, request)
+                answers.append(ErrorCode(response.responses[0].partition_responses[0].error_code))
+
+        stopping = asyncio.ensure_future(cluster.stop_broker(0))
+        calls = []
+        while not stopping.done():
+            calls.append(asyncio.ensure_future(send()))
+            await asyncio.sleep(0.0005)
+        await asyncio.gather(*calls)
+        assert set(answers) <= {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert answers
+        await restart(cluster)
+
+    run(scenario)
 
 
 def test_a_broker_that_starts_while_the_controller_hangs_serves_the_metadata_of_zookeeper() -> None:

@@ -54,7 +54,7 @@ def test_the_broker_waits_until_it_is_out_of_the_isr() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
-        waiting = asyncio.create_task(wait_for_failover(store, 1, [("t", 0)], timeout_s=10))
+        waiting = asyncio.create_task(wait_for_failover(store, 1, [("t", 0)], session_timeout_s=10))
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
         done, _ = await asyncio.wait({waiting}, timeout=0.05)
         assert not done
@@ -70,9 +70,20 @@ def test_the_broker_waits_until_it_is_out_of_the_isr() -> None:
 def test_the_broker_waits_for_a_controller_even_without_leaderships() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
-        assert not await wait_for_failover(store, 1, [], timeout_s=0)
+        assert not await wait_for_failover(store, 1, [], session_timeout_s=0)
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
-        assert await wait_for_failover(store, 1, [], timeout_s=0)
+        assert await wait_for_failover(store, 1, [], session_timeout_s=0)
+
+    run(scenario)
+
+
+def test_a_topic_that_is_being_deleted_does_not_count() -> None:
+    async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
+        await add_broker(store, 2)
+        await led_by(store, 1)
+        await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
+        await store.create(f"{znodes.DELETE_TOPICS}/t")
+        assert await wait_for_failover(store, 1, [("t", 0)], session_timeout_s=10)
 
     run(scenario)
 
@@ -80,7 +91,7 @@ def test_the_broker_waits_for_a_controller_even_without_leaderships() -> None:
 def test_a_single_broker_does_not_wait() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await led_by(store, 1)
-        assert await wait_for_failover(store, 1, [("t", 0)], timeout_s=10)
+        assert await wait_for_failover(store, 1, [("t", 0)], session_timeout_s=10)
 
     run(scenario)
 
@@ -90,6 +101,6 @@ def test_the_broker_registers_when_no_failover_happens_in_time() -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
-        assert not await wait_for_failover(store, 1, [("t", 0)], timeout_s=0)
+        assert not await wait_for_failover(store, 1, [("t", 0)], session_timeout_s=0)
 
     run(scenario)

@@ -659,7 +659,8 @@ def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
     run_scenario(tmp_path, scenario)
 
 
-def test_files_of_a_deleted_replica_are_removed_after_the_delay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wall_step_ms", [-3_600_000, 0, 3_600_000])
+def test_files_of_a_deleted_replica_are_removed_after_the_delay(tmp_path: Path, wall_step_ms: int) -> None:
     async def scenario(brokers: Brokers) -> None:
         broker = brokers[1]
         brokers.leader_and_isr(1, leader=1, epoch=0, isr=[1])
@@ -675,6 +676,7 @@ def test_files_of_a_deleted_replica_are_removed_after_the_delay(tmp_path: Path) 
             return not broker.logs.has_deferred_tasks(brokers.now_ms)
 
         await until(lambda: ticked(0))
+        brokers.wall_step_ms = wall_step_ms
         assert ticked(59_999)
         assert doomed.exists()
         await until(lambda: ticked(60_000) and not doomed.exists())

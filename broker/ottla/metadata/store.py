@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 ANY_VERSION = -1
 
@@ -205,7 +205,9 @@ async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T])
     results: list[R] = []
     pending: list[asyncio.Future[R]] = []
     for item in items:
-        pending.append(issue(item))
+        operation = issue(item)
+        operation.add_done_callback(_retrieve)
+        pending.append(operation)
         if len(pending) >= PIPELINE_DEPTH_MAX:
             results += await _results(pending)
             pending = []
@@ -216,10 +218,14 @@ async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T])
 
 async def _results(pending: Sequence[asyncio.Future[R]]) -> list[R]:
     await asyncio.wait(pending)
-    for future in pending:
-        if not future.cancelled():
-            future.exception()  # only the first failure is raised; asyncio reports those never retrieved
     return [future.result() for future in pending]
+
+
+def _retrieve(operation: asyncio.Future[Any]) -> None:
+    """Only the first failure is raised, and none if the caller is cancelled; asyncio reports what is never
+    retrieved."""
+    if not operation.cancelled():
+        operation.exception()
 
 
 async def children_of_many(store: MetadataStore, paths: Iterable[str]) -> list[list[str]]:

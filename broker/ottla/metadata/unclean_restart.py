@@ -72,6 +72,8 @@ async def expire_session(files: Files, store: MetadataStore, directories: Iterab
 
 
 POLL_S: Final = 0.1
+SESSIONS: Final = 3
+"""So many session time-outs a controller has for the failover."""
 
 
 def can_fail_over(states: Iterable[znodes.PartitionState], broker_id: int, alive: Collection[int]) -> bool:
@@ -84,29 +86,34 @@ def can_fail_over(states: Iterable[znodes.PartitionState], broker_id: int, alive
 
 
 async def wait_for_failover(
-    store: MetadataStore, broker_id: int, partitions: Iterable[tuple[str, int]], *, timeout_s: float
+    store: MetadataStore, broker_id: int, partitions: Iterable[tuple[str, int]], *, session_timeout_s: float
 ) -> bool:
-    """Wait until the broker is in no ISR with other live members; False after `timeout_s`.
+    """Wait until the broker is in no ISR with other live members; False if one controller leaves it there.
 
-    Returns True at once if no other broker is alive.
+    Returns True at once if no other broker is alive. Topics that are being deleted do not count: the
+    controller does not change their ISRs. A controller that died is seen for one session time-out, so one
+    that is seen for three works and does not do it. What does not count is time without an answer of
+    the store, in which no session expires either. Raises StoreUnavailable.
     """
     paths = [(t, p, znodes.state_path(t, p)) for t, p in partitions]
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    last_controller, seen_s = -1, 0.0
     while True:
         alive = {int(name) for name in await store.children(znodes.BROKER_IDS)} - {broker_id}
+        deleting = set(await store.children(znodes.DELETE_TOPICS))
         found = await store.get_many([path for _, _, path in paths])
         states = [
             znodes.decode_partition_state(topic, partition, node[0])
             for (topic, partition, _), node in zip(paths, found, strict=True)
-            if node is not None
+            if node is not None and topic not in deleting
         ]
-        controlled = await store.exists(znodes.CONTROLLER) is not None
-        if not alive or (controlled and not can_fail_over(states, broker_id, alive)):
+        stat = await store.exists(znodes.CONTROLLER)
+        controller = -1 if stat is None else stat.czxid
+        if not alive or (controller >= 0 and not can_fail_over(states, broker_id, alive)):
             return True
-        if loop.time() >= deadline:
-            log.warning(
-                "No failover happened within %.1f s; registering as a member of the old ISRs", timeout_s
-            )
+        if controller != last_controller:
+            last_controller, seen_s = controller, 0.0
+        if seen_s >= SESSIONS * session_timeout_s:
+            log.warning("No failover happened within %.1f s; registering as a member of the old ISRs", seen_s)
             return False
         await asyncio.sleep(POLL_S)
+        seen_s += POLL_S

@@ -99,8 +99,8 @@ class ReplicaMaintenance:
         if self._running is not None:
             return
         jobs: list[Callable[[], object]] = []
-        if self._logs.has_deferred_tasks(now_ms):
-            jobs.append(partial(self._logs.run_deferred_tasks, now_ms))
+        if self._logs.has_deferred_tasks(monotonic_ms):
+            jobs.append(partial(self._logs.run_deferred_tasks, monotonic_ms))
         if self._high_watermarks.is_due(monotonic_ms):
             everything = list(self._partitions())
             current = [each.log for each in everything], [each.high_watermark for each in everything]

@@ -7,8 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +87,9 @@ def commands(
         began = time.monotonic()
         finished = virtual_s = 0.0
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool, cancelling(pool):
-            runs = [pool.submit(outcome_of, Plan(seed, seconds, workloads=workloads)) for seed in seeds]
-            for each in as_completed(runs):
-                seed, violation, trace, virtual = each.result()
+        plans = [Plan(seed, seconds, workloads=workloads) for seed in seeds]
+        with Pool(processes, _leave_signals_to_parent, maxtasksperchild=50) as pool:
+            for seed, violation, trace, virtual in pool.imap_unordered(outcome_of, plans):
                 finished += 1
                 virtual_s += virtual
                 if results is not None:
@@ -118,14 +116,10 @@ def commands(
     return main
 
 
-@contextmanager
-def cancelling(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """What is interrupted leaves no seeds to the pool."""
-    try:
-        yield
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+def _leave_signals_to_parent() -> None:
+    """In a worker process: the parent ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def first_line(text: str) -> str:

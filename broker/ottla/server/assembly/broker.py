@@ -228,10 +228,10 @@ class Broker:
             await self._wait_for_failover()
 
     async def _wait_for_failover(self) -> None:
-        """Wait at most one session timeout until other brokers lead what this one led before a crash."""
+        """Wait until other brokers lead what this one led before a crash."""
         partitions = list(self.logs.logs())
         await unclean_restart.wait_for_failover(
-            self.store, self.broker_id, partitions, timeout_s=self._session_timeout_s
+            self.store, self.broker_id, partitions, session_timeout_s=self._session_timeout_s
         )
 
     async def _register(self) -> None:

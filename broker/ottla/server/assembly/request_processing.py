@@ -93,6 +93,9 @@ async def start_request_processing(
     metadata_gate = InitialMetadataGate(cache, lambda: read_cluster(context.store))
     dispatcher = Dispatcher(loop)
     undo.push_async_callback(dispatcher.stop)
+    # Ends after the connections: a producer sends again what has no response, and gives up what has an error.
+    deferred_validation = DeferredValidation(context.ports.workers)
+    undo.push_async_callback(deferred_validation.close)
     server = SocketServer(
         loop=loop,
         network=context.ports.network,
@@ -111,8 +114,6 @@ async def start_request_processing(
     )
     undo.callback(server.close_all)
     undo.callback(server.stop_accepting)
-    deferred_validation = DeferredValidation(context.ports.workers)
-    undo.push_async_callback(deferred_validation.close)
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
