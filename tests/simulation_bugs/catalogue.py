@@ -418,7 +418,7 @@ _ALL: Final = (
         "snapshot-not-loaded",
         "KAFKA-5793 (idempotence across restarts)",
         "the producers of a snapshot are not restored after a restart",
-        "no duplicates",
+        "producer state",
         (
             Edit(
                 _SNAPSHOTS,
@@ -432,7 +432,7 @@ _ALL: Final = (
         "follower-keeps-no-producer-state",
         "KIP-98 (producer state on followers)",
         "a follower does not keep the state of the producers",
-        "no duplicates",
+        "producer state",
         (
             Edit(
                 _LOG,
@@ -468,7 +468,7 @@ _ALL: Final = (
         "producer-state-not-truncated",
         "KAFKA-5793 (idempotence across truncation)",
         "a truncation leaves the producer state of the removed batches",
-        "nothing acknowledged is lost",
+        "producer state",
         (
             Edit(
                 _LOG,
@@ -534,7 +534,7 @@ _ALL: Final = (
         "recovery-point-before-fsync",
         "KAFKA-15391 (recovery point without its data)",
         "the recovery point advances without an fsync of the segments",
-        "nothing acknowledged is lost",
+        "durable",
         (
             Edit(
                 "broker/ottla/storage/local_log.py",
@@ -618,7 +618,7 @@ _ALL: Final = (
         "checkpoint-without-directory-sync",
         "KAFKA-13070 (checkpoints after a power loss)",
         "a checkpoint file is renamed into place before its content and the directory are synced",
-        "nothing acknowledged is lost",
+        "durable",
         (
             Edit(
                 "broker/ottla/ports/files.py",
@@ -634,7 +634,7 @@ _ALL: Final = (
         "segment-without-directory-sync",
         "KAFKA-5829 (files of a log after a power loss)",
         "a flush does not sync the directory, so that a power loss removes new segments",
-        "nothing acknowledged is lost",
+        "durable",
         (Edit("broker/ottla/storage/local_log.py", "            sync_path(files, self.directory)\n", ""),),
         faults=POWER,
     ),
@@ -721,7 +721,7 @@ _ALL: Final = (
         "abort-not-in-index-of-follower",
         "KAFKA-6119 (aborted transactions after a failover)",
         "a follower does not write aborted transactions to its transaction index",
-        "no aborted data (G1a)",
+        "indexes",
         (
             Edit(
                 _LOG,
@@ -1027,11 +1027,11 @@ _ALL: Final = (
         "snapshot-has-last-batch-only",
         "Ottla 8bf2c62; Kafka's snapshots have one batch of each producer",
         "after a clean restart a leader recognises a retry of a producer's last batch only",
-        "no duplicates",
+        "producer state",
         (
             Edit(
                 _SNAPSHOTS,
-                "                _restore_earlier_batches(producers, segments, at)\n",
+                "                _restore_earlier_batches(producers, segments if sync else segments[-1:], at)\n",
                 "",
             ),
             Edit(

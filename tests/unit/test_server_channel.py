@@ -11,7 +11,7 @@ from connection_harness import framed
 
 from ottla.ports.files import OS_FILES
 from ottla.ports.workers import OsWorkers
-from ottla.server.logs.page_cache_reader import PageCacheReader
+from ottla.server.logs.page_cache_reader import OnLoaded, PageCacheReader
 from ottla.server.network.buffers import BufferPool
 from ottla.server.network.channel import Connection, KafkaChannel, Part, drop_from_file
 from ottla.storage.segment_files import FileSlice, SegmentFile
@@ -165,3 +165,46 @@ def test_a_range_of_a_file_is_sent_as_far_as_the_transport_takes_it(
     client.channel.writable()
     assert transport.sent == b"head23456end"
     assert not transport.writer
+
+
+class SlowPageCache:
+    """Finds a range in the page cache only at the second look, after whose first one it is being read."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[OnLoaded] = []
+
+    def ensure_resident(self, part: FileSlice, length: int, on_loaded: OnLoaded) -> bool:
+        self.callbacks.append(on_loaded)
+        return len(self.callbacks) > 1
+
+
+@pytest.fixture
+def slice_of_file(tmp_path_factory: pytest.TempPathFactory) -> FileSlice:
+    path = tmp_path_factory.mktemp("log") / "segment"
+    path.write_bytes(b"0123456789")
+    return FileSlice(SegmentFile(OS_FILES, path), 2, 5)
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_nothing_is_sent_while_a_range_is_being_read(
+    client: Client, slice_of_file: FileSlice, is_behind: bool
+) -> None:
+    """Found by a seed of the simulation: the range was sent meanwhile, and nothing was left after it."""
+    channel, transport, cache = client.channel, client.transport, SlowPageCache()
+    channel._page_cache_reader = cache  # type: ignore[assignment]
+    if is_behind:
+        produce = b"\0\0 is handed out while a response is deferred"
+        transport.deliver(framed(b"fetch") + framed(produce))
+        deferred = channel.defer_response()
+        channel._loop.run_until_complete(asyncio.sleep(0))
+        assert client.requests == [b"fetch", produce]
+        channel.complete(deferred, (slice_of_file,))
+        channel.respond((b"end",))
+    else:
+        parts = [slice_of_file, *[b"."] * 20, b"end"]
+        channel.on_frame = lambda connection, frame: connection.respond(parts)
+        transport.deliver(framed(b"fetch"))
+    assert transport.sent == b""
+    cache.callbacks[0](None)
+    assert transport.sent.startswith(b"23456")
+    assert transport.sent.endswith(b"end")

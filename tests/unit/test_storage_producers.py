@@ -70,6 +70,26 @@ def test_a_log_that_was_closed_recognizes_the_last_five_batches_of_each_producer
     assert log.log_end_offset == 600
 
 
+def test_a_marker_after_its_last_batch_hides_none_of_a_producers_earlier_batches(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(3):
+        append(log, f"{number}", producer=(7, 0, number), transactional=True, timestamp=NOW_MS - 9)
+    end_transaction(log, 7, ControlType.COMMIT)
+    log.close()
+    batches = open_log(tmp_path).producers.all()[7].batches
+    assert [batch.last_sequence for batch in batches] == [0, 1, 2]
+
+
+def test_earlier_batches_are_found_before_an_empty_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(3):
+        append(log, f"{number}", producer=(7, 0, number))
+    log.roll(NOW_MS)
+    log.close()
+    batches = open_log(tmp_path).producers.all()[7].batches
+    assert [batch.last_sequence for batch in batches] == [0, 1, 2]
+
+
 def test_a_log_that_begins_with_its_only_segment_is_recovered_with_its_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig())
     append(log, "deleted", producer=(7, 0, 0))

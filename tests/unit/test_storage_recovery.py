@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -102,6 +103,23 @@ def test_a_sealed_segment_whose_records_were_flushed_before_is_recovered(
     assert recovered.recovery_point == 2
 
 
+def test_a_sealed_segment_that_ends_at_an_older_recovery_point_gets_its_time_index_back(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint has the recovery point of before the roll (found by a seed of the simulation)."""
+    log = open_log(tmp_path)
+    append(log, "a")
+    append(log, "b", timestamp=NOW_MS + 1)
+    log.flush()
+    recovery_point = log.recovery_point
+    log.roll(NOW_MS)
+    crash(log)
+    os.truncate(tmp_path / "events-0/00000000000000000000.timeindex", 0)
+    recovered = open_log(tmp_path, clean=False, recovery_point=recovery_point)
+    assert recovered.offset_for_timestamp(NOW_MS + 1) == (1, NOW_MS + 1, 0)
+    assert recovered.segments[0].time_index.last() == (NOW_MS + 1, 1)
+
+
 def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a")
@@ -200,6 +218,29 @@ def test_an_index_that_cannot_be_right_is_made_anew(
     assert [value for _, value in contents(log)] == [f"value {number}" for number in range(50)]
     log.close(NOW_MS)
     assert path.read_bytes() == good
+
+
+def test_a_recovery_that_fails_leaves_no_empty_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery point could not be read, and then the log; at the next start both can."""
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}", timestamp=NOW_MS + number)
+    log.close(NOW_MS)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    real = os.pread
+
+    def broken(fd: int, length: int, position: int) -> bytes:
+        if length > 1000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, length, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "pread", staticmethod(broken))
+        with pytest.raises(OSError, match="Input/output"):
+            open_log(tmp_path, SMALL, clean=False)
+    log = open_log(tmp_path, SMALL, clean=False, recovery_point=50)
+    log.close(NOW_MS)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()} == made
 
 
 def test_rebuilt_indexes_are_those_that_appending_made(tmp_path: Path) -> None:
@@ -369,4 +410,23 @@ def test_a_damaged_epoch_checkpoint_is_learnt_anew(tmp_path: Path, text: str) ->
     good = path.read_text()
     path.write_text(text)
     assert open_log(tmp_path).latest_epoch == 5
+    assert path.read_text() == good
+
+
+def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path: Path) -> None:
+    """After DeleteRecords the epochs were written, and the log start offset was not."""
+    log = open_log(tmp_path)
+    for epoch in (2, 2, 5, 7):
+        append(log, "a", epoch=epoch)
+    log.close(NOW_MS)
+    path = tmp_path / "events-0" / "leader-epoch-checkpoint"
+    good = path.read_text()
+    for text in ("0\n1\n7 3\n", "0\n1\n9 4\n", "0\n2\n5 2\n7 3\n", "0\n1\n2 1\n"):
+        path.write_text(text)
+        log = open_log(tmp_path, clean=True)
+        assert [log.epoch_start(epoch) for epoch in (2, 5, 7)] == [0, 2, 3] or text.endswith("2 1\n")
+        assert log.epoch_start(2) == 0
+        log.close(NOW_MS)
+    path.write_text("0\n1\n7 3\n")
+    open_log(tmp_path, clean=True).close(NOW_MS)
     assert path.read_text() == good

@@ -50,11 +50,19 @@ class File:
             if source.random() >= keeps:
                 continue
             if data is not None and source.random() < 0.2:
-                whole = len(data) // SECTOR_BYTES
-                data = data[: source.randint(0, whole) * SECTOR_BYTES]
+                data = self._torn(position, data, source)
             _apply(self.durable, position, data)
         self.unsynced.clear()
         self.data = bytearray(self.durable)
+
+    def _torn(self, position: int, data: bytes, source: random.Random) -> bytes:
+        """A write that was lost from a boundary of sectors on; the file may have its new length already, with
+        zeros in place of what was lost."""
+        ends = range(SECTOR_BYTES - position % SECTOR_BYTES, len(data), SECTOR_BYTES)
+        kept = data[: source.choice((0, *ends))]
+        if position + len(data) > len(self.durable) and source.random() < 0.5:
+            kept += bytes(len(data) - len(kept))
+        return kept
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
@@ -137,6 +145,14 @@ class SimulatedDisk:
         file.durable[position] ^= 1 << bit
 
     # --- names ---
+
+    def durable_name(self, path: str, file: File) -> str | None:
+        """The name that a file has after a power loss: `path` if the last rename is synced, or a former one;
+        None if the file may be gone."""
+        names = self._durable_names
+        if names.get(path) is file:
+            return path
+        return next((name for name, each in names.items() if each is file), None)
 
     def find(self, path: Path) -> File:
         file = self.names.get(os.fspath(path))

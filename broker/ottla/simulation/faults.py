@@ -204,13 +204,19 @@ class FaultInjector:
         if not machine.is_running:
             return
         machine.disk.kill_after = source.randint(1, 40)
-        machine.disk.on_kill = lambda: self._killed_in_write(machine, fault.duration_s)
+        loses_power = source.random() < 0.3
+        machine.disk.on_kill = lambda: self._killed_in_write(
+            machine, fault.duration_s, loses_power=loses_power
+        )
 
-    def _killed_in_write(self, machine: Machine, delay_s: float) -> None:
+    def _killed_in_write(self, machine: Machine, delay_s: float, *, loses_power: bool) -> None:
         if self.cluster.machines.get(machine.id) is not machine:
             return
         self.cluster.note(machine.host, "is in the middle of a write", is_fault=True)
-        self.cluster.kill(machine.id)
+        if loses_power and (self.is_durable or self._damage(machine.id)):
+            self.cluster.lose_power(machine.id)
+        else:
+            self.cluster.kill(machine.id)
         self._start_later(machine.id, delay_s)
 
     def _kill_all(self, fault: Fault, machine: Machine, source: random.Random) -> None:
@@ -225,14 +231,12 @@ class FaultInjector:
                 if each.is_running and not self._is_kept(each):
                     self.cluster.lose_power(each.id)
                     self._start_later(each.id, fault.duration_s * source.random())
-        elif machine.is_running and self._may_damage(machine.id):
-            self.damaged[machine.id] = self.cluster.loop.now
+        elif machine.is_running and self._damage(machine.id):
             self.cluster.lose_power(machine.id)
             self._start_later(machine.id, fault.duration_s)
 
     def _disk(self, fault: Fault, machine: Machine, source: random.Random) -> None:
-        if machine.is_running and self._may_damage(machine.id):
-            self.damaged[machine.id] = self.cluster.loop.now
+        if machine.is_running and self._damage(machine.id):
             self.cluster.lose_disk(machine.id)
             self._start_later(machine.id, fault.duration_s)
 
@@ -243,8 +247,7 @@ class FaultInjector:
         if not machine.is_serving or machine.is_stopping or not is_sound:
             return
         place = self._find_records(machine, source)
-        if place is not None and self._may_damage(machine.id):
-            self.damaged[machine.id] = self.cluster.loop.now
+        if place is not None and self._damage(machine.id):
             machine.has_flipped_bit = True
             self.cluster.bit_flips += 1
             machine.disk.kill_after = -1
@@ -294,8 +297,9 @@ class FaultInjector:
         else:
             self.cluster.loop.call_later(0.5, self._replace_disk, machine)
 
-    def _may_damage(self, broker_id: int) -> bool:
-        """Whether a broker may lose data; another one is spared then, which has all records."""
+    def _damage(self, broker_id: int) -> bool:
+        """Whether a broker may lose data now; it is damaged then, and another one is spared, which has all
+        records."""
         if self.damaged:
             return False
         now = self.cluster.loop.now
@@ -318,6 +322,7 @@ class FaultInjector:
                 self.cluster.note(
                     machine.host, f"is spared while broker {broker_id} is damaged", is_fault=True
                 )
+                self.damaged[broker_id] = now
                 return True
         return False
 

@@ -36,6 +36,7 @@ from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
 from ottla.replication.partition import Partition, ReplicationListener
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.simulation.log_invariants import LogInvariants
 from ottla.storage.log import Log
 
 INTERVAL_S: Final = 0.25
@@ -75,6 +76,7 @@ class Monitor:
         then."""
         self._paused_s: dict[int, float] = {}
         """When a broker was seen paused last."""
+        self._logs = LogInvariants(cluster)
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
@@ -108,6 +110,7 @@ class Monitor:
                 self._paused_s[machine.id] = cluster.loop.now
             if machine.is_serving:
                 self._check_broker(machine)
+            self._logs.check(machine)
 
     # --- what happens between two checks ---
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.ports.files import Files
@@ -66,6 +67,13 @@ class LeaderEpochFileCache:
         while kept and (self._epochs[kept - 1] >= epoch or self._starts[kept - 1] >= start_offset):
             kept -= 1
         self._set((*self._epochs[:kept], epoch), (*self._starts[:kept], start_offset))
+
+    def prepend(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Add (epoch, start offset) before the known ones; epochs that continue start earlier."""
+        if entries:
+            last = entries[-1][0]
+            entries = (*entries, *(entry for entry in self.entries() if entry[0] > last))
+            self._set(tuple(epoch for epoch, _ in entries), tuple(start for _, start in entries))
 
     def start_of(self, epoch: int) -> int | None:
         """The start offset of `epoch`; None if it has no entry."""

@@ -174,7 +174,6 @@ class Log:
             now_ms=now_ms,
         )
         log_start_offset = max(log_start_offset, segments[0].base_offset)
-        leader_epochs.truncate_from_end(end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
         local = LocalLog(
             path,

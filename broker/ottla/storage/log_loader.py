@@ -85,6 +85,8 @@ def load_segments(
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > recovery_point)
         trusted_end = None if suspect else _attach(segment, segments, next_base)
+        if not clean_shutdown and next_base == recovery_point and not _ends_in_time_index(segment):
+            trusted_end = None
         intact = True
         if trusted_end is None:
             if segment.size:
@@ -129,8 +131,9 @@ def load_segments(
         producer_state.snapshots.keep_within(log_start_offset, end_offset)
     else:
         producer_state.rebuild(segments, log_start_offset, end_offset, sync=True)
-    if leader_epochs.latest is None:
-        _learn_epochs(segments, leader_epochs)
+    leader_epochs.truncate_from_end(end_offset)
+    if leader_epochs.epoch_at(log_start_offset) is None:
+        _learn_epochs(segments, leader_epochs, log_start_offset)
         leader_epochs.write()
     for segment in segments:
         segment.close_file()
@@ -304,6 +307,14 @@ def _attach(segment: LogSegment, earlier: list[LogSegment], next_base: int | Non
     return end_offset
 
 
+def _ends_in_time_index(segment: LogSegment) -> bool:
+    """Whether the time index of a sealed segment is complete. Sealing writes its last entry, which a power
+    loss takes before the next flush; the checkpoint may have the records' recovery point of before."""
+    timestamp = segment.max_timestamp
+    segment.load_timestamps()
+    return segment.max_timestamp == timestamp
+
+
 def _end_of(segment: LogSegment) -> int | None:
     """The offset after the last batch, by a scan from the last index entry; None if the file ends in an
     incomplete batch."""
@@ -318,12 +329,25 @@ def _end_of(segment: LogSegment) -> int | None:
     return None
 
 
-def _learn_epochs(segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> None:
-    """Rebuild an empty or lost leader epoch checkpoint from the batch headers."""
+def _learn_epochs(
+    segments: list[LogSegment], leader_epochs: LeaderEpochFileCache, log_start_offset: int
+) -> None:
+    """Find the epochs before the first one that is known in the batch headers.
+
+    All are unknown if the checkpoint is lost. Some are if it was written after DeleteRecords, and a crash
+    came before the checkpoint of the log start offset."""
+    known = leader_epochs.entries()
+    end_offset = known[0][1] if known else None
+    found: list[tuple[int, int]] = []
     for segment in segments:
-        for _, header in segment.headers():
-            if header.partition_leader_epoch > _latest(leader_epochs):
-                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if end_offset is not None and segment.base_offset >= end_offset:
+            break
+        for _, header in segment.headers(segment.scan_start(log_start_offset)):
+            if end_offset is not None and header.base_offset >= end_offset:
+                break
+            if header.partition_leader_epoch > (found[-1][0] if found else -1):
+                found.append((header.partition_leader_epoch, header.base_offset))
+    leader_epochs.prepend(found)
 
 
 def _latest(leader_epochs: LeaderEpochFileCache) -> int:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from ottla.ports.files import Files, unlink_if_exists, write_all
+from ottla.ports.files import Files, sync_path, unlink_if_exists, write_all
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
@@ -434,7 +434,15 @@ class LogSegment:
         return last
 
     def reset_indexes(self) -> None:
-        """Empty the indexes, in memory and on disk. Raises OSError."""
+        """Empty the indexes, in memory and on disk. Raises OSError.
+
+        The offset index has no file until the indexes are written again: one that is missing is rebuilt at
+        the next start, if this one fails meanwhile.
+        """
+        files = self.file.files
+        if files.exists(self.offset_index.path):
+            files.unlink(self.offset_index.path)
+            sync_path(files, self.offset_index.path.parent)
         for index in (self.offset_index, self.time_index, self.txn_index):
             index.reset()
         self._release_empty_indexes()

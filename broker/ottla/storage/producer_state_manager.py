@@ -257,7 +257,8 @@ class ProducerStateManager:
         if found is not None:
             at, producers = found
             if producers:
-                _restore_earlier_batches(producers, segments, at)
+                # A truncation, for which the event loop waits, reads the segment only that it ends in.
+                _restore_earlier_batches(producers, segments if sync else segments[-1:], at)
                 self.producers.load(producers)
         for index, segment in enumerate(segments):
             next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
@@ -298,11 +299,10 @@ def _restore_earlier_batches(
     """Add the batches before the last ones, which a snapshot lacks, as far as they are near `end_offset`: a
     producer may send the last five again, if the broker stopped before it responded. Kafka refuses the
     first four then (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
-    if not segments:
-        return  # the snapshot is of the log's start: retention has deleted what was before
-    segment = segments[-1]
-    if segment.base_offset >= end_offset or segment.size == 0:
-        return  # only one segment is read
+    # Only one segment is read; there is none if retention has deleted what was before the snapshot.
+    segment = next((each for each in reversed(segments) if each.size and each.base_offset < end_offset), None)
+    if segment is None:
+        return
     end = segment.position_of(end_offset)
     for length in _EARLIER_BATCHES_BYTES:
         start = segment.offset_index.position_before(max(end - length, 0))
@@ -311,7 +311,8 @@ def _restore_earlier_batches(
             break
     for producer_id, last in found.items():
         entry = producers[producer_id]
-        if entry.batches and last.batches and last.batches[-1] == entry.batches[-1]:
+        # Not their timestamps: that of a snapshot may be a marker's.
+        if entry.batches and last.batches and last.batches[-1][:-1] == entry.batches[-1][:-1]:
             entry.batches = last.batches
 
 

@@ -273,7 +273,7 @@ class KafkaChannel:
                     on_frame(self, frame)
                     if len(out) < GATHERED_RESPONSES_MAX:
                         continue
-                if out:
+                if out and not self._writing:
                     self._flush()
                 if frame is None:
                     break
@@ -352,10 +352,11 @@ class KafkaChannel:
         self._out.extend(parts)
         if not self._in_loop:
             self._last_active = self._loop.time()  # a JoinGroup may have waited long
-            self._flush()
+            if not self._writing:
+                self._flush()
             if not self._out:
                 self._serve()
-        elif len(parts) > 1 or len(parts[0]) > GATHERED_BYTES_MAX:
+        elif not self._writing and (len(parts) > 1 or len(parts[0]) > GATHERED_BYTES_MAX):
             self._flush()
 
     def skip_response(self) -> None:

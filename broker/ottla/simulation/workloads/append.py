@@ -90,8 +90,10 @@ class Append:
                     value = f"{name} {number}"
                     number += 1
                     partition = source.randrange(self._partitions)
+                    # Some records are larger than a sector of a disk.
+                    key = bytes(source.choice((0, 0, 0, 200, 2000))) or None
                     try:
-                        delivery = await producer.send(self.topic, value.encode(), partition=partition)
+                        delivery = await producer.send(self.topic, value.encode(), key, partition=partition)
                     except ClientError:
                         await asyncio.sleep(0.5)
                         continue

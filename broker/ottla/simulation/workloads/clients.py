@@ -38,20 +38,20 @@ class Clients:
     async def wait(self, *processes: Process, timeout_s: float = END_S) -> None:
         """Wait until every client that was not killed has ended, or each of the given ones. Raises what they
         raise, or Violation."""
-        tasks = [
-            task
-            for task, process in self._tasks.items()
-            if process.alive and (not processes or process in processes)
-        ]
-        if not tasks:
-            return
-        done, pending = await asyncio.wait(tasks, timeout=timeout_s)
-        for task in tasks:
-            if task in done:
-                task.result()
-        names = [task.get_name() for task in tasks if task in pending]
-        if names:
-            raise Violation(f"liveness: clients of {self._name} have not ended: {', '.join(names)}")
+        tasks = [task for task, process in self._tasks.items() if not processes or process in processes]
+        deadline = self._cluster.loop.now + timeout_s
+        while True:
+            working = [task for task in tasks if self._tasks[task].alive]
+            for task in working:
+                if task.done():
+                    task.result()
+            pending = [task for task in working if not task.done()]
+            if not pending:
+                return
+            if self._cluster.loop.now > deadline:
+                names = ", ".join(task.get_name() for task in pending)
+                raise Violation(f"liveness: clients of {self._name} have not ended: {names}")
+            await asyncio.wait(pending, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
 
     def check(self) -> None:
         """Raise what a client has raised so far."""

@@ -429,7 +429,7 @@ class Compaction:
                 continue
             offset, value = found.get(key.name, (-1, None))
             at, last = key.acknowledged or (-1, None)
-            was_missed = self._expires and last is None and offset < at
+            was_missed = self._expires and None in (last, *key.unknown) and offset < at
             if value not in (last, *key.unknown) and not was_missed:
                 yield f"{found.get(key.name)} for key {key.name!r} and not {(at, last)}, nor {key.unknown}"
         for name in sorted(found.keys() - self._keys.keys()):

@@ -21,7 +21,7 @@ on, and so the offsets go back (`rewinds`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -48,9 +48,27 @@ class MemberHistory:
     rebalances: int = 0
 
     @property
+    def known_positions(self) -> dict[int, int]:
+        return {partition: at for partition, at in self.positions.items() if at is not None}
+
+    @property
     def identity(self) -> str:
         """A static member keeps its assignment when it restarts with another member id."""
         return self.metadata.group_instance_id or self.metadata.member_id
+
+
+class Coordinator(NamedTuple):
+    """The leader of a partition of committed offsets."""
+
+    broker: int
+    leader_epoch: int
+    starts: int
+    """How often the broker has been started."""
+
+    def came_back(self, now: Coordinator) -> bool:
+        """Whether it was another broker in between."""
+        same = (self.broker, self.starts) == (now.broker, now.starts)
+        return same and now.leader_epoch >= self.leader_epoch + 2
 
 
 class Commit(NamedTuple):
@@ -66,9 +84,11 @@ class Commit(NamedTuple):
 class GroupHistory:
     """See the module."""
 
-    def __init__(self, group: str, topic: str) -> None:
+    def __init__(self, group: str, topic: str, coordinators: Callable[[], tuple[Coordinator, ...]]) -> None:
+        """`coordinators` are those of all groups, now."""
         self.group = group
         self.topic = topic
+        self._coordinators = coordinators
         self.generation = -1
         """The newest generation in which a member has its assignment."""
         self.processed: dict[int, int] = {}
@@ -84,6 +104,8 @@ class GroupHistory:
         self._observed_at: object = None
         self._values: dict[tuple[int, int], bytes] = {}
         self._events = 0
+        self._requested: dict[tuple[int, int], set[tuple[Coordinator, ...]]] = {}
+        """(partition, offset) -> the coordinators when a commit was requested."""
 
     def _fail(self, invariant: str, text: str) -> Violation:
         return Violation(f"{invariant}: group {self.group}: {text}")
@@ -157,14 +179,12 @@ class GroupHistory:
         if offset > first_unprocessed:
             raise self._fail("nothing skipped", f"{where}; no member has processed {first_unprocessed}")
         if position is None and offset < member.floors[partition]:
-            if not member.is_stale:
+            if not member.is_stale and not self.may_be_late(partition, offset):
                 raise self._fail(
                     "committed offsets survive",
                     f"{where} first; the commit of {member.floors[partition]} was acknowledged before",
                 )
-            self.rewinds += 1
-            self.acknowledged[partition] = min(offset, self.acknowledged.get(partition, 0))
-            self._observed[partition] = min(offset, self._observed.get(partition, 0))
+            self._rewind(partition, offset)
         if self._values.setdefault((partition, offset), value) != value:
             raise self._fail(
                 "same records", f"{where}: {value!r}, before {self._values[partition, offset]!r}"
@@ -173,6 +193,26 @@ class GroupHistory:
         self.processed[partition] = max(first_unprocessed, offset + 1)
 
     # --- commits ---
+
+    def request(self, positions: Mapping[int, int]) -> None:
+        """A member commits these offsets now, or soon."""
+        coordinators = self._coordinators()
+        for place in positions.items():
+            self._requested.setdefault(place, set()).add(coordinators)
+
+    def may_be_late(self, partition: int, offset: int) -> bool:
+        """Whether a commit of this offset may have arrived after later ones."""
+        now = self._coordinators()
+        return any(
+            before.came_back(after)
+            for coordinators in self._requested.get((partition, offset), ())
+            for before, after in zip(coordinators, now, strict=False)
+        )
+
+    def _rewind(self, partition: int, offset: int) -> None:
+        self.rewinds += 1
+        self.acknowledged[partition] = min(offset, self.acknowledged.get(partition, 0))
+        self._observed[partition] = min(offset, self._observed.get(partition, 0))
 
     def begin_commit(self, metadata: GroupMetadata) -> Commit:
         """A member is about to commit."""
@@ -218,6 +258,9 @@ class GroupHistory:
             where = f"the committed offset of {self.topic}-{partition} is {offset}"
             for before, how in ((self._observed, "seen"), (acknowledged, "acknowledged")):
                 if offset < before.get(partition, 0):
+                    if self.may_be_late(partition, offset):
+                        self._rewind(partition, offset)
+                        break
                     raise self._fail("committed offsets advance", f"{where}; {before[partition]} was {how}")
             if offset > self.processed.get(partition, 0):
                 raise self._fail(

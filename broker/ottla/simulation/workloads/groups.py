@@ -24,7 +24,7 @@ from ottla.client.errors import ClientError, FencedInstanceIdError
 from ottla.protocol.topics import OFFSETS_TOPIC
 from ottla.simulation.cluster import Cluster, Violation
 from ottla.simulation.loop import Process
-from ottla.simulation.workloads.group_history import GroupHistory, MemberHistory
+from ottla.simulation.workloads.group_history import Coordinator, GroupHistory, MemberHistory
 
 SESSION_S: Final = 6.0
 """The least that brokers allow by default (group.min.session.timeout.ms)."""
@@ -109,7 +109,7 @@ class Groups:
                     source.choice(STRATEGIES),
                     tuple(source.choice(static) > 0 for _ in range(self._members)),
                     source.random() < 0.4,
-                    GroupHistory(name, self.topic),
+                    GroupHistory(name, self.topic, self._coordinators),
                 )
             )
             group = self._groups[-1]
@@ -176,18 +176,18 @@ class Groups:
             history.observe(before, found, (coordinators, self._coordinators()))
         return found
 
-    def _coordinators(self) -> list[tuple[int, int, int]]:
-        """The leader, its leader epoch and its start of each partition of committed offsets."""
+    def _coordinators(self) -> tuple[Coordinator, ...]:
+        """Those of the partitions of committed offsets."""
         machines = self._cluster.machines
-        return [
-            (
+        return tuple(
+            Coordinator(
                 state.leader,
                 state.leader_epoch,
                 machines[state.leader].starts if state.leader in machines else 0,
             )
             for (topic, _), state in self._cluster.partition_states()
             if topic == OFFSETS_TOPIC
-        ]
+        )
 
     def _is_stale(self) -> bool:
         """Whether a broker believes that it coordinates groups, and others have elected another one."""
@@ -260,22 +260,21 @@ class Groups:
                 await consumer.stop()
 
     async def _turn(self, group: Group, member: Member, consumer: Consumer) -> None:
-        for tp, records in (await consumer.poll(0.2)).items():
+        polled = await consumer.poll(0.2)
+        for tp, records in polled.items():
             for record in records:
                 if member.slow_s:
                     delay_s, member.slow_s = member.slow_s, 0.0
                     await asyncio.sleep(delay_s)
                 group.history.process(member.history, tp.partition, record.offset, record.value)
                 member.uncommitted = True
+        if polled:
+            group.history.request(member.history.known_positions)
         if member.uncommitted and not group.auto_commit:
             await self._commit(group, member, consumer)
 
     async def _commit(self, group: Group, member: Member, consumer: Consumer) -> None:
-        positions = {
-            partition: position
-            for partition, position in member.history.positions.items()
-            if position is not None
-        }
+        positions = member.history.known_positions
         try:
             commit = group.history.begin_commit(consumer.group_metadata())
             await consumer.commit({(self.topic, each): offset for each, offset in positions.items()})
@@ -433,7 +432,8 @@ class Groups:
         if committed is None:
             return f"the offsets of group {group.name} cannot be read"
         for partition, end in ends.items():
-            if committed.get(partition, 0) != end:
+            found = committed.get(partition, 0)
+            if found != end and not group.history.may_be_late(partition, found):
                 return (
                     f"group {group.name} has committed offset {committed.get(partition)} of "
                     f"{self.topic}-{partition}, processed {group.history.processed.get(partition)}, of {end}"

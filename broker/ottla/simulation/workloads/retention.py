@@ -52,8 +52,8 @@ class Retention:
         """The offset before which DeleteRecords has deleted all records."""
         self._holders: dict[TopicPartition, set[tuple[int, int]]] = {tp: set() for tp in self._partitions}
         """(broker, its start) that had deleted these records when that was acknowledged."""
-        self._stale_s = dict.fromkeys(self._partitions, -1.0)
-        """When a broker was seen last that leads and does not know its successor: it answers as before."""
+        self._forgotten_s = dict.fromkeys(self._partitions, -1.0)
+        """When a broker was seen last that may begin before what DeleteRecords has deleted."""
         self._start = dict.fromkeys(self._partitions, 0)
         """The highest log start offset of any replica."""
         self._deletes = self._failures = 0
@@ -129,13 +129,19 @@ class Retention:
             )
 
     def _look(self) -> None:
-        """Note the brokers' log start offsets: a reader may have received any of them."""
+        """Note the brokers' log start offsets: a reader may have received any of them.
+
+        A broker may begin before what was deleted if it did not have the deletion when that was acknowledged,
+        or has been started since: the checkpoint of log start offsets is written once a minute, and a
+        follower is in sync before it learns the leader's log start offset, as in Kafka. Also if it leads and
+        does not know its successor: it answers as before."""
         epochs = {tp: state.leader_epoch for tp, state in self._cluster.partition_states()}
-        for _, tp, partition in self._replicas():
+        for machine, tp, partition in self._replicas():
             start = partition.log.log_start_offset
             self._start[tp] = max(self._start[tp], start)
-            if partition.is_leader and partition.leader_epoch < epochs.get(tp, 0):
-                self._stale_s[tp] = self._cluster.loop.now
+            is_stale = partition.is_leader and partition.leader_epoch < epochs.get(tp, 0)
+            if is_stale or (machine.id, machine.starts) not in self._holders[tp]:
+                self._forgotten_s[tp] = self._cluster.loop.now
 
     async def _look_often(self) -> None:
         while True:
@@ -143,15 +149,9 @@ class Retention:
             await asyncio.sleep(LOOK_S)
 
     def _may_be_forgotten(self, tp: TopicPartition, offset: int, since_s: float) -> bool:
-        """Whether a broker serves that did not have this deletion when it was acknowledged, or that has been
-        started since: the checkpoint of log start offsets is written once a minute, and a follower is in sync
-        before it learns the leader's log start offset, as in Kafka. Or whether a stale leader has answered
-        since a time."""
+        """Whether a broker has served since a time that may begin before what was deleted."""
         self._look()
-        if self._deleted[tp] != offset or self._stale_s[tp] >= since_s - 2 * LOOK_S:
-            return True
-        serving = {(machine.id, machine.starts) for machine, each, _ in self._replicas() if each == tp}
-        return not serving <= self._holders[tp]
+        return self._deleted[tp] != offset or self._forgotten_s[tp] >= since_s - 2 * LOOK_S
 
     def _replicas(self) -> Iterator[tuple[Machine, TopicPartition, Partition]]:
         for machine in self._cluster.machines.values():
