@@ -278,6 +278,19 @@ def test_leader_epochs_are_found_again(tmp_path: Path, written: str) -> None:
     assert recovered.epoch_start(5) == 1
 
 
+def test_the_epoch_of_a_leader_without_batches_gives_way_to_those_of_the_batches(tmp_path: Path) -> None:
+    """The file was written before batches of an earlier epoch than that came from another leader."""
+    log = open_log(tmp_path)
+    append(log, "a", epoch=2)
+    log.assign_epoch_start(5, 1)
+    log.write_epochs()
+    log.truncate_to(1)
+    append(log, "b", epoch=2)
+    append(log, "c", epoch=3)
+    crash(log)
+    assert open_log(tmp_path, clean=False).epochs() == [(2, 0), (3, 2)]
+
+
 def test_epochs_of_a_torn_tail_are_dropped(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, "a", epoch=2)

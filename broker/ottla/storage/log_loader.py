@@ -205,8 +205,8 @@ def recover(
 ) -> tuple[bool, int]:
     """Verify every batch, rebuild the indexes, and truncate the file after the last valid batch.
 
-    The producer state must include all earlier segments; this segment is added to it. Leader epochs that are
-    missing in the checkpoint are added. Batches from `next_base` on, where the next segment begins, had been
+    The producer state must include all earlier segments; this segment is added to it. The leader epochs
+    become those of the batches. Batches from `next_base` on, where the next segment begins, had been
     truncated before a power loss: they are removed. Returns whether all other batches are valid, and the
     offset after the last one.
     """
@@ -229,7 +229,9 @@ def recover(
         end_offset = header.next_offset
         if header.producer_id >= 0:
             producer_state.update(header, batch, segment)
-        if header.partition_leader_epoch > _latest(leader_epochs):
+        if leader_epochs.epoch_at(header.base_offset) != header.partition_leader_epoch:
+            # The file may have the epoch of a leader without batches, which another one has replaced since.
+            leader_epochs.truncate_from_end(header.base_offset)
             leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
     is_whole = segment.size == size_found
     if not is_whole:
