@@ -348,7 +348,7 @@ class RawClient:
 
     async def pipelined(self, connection: RawConnection, machine: Machine, source: random.Random) -> None:
         """Many requests before the first response is read, which then are read slowly."""
-        count = source.choice((20, 400))
+        count = source.choice((20, 20, 20, 400))
         for _ in range(count):
             if source.random() < 0.5:
                 connection.write(connection.frame(m.ApiVersionsRequest(), 0))
