@@ -32,6 +32,7 @@ from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.simulation.coordinator_invariants import CoordinatorInvariants
 from ottla.simulation.log_invariants import LogInvariants
 from ottla.storage.log import Log
 
@@ -61,6 +62,7 @@ class Monitor:
         self._states: dict[_Key, znodes.PartitionState] = {}
         """The states in ZooKeeper."""
         self._logs = LogInvariants(cluster)
+        self._coordinators = CoordinatorInvariants(cluster)
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
@@ -91,6 +93,7 @@ class Monitor:
             if machine.is_serving:
                 self._check_broker(machine)
             self._logs.check(machine)
+            self._coordinators.check(machine)
 
     # --- ZooKeeper ---
 
