@@ -244,7 +244,7 @@ _ALL: Final = (
         (
             Edit(
                 _ISR,
-                "        if new_leader:\n            self.log_end",
+                "        if not has_led:\n            self.log_end",
                 "        if False:\n            self.log_end",
             ),
             Edit(

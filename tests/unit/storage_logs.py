@@ -40,7 +40,7 @@ def open_log(
     config: LogConfig | None = None,
     *,
     clean: bool = True,
-    recovery_point: int = 0,
+    recovery_point: int | None = None,
     log_start_offset: int = 0,
 ) -> Log:
     return Log.open(

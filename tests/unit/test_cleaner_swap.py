@@ -93,7 +93,7 @@ class Stumbling(OsFiles):
         os.rename(old, new)
 
 
-@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "unflushed"])
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed", "recovery point unknown"])
 def test_a_crash_after_any_rename_leaves_the_old_log_or_the_new(in_memory: Path, is_flushed: bool) -> None:
     log, written = filled(in_memory / "origin")
     end_offset = log.log_end_offset
@@ -115,7 +115,7 @@ def test_a_crash_after_any_rename_leaves_the_old_log_or_the_new(in_memory: Path,
         again = Log.open(
             victim.directory,
             MERGING,
-            recovery_point=end_offset if is_flushed else 0,
+            recovery_point=end_offset if is_flushed else None,
             clean_shutdown=False,
             now_ms=NOW_MS,
         )

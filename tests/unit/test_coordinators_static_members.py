@@ -138,6 +138,22 @@ async def test_a_static_member_keeps_its_place_in_a_rebalance_until_its_session_
 
 
 @scenario
+async def test_a_member_that_restarts_before_it_has_synced_is_not_missed() -> None:
+    """The leader did not wait for it, and the group is stable."""
+    simulation = await SimulatedGroups().started()
+    one = simulation.client("c1", instance_id="i1", rebalance_ms=6_000, session_ms=30_000)
+    two = simulation.client("c2", instance_id="i2", rebalance_ms=6_000, session_ms=30_000)
+    await simulation.join([one, two])
+    await finished(one.syncing({"c1": b"c1", two.member_id: b"c2"}))
+    back = two.restarted()
+    back.took(await finished(back.joining()))
+    assert (await finished(back.syncing())).error_code == ErrorCode.NONE
+    await simulation.time.advance(6_000)
+    assert await one.heartbeat() == ErrorCode.NONE, "no rebalance"
+    assert await back.heartbeat() == ErrorCode.NONE
+
+
+@scenario
 async def test_a_static_member_expires_like_any_other() -> None:
     simulation = await SimulatedGroups().started()
     one, two = await static_pair(simulation)

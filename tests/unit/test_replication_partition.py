@@ -294,12 +294,12 @@ def test_an_answer_from_before_an_election_is_ignored(cluster: Cluster) -> None:
 def test_a_new_leader_assumes_members_of_the_isr_to_be_caught_up() -> None:
     follower = Follower(2)
     follower.fetched(5, 0, 5, 1000)
-    follower.reset(8, 2000, new_leader=True, in_sync=True)
+    follower.reset(8, 2000, has_led=False, in_sync=True)
     assert (follower.log_end_offset, follower.last_caught_up_ms) == (-1, 2000)
     follower.fetched(5, 0, 8, 2500)
-    follower.reset(8, 3000, new_leader=False, in_sync=True)
+    follower.reset(8, 3000, has_led=True, in_sync=True)
     assert (follower.log_end_offset, follower.last_caught_up_ms) == (5, 3000)
-    follower.reset(8, 4000, new_leader=False, in_sync=False)
+    follower.reset(8, 4000, has_led=True, in_sync=False)
     assert not follower.is_caught_up(8, LAG_MS_MAX + 1, LAG_MS_MAX)
 
 
@@ -418,6 +418,25 @@ def test_a_new_leader_assumes_no_progress_of_followers(cluster: Cluster) -> None
     assert cluster.leader.high_watermark == 1
     cluster.replicate()
     assert values_of(cluster.nodes[1]) == ["a", "b"]
+
+
+def test_a_leader_that_missed_an_epoch_assumes_no_progress_of_followers(cluster: Cluster) -> None:
+    """They may have truncated what they had fetched from it: another broker has led them."""
+    cluster.produce("a")
+    cluster.replicate()
+    cluster.produce("b")
+    cluster.fetch(2)
+    cluster.fetch(2)
+    cluster.elect(3, informed={2, 3})
+    cluster.fetch(2)
+    assert values_of(cluster.nodes[2]) == ["a"]
+    cluster.elect(1)
+    for _ in range(3):  # truncates, fetches, and confirms
+        cluster.fetch(3)
+    assert cluster.leader.high_watermark == 1
+    cluster.replicate()
+    assert values_of(cluster.nodes[2]) == ["a", "b"]
+    assert cluster.leader.high_watermark == 2
 
 
 # --- offsets ---------------------------------------------------------------------------------------

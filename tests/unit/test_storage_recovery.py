@@ -145,10 +145,12 @@ def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("recovery_point", [None, 0])
 def test_segments_after_a_power_loss_took_the_end_of_one_are_removed(
-    tmp_path: Path, kept: int, policy: str
+    tmp_path: Path, kept: int, policy: str, recovery_point: int | None
 ) -> None:
-    """Kafka keeps them, behind a gap. In a compacted log the gap may be the cleaner's."""
+    """Kafka keeps them, behind a gap. In a compacted log the gap may be the cleaner's before the recovery
+    point."""
     log = open_log(tmp_path)
     append(log, "a")
     size = log.size
@@ -157,9 +159,11 @@ def test_segments_after_a_power_loss_took_the_end_of_one_are_removed(
     append(log, "c")
     crash(log)
     os.truncate(segment_files(tmp_path)[0], kept * size)
-    recovered = open_log(tmp_path, LogConfig(cleanup_policy=policy), clean=False)
-    assert values(recovered) == ["a"][:kept] + (["c"] if policy == "compact" else [])
-    assert recovered.log_end_offset == (3 if policy == "compact" else kept)
+    config = LogConfig(cleanup_policy=policy)
+    recovered = open_log(tmp_path, config, clean=False, recovery_point=recovery_point)
+    may_be_cleaned = policy == "compact" and recovery_point is None
+    assert values(recovered) == ["a"][:kept] + (["c"] if may_be_cleaned else [])
+    assert recovered.log_end_offset == (3 if may_be_cleaned else kept)
 
 
 def test_records_that_are_deleted_need_not_be_there_after_a_power_loss(tmp_path: Path) -> None:
@@ -272,6 +276,19 @@ def test_leader_epochs_are_found_again(tmp_path: Path, written: str) -> None:
     assert recovered.latest_epoch == 5
     assert recovered.epoch_start(2) == 0
     assert recovered.epoch_start(5) == 1
+
+
+def test_the_epoch_of_a_leader_without_batches_gives_way_to_those_of_the_batches(tmp_path: Path) -> None:
+    """The file was written before batches of an earlier epoch than that came from another leader."""
+    log = open_log(tmp_path)
+    append(log, "a", epoch=2)
+    log.assign_epoch_start(5, 1)
+    log.write_epochs()
+    log.truncate_to(1)
+    append(log, "b", epoch=2)
+    append(log, "c", epoch=3)
+    crash(log)
+    assert open_log(tmp_path, clean=False).epochs() == [(2, 0), (3, 2)]
 
 
 def test_epochs_of_a_torn_tail_are_dropped(tmp_path: Path) -> None:

@@ -187,6 +187,9 @@ class Group:
         self.static_members[instance_id] = new_member_id
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
         return member
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:

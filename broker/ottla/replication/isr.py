@@ -70,12 +70,12 @@ class Follower:
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max
 
-    def reset(self, leader_end_offset: int, now_ms: int, *, new_leader: bool, in_sync: bool) -> None:
-        """Start a leader epoch. Members of the ISR count as caught up for one lag time; others do not, so
-        that they cannot hold back the high watermark."""
+    def reset(self, leader_end_offset: int, now_ms: int, *, has_led: bool, in_sync: bool) -> None:
+        """Start a leader epoch; `has_led`: this broker led in the epoch before. Members of the ISR count as
+        caught up for one lag time; others do not, so that they cannot hold back the high watermark."""
         self.broker_epoch = UNKNOWN_EPOCH
         self.last_caught_up_ms = now_ms if in_sync else 0
-        if new_leader:
+        if not has_led:
             self.log_end_offset = UNKNOWN_OFFSET
             self.log_start_offset = UNKNOWN_OFFSET
             self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
@@ -141,10 +141,10 @@ class InSyncReplicas:
         self.followers = _NO_FOLLOWERS
         self.set_isr(_EMPTY)
 
-    def start_epoch(self, leader_end_offset: int, now_ms: int, *, new_leader: bool) -> None:
+    def start_epoch(self, leader_end_offset: int, now_ms: int, *, has_led: bool) -> None:
         for follower in self.followers.values():
             in_sync = follower.broker_id in self.committed
-            follower.reset(leader_end_offset, now_ms, new_leader=new_leader, in_sync=in_sync)
+            follower.reset(leader_end_offset, now_ms, has_led=has_led, in_sync=in_sync)
 
     def propose(self, isr: frozenset[int], leader_epoch: int, partition_epoch: int) -> IsrChange:
         assert self.change is None, "one change at a time"

@@ -187,7 +187,9 @@ class Partition:
         self.is_leader = True
         self.leader_id = self.broker_id
         if new_epoch:
-            self.in_sync.start_epoch(start, now_ms, new_leader=new_leader)
+            # In an epoch that this leader has missed, another one may have made the followers truncate.
+            has_led = not new_leader and state.leader_epoch == self.leader_epoch + 1
+            self.in_sync.start_epoch(start, now_ms, has_led=has_led)
             self.leader_epoch = state.leader_epoch
             self.leader_epoch_start = start
         self._clamp_high_watermark()

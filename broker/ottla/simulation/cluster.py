@@ -55,7 +55,7 @@ EXPECTED: Final = (StoreError, OSError, KafkaError, ClientError)
 
 SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
-    "replica.lag.time.max.ms": "3000",
+    "replica.lag.time.max.ms": "1500",
     "replica.fetch.backoff.ms": "200",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.segment.bytes": "65536",

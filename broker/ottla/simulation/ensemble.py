@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ottla.metadata.memory import MemoryTree, TreeStore
-from ottla.metadata.store import Cancel, StoreError, StoreUnavailable, WatchCallback
+from ottla.metadata.store import Cancel, Delete, StoreError, StoreUnavailable, WatchCallback
 from ottla.simulation.loop import SimulatedLoop
 from ottla.simulation.network import Direction, SimulatedNetwork
 
@@ -129,6 +129,11 @@ class Ensemble:
             session.heard_at = self.loop.now
             if not available and session.connection is not None:
                 self.break_connection(session.connection)
+
+    def delete(self, path: str) -> None:
+        """Delete a node, as an operator does with a shell."""
+        if self.available and self.tree.find(path) is not None:
+            self.tree.apply([Delete(path)], 0)
 
     def break_connection(self, connection: Connection) -> None:
         """Close a connection; the client learns it later."""

@@ -18,10 +18,13 @@ from typing import Final
 
 from ottla.client import AdminClient
 from ottla.client.errors import ClientError
+from ottla.metadata import znodes
+from ottla.protocol.api import ApiKey
 from ottla.protocol.records import RECORD_BATCH_OVERHEAD, iter_batches
 from ottla.protocol.topics import INTERNAL_TOPICS
-from ottla.simulation.cluster import Cluster, Machine
+from ottla.simulation.cluster import PORT, Cluster, Machine
 from ottla.simulation.ensemble import HOST
+from ottla.simulation.network import Side
 
 RATES: Final[Mapping[str, float]] = {
     "kill": 0.08,
@@ -48,14 +51,42 @@ RATES: Final[Mapping[str, float]] = {
     "cache misses": 0.05,
     "roll": 0.015,
     "leader moves": 0.05,
+    "controller moves": 0.04,
+    "at a request": 0.15,
 }
 """How many faults of each kind begin in a virtual second."""
 
 
 UNDISTURBING: Final = frozenset(
-    {"clock step", "client clock step", "cache misses", "outage", "lost answers", "leader moves", "bit flip"}
+    {
+        "clock step",
+        "client clock step",
+        "cache misses",
+        "outage",
+        "lost answers",
+        "leader moves",
+        "controller moves",
+        "bit flip",
+    }
 )
 """Faults after which a broker is as good a replica as before."""
+REQUESTS: Final = (
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.FETCH,
+    ApiKey.PRODUCE,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
+)
+"""The requests at which something happens."""
+FREQUENT: Final = (ApiKey.FETCH, ApiKey.PRODUCE)
 RECOVERED_S: Final = 6.0
 """After so long a fault that has ended has no more effects: sessions have expired, replicas are in sync."""
 
@@ -96,6 +127,15 @@ def plan(
 def varied(source: random.Random, rates: Mapping[str, float]) -> dict[str, float]:
     """The rates of one run. Not all kinds are in each run: some faults show only without others."""
     return {kind: rate * source.choice((0.0, 1.0, 3.0)) for kind, rate in rates.items()}
+
+
+def _kinds_of(data: bytes | bytearray | memoryview) -> set[int]:
+    """The API keys of the requests in what a client writes."""
+    kinds, at = set(), 0
+    while at + 6 <= len(data):
+        kinds.add(int.from_bytes(data[at + 4 : at + 6]))
+        at += 4 + int.from_bytes(data[at : at + 4])
+    return kinds
 
 
 @dataclass
@@ -181,14 +221,14 @@ class FaultInjector:
 
     def _kill_all(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         for each in self.cluster.machines.values():
-            if each.is_running and each.id != self.spared and not each.has_flipped_bit:
+            if each.is_running and not self._is_kept(each):
                 self.cluster.kill(each.id)
                 self._start_later(each.id, fault.duration_s * source.random())
 
     def _power(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         if self.is_durable:
             for each in self.cluster.machines.values() if source.random() < 0.3 else (machine,):
-                if each.is_running and each.id != self.spared and not each.has_flipped_bit:
+                if each.is_running and not self._is_kept(each):
                     self.cluster.lose_power(each.id)
                     self._start_later(each.id, fault.duration_s * source.random())
         elif machine.is_running and self._damage(machine.id):
@@ -286,6 +326,10 @@ class FaultInjector:
                 return True
         return False
 
+    def _is_kept(self, machine: Machine) -> bool:
+        """No fault touches it now."""
+        return machine.id == self.spared or machine.has_flipped_bit
+
     def _forget_repaired(self) -> None:
         """A damaged broker is whole again once it serves and each of its replicas is in the ISR."""
         for broker_id, since_s in list(self.damaged.items()):
@@ -331,8 +375,7 @@ class FaultInjector:
             for each in list(self.cluster.machines.values()):
                 if self.cluster.machines.get(each.id) is not each:
                     continue
-                is_kept = each.id == self.spared or each.has_flipped_bit
-                if each.is_serving and not is_kept and not self._ended:
+                if each.is_serving and not self._is_kept(each) and not self._ended:
                     await self.cluster.stop_broker(each.id)
                     self._start_later(each.id, 0.2)
                     await asyncio.sleep(3.0)
@@ -370,7 +413,63 @@ class FaultInjector:
 
         self._tasks.append(self.cluster.loop.create_task(self.cluster.admin(move)))
 
+    def _controller_moves(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        """Another broker becomes the controller, while the former one has its session, and requests on their
+        way."""
+        self.cluster.note(HOST, "/controller is deleted", is_fault=True)
+        self.cluster.ensemble.delete(znodes.CONTROLLER)
+
     # --- the network ---
+
+    def _at_a_request(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        """The next request of a kind is late, or its response, or the connection breaks after it, or one of
+        both sides is killed."""
+        watching = self.cluster.network.on_write
+        kind, earlier = source.choice(REQUESTS), source.choice((0, 0, 1, 3))
+        what = source.choice(("late", "late", "late", "late answer", "reset", "kill sender", "kill receiver"))
+        delay_s = source.choice((0.3, 2.0, 6.0)) * (0.5 + source.random())
+
+        def on_write(side: Side, data: bytes | bytearray | memoryview) -> None:
+            nonlocal earlier
+            hosts = (side.host, side.peer.host)
+            if side.peer.address[1] != PORT or kind not in _kinds_of(data):
+                return
+            if kind in FREQUENT and machine.host not in hosts:
+                return
+            if earlier:
+                earlier -= 1
+                return
+            undo()
+            text = f"{kind.name} from {side.host}: {what}" + f" by {delay_s:.1f} s" * what.startswith("late")
+            self.cluster.note(side.peer.host, text, is_fault=True)
+            match what:
+                case "late":
+                    side.out.hold(delay_s)
+                case "late answer":
+                    side.peer.out.hold(delay_s)
+                case "reset":
+                    self._soon(side.receive_reset)
+                case _:
+                    self._soon(self._kill_host, hosts[what == "kill receiver"], fault.duration_s)
+
+        def undo() -> None:
+            if on_write in watching:
+                watching.remove(on_write)
+
+        watching.append(on_write)
+        self._later(20.0, undo)
+
+    def _soon(self, act: Callable[..., None], *args: object) -> None:
+        """Call in the simulation, after what runs now."""
+        self.cluster.loop.call_soon(act, *args, context=self.cluster.network.context)
+
+    def _kill_host(self, host: str, delay_s: float) -> None:
+        for machine in self.cluster.machines.values():
+            if machine.host == host and machine.is_running and not self._is_kept(machine):
+                until_s = self.cluster.loop.now + delay_s + RECOVERED_S
+                self.disturbed[machine.id] = max(self.disturbed.get(machine.id, 0.0), until_s)
+                self.cluster.kill(machine.id)
+                self._start_later(machine.id, delay_s)
 
     def _later(self, delay_s: float, undo: Callable[[], None]) -> None:
         """Undo a fault after its time, or when all faults end."""

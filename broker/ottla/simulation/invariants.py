@@ -1,22 +1,26 @@
 """What must hold of the brokers at every time, checked while a simulation runs.
 
-`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper, each `INTERVAL_S`, and at each change
-of partitions in ZooKeeper. What clients observe is checked by
-the workloads. The names are those of Kafka's TLA+ specifications (KafkaReplication, Kip320) where these have
-one:
+`Monitor` looks at the brokers' memory, at their disks and at ZooKeeper, each `INTERVAL_S`; besides, at each
+change of partitions in ZooKeeper, and whenever a broker becomes a leader or a high watermark advances. What
+clients observe is checked by the workloads. The names are those of Kafka's TLA+ specifications
+(KafkaReplication, Kip320) where these have one:
 
 - *LeaderInIsr*: the leader in ZooKeeper is a member of the ISR, or there is none.
-- *StrongIsr*: each member of the ISR has all records below the leader's high watermark; "same records": below
-  the high watermark all replicas have the same record at the same offset.
+- *StrongIsr*: each member of the ISR has all committed records, those below the highest high watermark that a
+  leader has had; and no leader takes a member of its ISR to have more records than it has. "Same records":
+  below the high watermark all replicas have the same record at the same offset.
 - *one leader per epoch*: no two brokers lead a partition with the same leader epoch.
 - *leader completeness*: the leader with the highest epoch has every committed record.
 - *epochs advance*: leader epochs, controller epochs and partition epochs in ZooKeeper never go back, and
   neither do leader epochs and partition epochs in a broker's memory.
+- *fencing*: no former controller writes the state of a partition.
 - *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory; what the leader counts
-  as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper.
+  as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper; a follower that stays behind its leader
+  is proposed to leave within 1.5 times replica.lag.time.max.ms.
+- *reassignment*: a replica that was added is in the ISR when the reassignment is complete.
 - *offsets*: log start offset, last stable offset, high watermark and log end offset ascend, and a leader's
-  high watermark does not go back;
-- *leader epochs*: no log has an epoch after that of its partition;
+  high watermark does not go back; no high watermark of a follower is above that of each leader until then;
+- *leader epochs*: no log has an epoch after that of its partition, and a leader has recorded its epoch;
 - *min.insync.replicas*: so many replicas hold a record when its producer learns that it is committed
   (`check_acknowledged`, for workloads).
 """
@@ -30,13 +34,16 @@ from typing import Any, Final
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
-from ottla.replication.partition import Partition
+from ottla.replication.partition import Partition, ReplicationListener
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.simulation.coordinator_invariants import CoordinatorInvariants
 from ottla.simulation.log_invariants import LogInvariants
 from ottla.storage.log import Log
 
 INTERVAL_S: Final = 0.25
+LEAVES_S: Final = 5.0
+"""A follower that stays behind is proposed to leave the ISR within this time: replica.lag.time.max.ms, half
+of it until the next check, which comes with the tick of each second, and a spare second."""
 _HEADER: Final = struct.Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 
@@ -49,8 +56,8 @@ class Monitor:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._batches: dict[_Key, dict[int, tuple[int, int]]] = {}
-        """Of each partition: base offset -> (CRC, last offset delta) of committed batches."""
+        self._batches: dict[_Key, dict[int, tuple[int, int, int]]] = {}
+        """Of each partition: base offset -> (CRC, last offset delta, leader epoch) of committed batches."""
         self._committed: dict[_Key, tuple[int, int]] = {}
         """The highest high watermark of a leader, and its leader epoch."""
         self._leaders: dict[tuple[_Key, int], int] = {}
@@ -61,11 +68,21 @@ class Monitor:
         self._epochs: dict[tuple[str, str], int] = {}
         self._states: dict[_Key, znodes.PartitionState] = {}
         """The states in ZooKeeper."""
+        self._assignments: dict[str, znodes.TopicAssignment] = {}
+        """The topics in ZooKeeper."""
+        self._observed: dict[int, int] = {}
+        """The starts of the brokers whose replicas are observed."""
+        self._behind: dict[tuple[_Key, int, int], tuple[float, int]] = {}
+        """(partition, leader epoch, member of the ISR) -> since when it lacks records, and the leader's end
+        then."""
+        self._paused_s: dict[int, float] = {}
+        """When a broker was seen paused last."""
         self._logs = LogInvariants(cluster)
         self._coordinators = CoordinatorInvariants(cluster)
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
+        self._observe_brokers()
 
     async def during(self, work: Coroutine[Any, Any, None]) -> None:
         """Check until the work has ended. Raises what it raises, or Violation."""
@@ -89,22 +106,58 @@ class Monitor:
             raise cluster.failures[0]
         if cluster.problems:
             raise Violation(f"unexpected error: {cluster.problems[0]}")
+        self._observe_brokers()
         for machine in cluster.machines.values():
+            if machine.process is not None and not machine.process.runs:
+                self._paused_s[machine.id] = cluster.loop.now
             if machine.is_serving:
                 self._check_broker(machine)
             self._logs.check(machine)
             self._coordinators.check(machine)
 
+    # --- what happens between two checks ---
+
+    def _observe_brokers(self) -> None:
+        """Observe the replicas of brokers that have started."""
+        for machine in self._cluster.machines.values():
+            replication = getattr(machine.broker, "replication", None)
+            if replication is None or self._observed.get(machine.id) == machine.starts:
+                continue
+            self._observed[machine.id] = machine.starts
+            replicas = replication.replicas
+            replicas._listener = _Observer(self, machine, replicas._listener)
+            for partition in replicas.partitions():
+                partition.listener = replicas._listener
+                self.on_progress(machine, partition)
+
+    def on_progress(self, machine: Machine, partition: Partition) -> None:
+        """A high watermark has advanced, or the broker has become the leader."""
+        if not partition.is_leader:
+            return
+        key = (partition.topic, str(partition.topic_id), partition.partition)
+        try:
+            self._check_leader(machine, key, partition)
+            self._check_isr(key, partition)
+        except Violation as violation:
+            self._cluster.failures.append(violation)
+
     # --- ZooKeeper ---
 
     def _on_applied(self, change: AppliedChange) -> None:
         """Check each change of partitions at once: what follows may hide it from the next check."""
+        self._observe_brokers()
         paths = {operation.path for operation in change.operations}
         if not any(path.startswith(znodes.TOPICS) for path in paths):
             return
         self._check_store()
-        for key in self._states:
+        for key, state in self._states.items():
             if znodes.state_path(key[0], key[2]) in paths:
+                if state.controller_epoch < self._epochs.get(("controller epoch", ""), 0):
+                    raise Violation(
+                        f"fencing: the controller with epoch {state.controller_epoch} has written {state} of "
+                        f"{key[0]}-{key[2]}; the epoch is {self._epochs['controller epoch', '']}"
+                    )
+                self._check_members(key, state)
                 for machine in self._cluster.machines.values():
                     if machine.is_serving and machine.broker is not None:
                         partition = machine.broker.replication.replicas.find(key[0], key[2])
@@ -119,6 +172,9 @@ class Monitor:
         cluster = self._cluster
         topics = cluster.topics()
         self._states.clear()
+        node = cluster.ensemble.tree.find(znodes.CONTROLLER_EPOCH)
+        if node is not None:
+            self._advance(("controller epoch", ""), int(node.data))
         for (topic, partition), state in cluster.partition_states():
             self._states[topic, str(topics[topic].topic_id), partition] = state
             where = f"{topic}-{partition}"
@@ -133,9 +189,23 @@ class Monitor:
             self._advance(
                 ("controller epoch of", f"{where} {topics[topic].topic_id}"), state.controller_epoch
             )
-        node = cluster.ensemble.tree.find(znodes.CONTROLLER_EPOCH)
-        if node is not None:
-            self._advance(("controller epoch", ""), int(node.data))
+            self._check_reassignment(topic, partition, topics[topic], state)
+        self._assignments.clear()
+        self._assignments.update(topics)
+
+    def _check_reassignment(
+        self, topic: str, partition: int, now: znodes.TopicAssignment, state: znodes.PartitionState
+    ) -> None:
+        before = self._assignments.get(topic)
+        if before is None or before is now or before.topic_id != now.topic_id:
+            return
+        left = now.adding.get(partition, ())
+        for replica in before.adding.get(partition, ()):
+            if replica in now.partitions[partition] and replica not in left and replica not in state.isr:
+                raise Violation(
+                    f"reassignment: that of {topic}-{partition} from {before} is complete with {now}, and "
+                    f"the added replica {replica} is not in the ISR {state.isr}"
+                )
 
     def _advance(self, name: tuple[str, str], epoch: int) -> None:
         before = self._epochs.get(name, -1)
@@ -165,15 +235,14 @@ class Monitor:
                         f"one leader per epoch: brokers {leader} and {machine.id} lead {partition.topic}-"
                         f"{partition.partition} with leader epoch {partition.leader_epoch}"
                     )
-                self._check_leader(
-                    machine, key, partition.leader_epoch, partition.high_watermark, partition.log
-                )
+                self._check_leader(machine, key, partition)
                 self._check_isr(key, partition)
-            self._check_offsets(where, partition)
+                self._check_lags(machine, key, partition)
+            self._check_offsets(where, key, partition)
             if not partition.log.config.compacts and not partition.log.closed:
                 self._compare(machine, key, partition.log, partition.high_watermark)
 
-    def _check_offsets(self, where: str, partition: Partition) -> None:
+    def _check_offsets(self, where: str, key: _Key, partition: Partition) -> None:
         log, high_watermark = partition.log, partition.high_watermark
         stable = log.last_stable_offset(high_watermark)
         if not log.closed and not log.log_start_offset <= stable <= high_watermark <= log.log_end_offset:
@@ -184,13 +253,25 @@ class Monitor:
             )
         if partition.is_leader:
             self._advance(("high watermark of", f"{where} in epoch {partition.leader_epoch}"), high_watermark)
-        epoch = log.latest_epoch
-        if epoch is not None and epoch > partition.leader_epoch >= 0:
-            raise Violation(f"leader epochs: {where} has {epoch} in its log, after {partition.leader_epoch}")
+        elif high_watermark > max(self._committed.get(key, (0, 0))[0], log.log_start_offset):
+            raise Violation(
+                f"offsets: the high watermark {high_watermark} of the follower {where} is after that of each "
+                f"leader until now, {self._committed.get(key)}"
+            )
+        if not log.closed:
+            self._check_epochs(where, partition)
 
-    def _check_leader(self, machine: Machine, key: _Key, epoch: int, high_watermark: int, log: Log) -> None:
+    def _check_epochs(self, where: str, partition: Partition) -> None:
+        epoch, log_epoch = partition.leader_epoch, partition.log.latest_epoch
+        if log_epoch is not None and log_epoch > epoch >= 0:
+            raise Violation(f"leader epochs: {where} has {log_epoch} in its log, after {epoch}")
+        if partition.is_leader and log_epoch != epoch:
+            raise Violation(f"leader epochs: {where} leads with {epoch}, and its log has only {log_epoch}")
+
+    def _check_leader(self, machine: Machine, key: _Key, partition: Partition) -> None:
         committed, committed_epoch = self._committed.get(key, (0, -1))
-        end: int = log.log_end_offset
+        epoch, high_watermark = partition.leader_epoch, partition.high_watermark
+        end: int = partition.log.log_end_offset
         if epoch >= committed_epoch and end < committed:
             raise Violation(
                 f"leader completeness: broker {machine.id} leads {key[0]}-{key[2]} with leader epoch {epoch} "
@@ -200,30 +281,73 @@ class Monitor:
             self._committed[key] = (high_watermark, epoch)
 
     def _check_isr(self, key: _Key, leader: Partition) -> None:
-        """Compare what the current leader takes for replicated with the ISR in ZooKeeper."""
+        """Compare what a leader takes for replicated with its followers, and with the ISR in ZooKeeper."""
+        for member in leader.maximal_isr:
+            follower, replica = leader.follower(member), self._replica(key, member)
+            if follower is None or replica is None or replica.leader_epoch != leader.leader_epoch:
+                continue
+            is_of_this_start = follower.broker_epoch in (-1, self._broker_epoch(member))
+            if is_of_this_start and follower.log_end_offset > replica.log.log_end_offset:
+                raise Violation(
+                    f"StrongIsr: {leader!r} ends broker {member} at {follower.log_end_offset}; it ends "
+                    f"at {replica.log.log_end_offset}"
+                )
         state = self._states.get(key)
-        if state is None or state.leader_epoch != leader.leader_epoch:
+        if state is None:
             return
-        if not leader.maximal_isr.issuperset(state.isr):
+        self._check_members(key, state)
+        if state.leader_epoch == leader.leader_epoch and not leader.maximal_isr.issuperset(state.isr):
             raise Violation(
                 f"ISR: {leader!r} counts {sorted(leader.maximal_isr)}, and ZooKeeper has {state.isr}"
             )
+
+    def _check_members(self, key: _Key, state: znodes.PartitionState) -> None:
+        """Each member of the ISR in ZooKeeper has all committed records."""
+        committed, epoch = self._committed.get(key, (0, -1))
         for member in state.isr:
-            machine = self._cluster.machines.get(member)
-            if machine is None or not machine.is_serving or machine.broker is None:
-                continue
-            replica = machine.broker.replication.replicas.find(leader.topic, leader.partition)
-            if (
-                replica is not None
-                and replica.leader_epoch == leader.leader_epoch
-                and replica.topic_id == leader.topic_id
-                and not replica.log.closed
-                and replica.log.log_end_offset < leader.high_watermark
-            ):
+            replica = self._replica(key, member)
+            if replica is not None and replica.log.log_end_offset < committed:
                 raise Violation(
-                    f"StrongIsr: broker {member} is in the ISR {state.isr} of {leader!r} and ends at offset "
-                    f"{replica.log.log_end_offset}, before the high watermark {leader.high_watermark}"
+                    f"StrongIsr: broker {member} is in the ISR of {key[0]}-{key[2]}, {state}, and ends at "
+                    f"offset {replica.log.log_end_offset}; offset {committed} was committed in epoch {epoch}"
                 )
+
+    def _replica(self, key: _Key, broker_id: int) -> Partition | None:
+        """The replica on a broker that serves."""
+        machine = self._cluster.machines.get(broker_id)
+        if machine is None or not machine.is_serving or machine.broker is None:
+            return None
+        replica: Partition | None = machine.broker.replication.replicas.find(key[0], key[2])
+        if replica is None or str(replica.topic_id) != key[1] or replica.log.closed:
+            return None
+        return replica
+
+    def _broker_epoch(self, broker_id: int) -> int:
+        broker = self._cluster.machines[broker_id].broker
+        return -1 if broker is None else broker.broker_epoch
+
+    def _check_lags(self, machine: Machine, key: _Key, leader: Partition) -> None:
+        """A follower that stays behind does not stay in the ISR."""
+        now, end = self._cluster.loop.now, leader.log.log_end_offset
+        runs_since_s = self._paused_s.get(machine.id, 0.0)
+        for member in leader.isr:
+            replica = self._replica(key, member)
+            at = (key, leader.leader_epoch, member)
+            since_s, expected = self._behind.get(at, (now, end))
+            if (
+                member == machine.id
+                or replica is None
+                or leader.isr_change is not None
+                or replica.log.log_end_offset >= expected
+                or runs_since_s >= since_s
+            ):
+                since_s, expected = now, end
+            elif now - since_s > LEAVES_S:
+                raise Violation(
+                    f"ISR: {leader!r} does not propose that broker {member} leaves the ISR, which ends at "
+                    f"offset {replica.log.log_end_offset}; the leader had {expected} at {since_s:.2f} s"
+                )
+            self._behind[at] = since_s, expected
 
     def _compare(self, machine: Machine, key: _Key, log: Log, high_watermark: int) -> None:
         """Compare the batches below the high watermark with those of the other replicas."""
@@ -248,14 +372,14 @@ class Monitor:
             where = position if segment_path == path else 0
             data = file.data
             while where + _HEADER.size <= len(data):
-                first, length, _, magic, crc, _, delta = _HEADER.unpack_from(data, where)
+                first, length, epoch, magic, crc, _, delta = _HEADER.unpack_from(data, where)
                 if magic != 2 or where + 12 + length > len(data):
                     break
                 if first + delta >= high_watermark:
                     break
                 if first + delta >= offset:
-                    known = batches.setdefault(first, (crc, delta))
-                    if known != (crc, delta):
+                    known = batches.setdefault(first, (crc, delta, epoch))
+                    if known != (crc, delta, epoch):
                         raise Violation(
                             f"same records: broker {machine.id} has another batch at offset {first} of "
                             f"{key[0]}-{key[2]}, below its high watermark {high_watermark}"
@@ -267,14 +391,37 @@ class Monitor:
                 return
 
 
+class _Observer:
+    """Between the replicas of a broker and the listener that they notify."""
+
+    def __init__(self, monitor: Monitor, machine: Machine, listener: ReplicationListener) -> None:
+        self._monitor = monitor
+        self._machine = machine
+        self._listener = listener
+        self.log_appended = listener.log_appended
+        self.changed = listener.changed
+        self.became_follower = listener.became_follower
+        self.stopped = listener.stopped
+
+    def high_watermark_advanced(self, p: Partition) -> None:
+        self._monitor.on_progress(self._machine, p)
+        self._listener.high_watermark_advanced(p)
+
+    def became_leader(self, p: Partition) -> None:
+        self._monitor.on_progress(self._machine, p)
+        self._listener.became_leader(p)
+
+
 def check_acknowledged(cluster: Cluster, topic: str, partition: int, offset: int, *, sent_s: float) -> None:
-    """Check that min.insync.replicas brokers hold a record whose acknowledgement has arrived now. Raises
-    Violation.
+    """Check that min.insync.replicas brokers hold a record whose acknowledgement has arrived now, and all
+    members of the ISR. Raises Violation.
 
     A broker that was killed holds what it held. One that has started since the record was sent, or whose
     replica is offline, counts as one that may have held the record.
     """
     assignment = cluster.topics().get(topic)
+    states = dict(cluster.partition_states())
+    state = states.get((topic, partition))
     assigned = () if assignment is None else assignment.partitions.get(partition, ())
     holding: list[int] = []
     lacking: list[int] = []
@@ -289,6 +436,11 @@ def check_acknowledged(cluster: Cluster, topic: str, partition: int, offset: int
             holding.append(machine.id)
         elif replica is not None:
             (holding if replica.log.log_end_offset > offset else lacking).append(machine.id)
+    if state is not None and set(lacking) & set(state.isr):
+        raise Violation(
+            f"StrongIsr: offset {offset} of {topic}-{partition} is acknowledged, and brokers {lacking} lack "
+            f"it; the ISR is {state.isr}, the leader epoch {state.leader_epoch}"
+        )
     if lacking and len(holding) < required < 1 << 30:
         raise Violation(
             f"min.insync.replicas: offset {offset} of {topic}-{partition} is acknowledged, brokers {holding} "

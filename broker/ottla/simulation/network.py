@@ -91,6 +91,11 @@ class Direction:
             else:
                 self.receiver.receive(item)
 
+    def hold(self, delay_s: float) -> None:
+        """What is sent from now on takes at least so long: TCP repeats what the network loses of this
+        connection."""
+        self.last_at = max(self.last_at, self.network.loop.now + delay_s)
+
     def flow_again(self) -> None:
         """The link is no longer blocked."""
         stalled, self.stalled = self.stalled, 0
@@ -157,6 +162,8 @@ class Side:
         count = min(len(data), self.window)
         if count > 0:
             out = self.out
+            for watch in tuple(self.network.on_write):
+                watch(self, data)
             out.in_flight += count
             out.send(bytes(data) if count == len(data) else bytes(memoryview(data)[:count]))
         return count
@@ -228,6 +235,11 @@ class Side:
             self.inbox.append(memoryview(item))
             self.unread += len(item)
         self.notify_readable()
+
+    def receive_reset(self) -> None:
+        """The network breaks the connection; the peer learns it when it sends."""
+        if not self.closed:
+            self.receive(_RESET)
 
     def close(self) -> None:
         """Send the end, or a reset if received bytes are unread."""
@@ -531,6 +543,8 @@ class SimulatedNetwork:
         self.sides: dict[Side, None] = {}
         self.stalled: dict[Direction, None] = {}
         self.trace: Callable[[float, str, int], None] = lambda now, host, crc: None
+        self.on_write: list[Callable[[Side, bytes | bytearray | memoryview], None]] = []
+        """Called before bytes are sent."""
         self._links: dict[tuple[str, str], Link] = {}
         self._listening: dict[tuple[str, int], SimulatedSocket] = {}
         self._off: set[str] = set()
@@ -588,8 +602,8 @@ class SimulatedNetwork:
     def reset_connections(self, between: Callable[[str, str], bool]) -> None:
         """Reset connections of pairs of hosts."""
         for side in list(self.sides):
-            if between(side.host, side.peer.host) and not side.closed:
-                side.receive(_RESET)
+            if between(side.host, side.peer.host):
+                side.receive_reset()
 
     def record(self, receiver: Receiver, item: Any) -> None:
         crc = zlib.crc32(item) if isinstance(item, bytes) else 0

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from ottla.simulation.cluster import Cluster, Event, Violation
@@ -39,6 +40,8 @@ BROKERS: Final = 3
 BEGIN_S: Final = 3.0
 WHOLE_AGAIN_S: Final = 90.0
 """Virtual time within which the cluster must be whole again after the last fault has ended."""
+AGREED_S: Final = 30.0
+"""Virtual time within which all brokers have the metadata of ZooKeeper, when there are no faults."""
 DURABLE: Final = {"log.flush.interval.messages": "1"}
 """Settings with which each batch is synced, so that power may be lost everywhere."""
 
@@ -193,6 +196,7 @@ async def run_workloads(
         supervisor.cancel()
         for workload in workloads:
             await workload.finish()
+        await _until_nothing(partial(_disagreeing, cluster), cluster, AGREED_S, "metadata agree")
         monitor.check()
         await check_files(cluster)
         monitor.check()
@@ -202,14 +206,18 @@ async def run_workloads(
 
 async def until_whole(cluster: Cluster, whole_again_s: float = WHOLE_AGAIN_S) -> None:
     """Wait until every broker serves and every replica is in sync. Raises Violation."""
-    deadline = cluster.loop.now + whole_again_s
-    while True:
-        lacking = _lacking(cluster)
-        if not lacking:
-            cluster.note("simulation", "the cluster is whole")
-            return
+    await _until_nothing(partial(_lacking, cluster), cluster, whole_again_s, "liveness")
+    cluster.note("simulation", "the cluster is whole")
+
+
+async def _until_nothing(
+    lacking: Callable[[], list[str]], cluster: Cluster, seconds: float, invariant: str
+) -> None:
+    """Wait until nothing is lacking. Raises Violation."""
+    deadline = cluster.loop.now + seconds
+    while found := lacking():
         if cluster.loop.now > deadline:
-            raise Violation(f"liveness: {whole_again_s:.0f} s after the last fault: {'; '.join(lacking)}")
+            raise Violation(f"{invariant}: after {seconds:.0f} s without faults: {'; '.join(found)}")
         await asyncio.sleep(0.25)
 
 
@@ -234,6 +242,40 @@ def _lacking(cluster: Cluster) -> list[str]:
             elif set(state.isr) != set(replicas) or state.leader not in replicas:
                 lacking.append(f"{topic}-{partition} has leader {state.leader} and ISR {state.isr}")
     return lacking
+
+
+def _disagreeing(cluster: Cluster) -> list[str]:
+    """Where the metadata and the replicas of a broker differ from what ZooKeeper has."""
+    topics, states = cluster.topics(), dict(cluster.partition_states())
+    found = []
+    for machine in cluster.machines.values():
+        if not machine.wanted:
+            continue
+        if machine.broker is None or not machine.is_serving:
+            found.append(f"{machine.host} does not serve")
+            continue
+        replication = machine.broker.replication
+        cache, replicas = replication.cache, replication.replicas
+        known = {name for name in cache.topics() if cache.partitions(name)}
+        alive = {each.id for each in cluster.machines.values() if each.wanted}
+        if cache.alive() != alive or known != set(topics):
+            found.append(f"{machine.host} knows brokers {sorted(cache.alive())}, topics {sorted(known)}")
+        for (topic, number), state in states.items():
+            assigned = topics[topic].partitions[number]
+            there = cache.partition(topic, number)
+            wanted = (state.leader, state.leader_epoch, set(state.isr), assigned)
+            if there is None or (there.leader, there.leader_epoch, set(there.isr), there.replicas) != wanted:
+                found.append(f"{machine.host} knows {there}, and ZooKeeper has {state}")
+            replica = replicas.find(topic, number)
+            if (replica is not None) != (machine.id in assigned):
+                found.append(f"{machine.host} has {replica!r}; the replicas are {assigned}")
+            elif replica is not None and (
+                (replica.leader_id, replica.leader_epoch, replica.replicas)
+                != (state.leader, state.leader_epoch, assigned)
+                or (replica.is_leader and set(replica.isr) != set(state.isr))
+            ):
+                found.append(f"{machine.host} has {replica!r} with ISR {sorted(replica.isr)}: {state}")
+    return found
 
 
 def outcome_of(run: Plan) -> tuple[int, str, str, float]:

@@ -100,6 +100,7 @@ class Log:
         "_producer_state",
         "_producers",
         "_verifies",
+        "durable_to",
         "first_dirty_offset",
         "latest_epoch",
         "log_end_offset",
@@ -122,6 +123,8 @@ class Log:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.latest_epoch = leader_epochs.latest
+        self.durable_to = 0
+        """The recovery point in the directory's checkpoint file."""
         self.first_dirty_offset: int | None = None
         """The offset up to which the log is cleaned, set by the cleaner; None for the log's start."""
         self.truncated_to = INT64_MAX
@@ -138,7 +141,7 @@ class Log:
         directory: Path,
         config: LogConfig,
         *,
-        recovery_point: int = 0,
+        recovery_point: int | None = None,
         log_start_offset: int = 0,
         clean_shutdown: bool = False,
         now_ms: int = 0,
@@ -147,6 +150,7 @@ class Log:
     ) -> Log:
         """Open or create the log in `directory`; after a crash, verify it and cut invalid batches at its end.
 
+        `recovery_point`: data before it is on the disk, and only there segments are cleaned; None: unknown.
         Deleted files are left to `deferred_tasks`; without, to the next start. Raises OSError, and
         UnsupportedMessageFormat for formats that only another version can open.
         """
@@ -181,7 +185,7 @@ class Log:
             segments,
             deferred_tasks or DeferredTasks(),
             log_dir,
-            recovery_point=end_offset if clean_shutdown else min(max(recovery_point, 0), end_offset),
+            recovery_point=end_offset if clean_shutdown else min(max(recovery_point or 0, 0), end_offset),
             now_ms=now_ms,
         )
         return cls(
@@ -454,7 +458,10 @@ class Log:
             segment = local.active
             local.flush_topic_id()
             if local.needs_roll(first.size, first.last_offset, first.max_timestamp, now_ms):
-                segment = self._roll_for(first.size, now_ms, base_offset=first.base_offset)
+                # At the log's end, though the leader's log may have a gap here: segments that are not
+                # cleaned end where the next one begins, and recovery relies on it.
+                is_far = first.last_offset - self.log_end_offset > INT32_MAX
+                segment = self._roll_for(first.size, now_ms, first.base_offset if is_far else None)
             run_end = run_start
             stop = at
             while stop < len(batches):

@@ -63,13 +63,19 @@ def load_segments(
     producer_state: ProducerStateManager,
     leader_epochs: LeaderEpochFileCache,
     *,
-    recovery_point: int,
+    recovery_point: int | None,
     log_start_offset: int,
     clean_shutdown: bool,
     now_ms: int,
 ) -> tuple[list[LogSegment], int]:
     """Returns the segments, recovered where needed, and the log end offset. `names` are the files in the
-    directory. Raises OSError, and UnsupportedMessageFormat."""
+    directory. Raises OSError, and UnsupportedMessageFormat.
+
+    Between two segments beyond the recovery point there is no gap, unless a power loss took the end of the
+    first one: then the second one goes, too, and what is missing is fetched from the leader. If the recovery
+    point is unknown, a gap in a compacted log may be the cleaner's.
+    """
+    gaps_are_losses = recovery_point is not None or not config.compacts
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         _finish_swaps(files, directory, names)
         names = files.listdir(directory)
@@ -83,7 +89,7 @@ def load_segments(
         segment = open_segment(files, directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
         next_base = bases[at + 1] if not is_last else None
-        suspect = not clean_shutdown and (next_base is None or next_base > recovery_point)
+        suspect = not clean_shutdown and (next_base is None or next_base > (recovery_point or 0))
         trusted_end = None if suspect else _attach(segment, segments, next_base)
         if not clean_shutdown and next_base == recovery_point and not _ends_in_time_index(segment):
             trusted_end = None
@@ -95,7 +101,7 @@ def load_segments(
                 producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
             intact, end_offset = recover(segment, producer_state, leader_epochs, next_base)
             is_short = next_base is not None and max(end_offset, log_start_offset) < next_base
-            if suspect and is_short and not config.compacts:
+            if suspect and is_short and gaps_are_losses:
                 logger.warning("%s ends at %d, before the next segment", segment.file.path, end_offset)
                 intact = False
             # With the snapshot, this segment need not be read again if the next one is invalid.
@@ -199,8 +205,8 @@ def recover(
 ) -> tuple[bool, int]:
     """Verify every batch, rebuild the indexes, and truncate the file after the last valid batch.
 
-    The producer state must include all earlier segments; this segment is added to it. Leader epochs that are
-    missing in the checkpoint are added. Batches from `next_base` on, where the next segment begins, had been
+    The producer state must include all earlier segments; this segment is added to it. The leader epochs
+    become those of the batches. Batches from `next_base` on, where the next segment begins, had been
     truncated before a power loss: they are removed. Returns whether all other batches are valid, and the
     offset after the last one.
     """
@@ -223,7 +229,9 @@ def recover(
         end_offset = header.next_offset
         if header.producer_id >= 0:
             producer_state.update(header, batch, segment)
-        if header.partition_leader_epoch > _latest(leader_epochs):
+        if leader_epochs.epoch_at(header.base_offset) != header.partition_leader_epoch:
+            # The file may have the epoch of a leader without batches, which another one has replaced since.
+            leader_epochs.truncate_from_end(header.base_offset)
             leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
     is_whole = segment.size == size_found
     if not is_whole:

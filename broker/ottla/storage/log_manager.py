@@ -343,7 +343,7 @@ class LogManager:
             key, name, is_future = entry
             path = log_dir.path / name
             config = self.config_for(topic_configs.get(key[0], {}))
-            recovery_point, start_offset = recovery_points.get(key, 0), start_offsets.get(key, 0)
+            recovery_point, start_offset = recovery_points.get(key), start_offsets.get(key, 0)
             log = self._open(log_dir, path, config, recovery_point, start_offset, clean=clean, now_ms=now_ms)
             log.remove_expired_producers(now_ms, self.maintenance.producer_id_expiration_ms)
             return key, log, is_future
@@ -360,7 +360,7 @@ class LogManager:
         log_dir: LogDir,
         path: Path,
         config: LogConfig,
-        recovery_point: int,
+        recovery_point: int | None,
         log_start_offset: int,
         *,
         clean: bool,

@@ -154,10 +154,24 @@ class LogRegistry:
             self.checkpoint_start_offsets(log_dir)
 
     def write_recovery_points(self, log_dir: LogDir) -> None:
-        log_dir.checkpoint(
-            RECOVERY_POINT_FILE,
-            lambda: {key: log.recovery_point for key, log in self._logs_in(log_dir).items()},
-        )
+        written: list[tuple[Log, int]] = []
+
+        def collect() -> dict[TopicPartition, int]:
+            points = {key: (log, log.recovery_point) for key, log in self._logs_in(log_dir).items()}
+            written[:] = points.values()
+            return {key: point for key, (_, point) in points.items()}
+
+        log_dir.checkpoint(RECOVERY_POINT_FILE, collect)
+        if log_dir.online:
+            for log, point in written:
+                log.durable_to = point
+
+    def make_durable(self, log: Log, offset: int) -> None:
+        """Before segments up to `offset` are cleaned: sync the data, and write the recovery point. Blocking;
+        raises KAFKA_STORAGE_ERROR."""
+        if min(log.durable_to, log.recovery_point) < offset:
+            log.flush_sealed()
+            self.write_recovery_points(log.log_dir)
 
     def checkpoint_start_offsets(self, log_dir: LogDir) -> None:
         log_dir.checkpoint(

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from ottla.metadata.config import BrokerConfig
 from ottla.ports import Ports
+from ottla.protocol.errors import KafkaError
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome, Throttler
@@ -267,7 +268,13 @@ class LogCleaner:
         if not tasks:
             return None
         self._compaction_delay_ms_max = delay_ms_max
-        return max(tasks, key=lambda task: task.dirt.ratio)
+        filthiest = max(tasks, key=lambda task: task.dirt.ratio)
+        try:
+            self._logs.registry.make_durable(filthiest.log, filthiest.dirt.first_uncleanable)
+        except KafkaError as problem:
+            log.warning("%s-%d cannot be cleaned: %s", *filthiest.key, problem)
+            return None
+        return filthiest
 
     def _is_moving(self, key: Key) -> bool:
         return self._logs.future_log(*key) is not None
