@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -423,11 +424,13 @@ class FaultInjector:
 
     def _at_a_request(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """The next request of a kind is late, or its response, or the connection breaks after it, or one of
-        both sides is killed."""
+        both sides is killed. Meanwhile a broker may lose its power, or the sender not learn what changes in
+        ZooKeeper."""
         watching = self.cluster.network.on_write
         kind, earlier = source.choice(REQUESTS), source.choice((0, 0, 1, 3))
         what = source.choice(("late", "late", "late", "late answer", "reset", "kill sender", "kill receiver"))
         delay_s = source.choice((0.3, 2.0, 6.0)) * (0.5 + source.random())
+        kill_s, besides = source.choice((0.0, 0.001, 0.01)), source.choice(("", "", "store", "power"))
 
         def on_write(side: Side, data: bytes | bytearray | memoryview) -> None:
             nonlocal earlier
@@ -450,7 +453,13 @@ class FaultInjector:
                 case "reset":
                     self._soon(side.receive_reset)
                 case _:
-                    self._soon(self._kill_host, hosts[what == "kill receiver"], fault.duration_s)
+                    host = hosts[what == "kill receiver"]
+                    self._soon(self._kill_host, host, fault.duration_s, after_s=kill_s)
+            short = replace(fault, duration_s=min(fault.duration_s, 2.0))
+            if besides == "store":
+                self._soon(partial(self._cut, short, [HOST], [side.host], both_ways=False))
+            elif besides == "power" and not self._is_kept(machine):
+                self._soon(self._power, short, machine, source, after_s=0.05)
 
         def undo() -> None:
             if on_write in watching:
@@ -459,9 +468,9 @@ class FaultInjector:
         watching.append(on_write)
         self._later(20.0, undo)
 
-    def _soon(self, act: Callable[..., None], *args: object) -> None:
+    def _soon(self, act: Callable[..., None], *args: object, after_s: float = 0.0) -> None:
         """Call in the simulation, after what runs now."""
-        self.cluster.loop.call_soon(act, *args, context=self.cluster.network.context)
+        self.cluster.loop.call_later(after_s, act, *args, context=self.cluster.network.context)
 
     def _kill_host(self, host: str, delay_s: float) -> None:
         for machine in self.cluster.machines.values():
