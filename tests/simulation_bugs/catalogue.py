@@ -1029,7 +1029,7 @@ _ALL: Final = (
             ),
         ),
         ("groups",),
-        faults=KILLS,
+        faults=(*KILLS, "slow disk"),
     ),
     Bug(
         "commit-acknowledged-before-replication",

@@ -178,7 +178,15 @@ class Cluster:
         self.ensemble.on_expired = lambda session: self.note(HOST, f"session {session.id} has ended")
         self.machines = {broker_id: Machine(self, broker_id) for broker_id in range(brokers)}
         delays = self.random("workers")
-        self.loop.execution_delay_s = lambda: 0.0002 + 0.003 * delays.random()
+        self.slow_disks: dict[str, float] = {}
+        """By host, how much longer the work of threads takes at most, in seconds."""
+
+        def execution_delay_s() -> float:
+            process = CURRENT.get()
+            slow_s = 0.0 if process is None else self.slow_disks.get(process.name, 0.0)
+            return 0.0002 + (0.003 + slow_s) * delays.random()
+
+        self.loop.execution_delay_s = execution_delay_s
         self.loop.on_problem = self._on_problem
         self._starts_of_removed: dict[int, int] = {}
         self._read_at_write = -1

@@ -50,6 +50,7 @@ RATES: Final[Mapping[str, float]] = {
     "clock step": 0.03,
     "client clock step": 0.03,
     "cache misses": 0.05,
+    "slow disk": 0.04,
     "roll": 0.015,
     "leader moves": 0.05,
     "controller moves": 0.04,
@@ -621,6 +622,19 @@ class FaultInjector:
 
         def undo() -> None:
             machine.disk.miss_rate = 0.0
+
+        self._later(fault.duration_s, undo)
+
+    def _slow_disk(self, fault: Fault, machine: Machine, source: random.Random) -> None:
+        """Threads take long, and reads are left to them: flushes are late, and coordinators load slowly."""
+        slow_s = source.choice((0.05, 0.3, 1.0))
+        self.cluster.note(machine.host, f"has a slow disk: {slow_s} s", is_fault=True)
+        self.cluster.slow_disks[machine.host] = slow_s
+        machine.disk.miss_rate = source.choice((0.1, 1.0))
+
+        def undo() -> None:
+            machine.disk.miss_rate = 0.0
+            self.cluster.slow_disks.pop(machine.host, None)
 
         self._later(fault.duration_s, undo)
 

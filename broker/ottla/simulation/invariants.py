@@ -37,6 +37,7 @@ from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
 from ottla.replication.partition import Partition, ReplicationListener
 from ottla.simulation.cluster import Cluster, Machine, Violation
+from ottla.simulation.coordinator_invariants import CoordinatorInvariants
 from ottla.simulation.log_invariants import LogInvariants
 from ottla.storage.log import Log
 
@@ -78,6 +79,7 @@ class Monitor:
         self._paused_s: dict[int, float] = {}
         """When a broker was seen paused last."""
         self._logs = LogInvariants(cluster)
+        self._coordinators = CoordinatorInvariants(cluster)
         self.checks = 0
         cluster.ensemble.tree.on_applied = self._on_applied
         self._check_store()
@@ -112,6 +114,7 @@ class Monitor:
             if machine.is_serving:
                 self._check_broker(machine)
             self._logs.check(machine)
+            self._coordinators.check(machine)
 
     # --- what happens between two checks ---
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -161,6 +162,7 @@ class _Replica:
         self.aborted = 0
         """How many aborted transactions were compared."""
         self.recovery_point = -1
+        self.epochs: Sequence[tuple[int, int]] = ()
         self.opened_at = log.segments[-1].base_offset
         """Segments before this may have been sealed by the broker's former process, which was killed then."""
 
@@ -240,7 +242,10 @@ class LogInvariants:
             self._check_aborted(machine, where, directory, log, replica)
             self._check_indexes(machine, where, directory, log, replica)
             replica.is_new = False
-        self._check_epochs(where, log, content)
+        entries = log.epochs()
+        if entries != replica.epochs or content.end != before:
+            self._check_epochs(where, log, content, entries)
+            replica.epochs = entries
         self._check_stable(where, partition, content)
         self._check_durable(machine, where, directory, log, replica)
 
@@ -341,8 +346,8 @@ class LogInvariants:
                 f"an open transaction from {start} on"
             )
 
-    def _check_epochs(self, where: str, log: Log, content: LogContent) -> None:
-        entries = log.epochs()
+    @staticmethod
+    def _check_epochs(where: str, log: Log, content: LogContent, entries: Sequence[tuple[int, int]]) -> None:
         starts = [start for _, start in entries]
         if starts and starts[-1] > log.log_end_offset:
             raise Violation(

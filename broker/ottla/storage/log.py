@@ -876,7 +876,8 @@ class Log:
                 self.roll(now_ms)
             local.set_segments(self.segments[count:])
             self.maybe_increment_log_start_offset(self.segments[0].base_offset)
-            local.recovery_point = max(local.recovery_point, self.log_start_offset)
+            # Not to the log start offset within the segment: a crash may forget it.
+            local.recovery_point = max(local.recovery_point, self.segments[0].base_offset)
             self._update_flush_offset()
             # The oldest first: after a crash the log begins later, and has no gap.
             for segment in segments[:count]:

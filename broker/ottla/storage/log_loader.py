@@ -91,7 +91,8 @@ def load_segments(
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > (recovery_point or 0))
         trusted_end = None if suspect else _attach(segment, segments, next_base)
-        if not clean_shutdown and next_base == recovery_point and not _ends_in_time_index(segment):
+        is_flushed_end = not clean_shutdown and next_base is not None and next_base == recovery_point
+        if is_flushed_end and trusted_end is not None and not _ends_in_time_index(segment):
             trusted_end = None
         intact = True
         if trusted_end is None:

@@ -242,8 +242,9 @@ class Transactions:
             for tp, batch in records.items():
                 for record in batch:
                     await self._write(producer, transaction, tp, record)
-            if source.random() < 0.03:
-                await asyncio.sleep(source.choice((1.0, 6.0)))
+            pause_s = source.choice((0.3, 1.0, 6.0)) if source.random() < 0.06 else 0.0
+            is_late = source.random() < 0.5
+            await asyncio.sleep(0.0 if is_late else pause_s)
             if source.random() < 0.1:
                 await producer.abort_transaction()
                 self._ledger.aborted(transaction)
@@ -253,6 +254,7 @@ class Transactions:
                 {tp: _after(batch[-1]) for tp, batch in records.items()},
                 consumer.group_metadata() if self._by_group else self._group,
             )
+            await asyncio.sleep(pause_s if is_late else 0.0)
             self._ledger.request_commit(transaction, producer)
             await producer.commit_transaction()
             self._ledger.committed(transaction)
