@@ -466,15 +466,16 @@ _ALL: Final = (
         faults=("cut pair", "cut off"),
     ),
     Bug(
-        "session-forgets-new-offset",
+        "session-forgets-changes",
         "KIP-227 (fetch sessions)",
-        "a leader does not look at a partition whose offset a fetch of the session has changed",
+        "a leader forgets that a partition of a session has changed while no fetch of the session waited",
         "liveness",
         (
             Edit(
                 "broker/ottla/server/dispatch/fetch_sessions.py",
-                "                known.asked = new.asked\n                session.dirty.add(known)\n",
-                "                known.asked = new.asked\n",
+                "            if wanted not in session.dirty:\n                session.dirty.add(wanted)\n",
+                "            if wanted not in session.dirty and session.waiting is not None:\n"
+                "                session.dirty.add(wanted)\n",
             ),
         ),
         faults=("resets", "kill", "cut pair"),

@@ -280,18 +280,21 @@ class FaultInjector:
         return path, source.randrange(at + RECORD_BATCH_OVERHEAD, at + header.size)
 
     def _replace_disk(self, machine: Machine) -> None:
-        """Replace a disk with a flipped bit, as soon as the spared broker has all records."""
+        """Replace a disk with a flipped bit, once the spared broker has all records; after the faults any
+        other one may have them, since replicas may have moved."""
         if not machine.has_flipped_bit or self.cluster.machines.get(machine.id) is not machine:
             return
-        spared = None if self.spared is None else self.cluster.machines.get(self.spared)
+        whole = {
+            each.id
+            for each in self.cluster.machines.values()
+            if each is not machine
+            and (self._ended or each.id == self.spared)
+            and each.is_serving
+            and each.process is not None
+            and each.process.runs
+        }
         states = self.cluster.partition_states()
-        if (
-            spared is not None
-            and spared.is_serving
-            and spared.process is not None
-            and spared.process.runs
-            and all(spared.id in state.isr for _, state in states if machine.id in state.isr)
-        ):
+        if all(whole & set(state.isr) for _, state in states if machine.id in state.isr):
             now = self.damaged[machine.id] = self.cluster.loop.now
             self.disturbed[machine.id] = now + RECOVERED_S
             self.cluster.lose_disk(machine.id)

@@ -219,9 +219,11 @@ class Monitor:
         before = self._assignments.get(topic)
         if before is None or before is now or before.topic_id != now.topic_id:
             return
-        left = now.adding.get(partition, ())
-        for replica in before.adding.get(partition, ()):
-            if replica in now.partitions[partition] and replica not in left and replica not in state.isr:
+        if partition not in before.partitions:
+            return
+        settled = set(before.partitions[partition]) - set(before.adding.get(partition, ()))
+        for replica in now.partitions[partition]:
+            if replica not in settled and replica not in {*now.adding.get(partition, ()), *state.isr}:
                 raise Violation(
                     f"reassignment: that of {topic}-{partition} from {before} is complete with {now}, and "
                     f"the added replica {replica} is not in the ISR {state.isr}"
