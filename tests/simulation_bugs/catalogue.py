@@ -48,6 +48,7 @@ class Bug:
 
 _PARTITION: Final = "broker/ottla/replication/partition.py"
 _ISR: Final = "broker/ottla/replication/isr.py"
+_ALTER_PARTITION: Final = "broker/ottla/replication/alter_partition.py"
 _FOLLOWER: Final = "broker/ottla/replication/follower.py"
 _READS: Final = "broker/ottla/replication/reads.py"
 _MANAGER: Final = "broker/ottla/replication/manager.py"
@@ -174,25 +175,22 @@ _ALL: Final = (
         faults=("cut pair",),
     ),
     Bug(
-        "failed-shrink-is-dropped",
+        "failed-change-is-dropped",
         "KIP-497 (pending ISR state)",
-        "after an error of AlterPartition the leader forgets the change, though the controller may have made it",
+        "without a response of AlterPartition the leader forgets the change, though the controller may have made it",
         "ISR",
         (
             Edit(
-                _PARTITION,
-                'waiting for LeaderAndIsr", self, change, error.name)\n                return False\n',
-                'waiting for LeaderAndIsr", self, change, error.name)\n                self.in_sync.drop_change()\n'
-                "                return False\n",
-            ),
-            Edit(
-                _PARTITION,
-                'retrying", self, change, error.name)\n                return True\n',
-                'retrying", self, change, error.name)\n                self.in_sync.set_isr(change.proposed)\n'
-                "                return False\n",
+                _ALTER_PARTITION,
+                'could not be sent to the controller, retrying: %s", error)\n            return proposals\n',
+                'could not be sent to the controller, retrying: %s", error)\n'
+                "            for partition, change in proposals.values():\n"
+                "                if partition.isr_change is change:\n"
+                "                    partition.in_sync.drop_change()\n"
+                "            return {}\n",
             ),
         ),
-        faults=("cut pair", "resets", "lost answers"),
+        faults=("cut pair", "resets", "lost answers", "at a request", "controller moves"),
     ),
     Bug(
         "high-watermark-before-fetch",
@@ -285,7 +283,7 @@ _ALL: Final = (
     Bug(
         "stale-leader-and-isr",
         "KAFKA-7235, KIP-380",
-        "a broker accepts LeaderAndIsr of an old controller with an old leader epoch",
+        "a broker accepts late LeaderAndIsr: of an old controller, or for its former registration",
         "one leader per epoch",
         (
             Edit(
@@ -302,6 +300,11 @@ _ALL: Final = (
                 "        if False:\n",
             ),
             Edit(
+                _INTER_BROKER,
+                "        if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():\n",
+                "        if False:\n",
+            ),
+            Edit(
                 _PARTITION,
                 "        assert state.leader == self.broker_id\n"
                 '        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"\n',
@@ -314,21 +317,7 @@ _ALL: Final = (
                 "",
             ),
         ),
-        faults=("session", "cut from ZooKeeper", "pause"),
-    ),
-    Bug(
-        "broker-epoch-ignored",
-        "KAFKA-7235, KIP-380",
-        "a broker accepts requests that were meant for its previous registration",
-        "leader completeness",
-        (
-            Edit(
-                _INTER_BROKER,
-                "        if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():\n",
-                "        if False:\n",
-            ),
-        ),
-        faults=("session", "pause", "slow links"),
+        faults=("session", "cut from ZooKeeper", "pause", "controller moves", "at a request"),
     ),
     Bug(
         "restarted-follower-joins-isr",
@@ -411,8 +400,179 @@ _ALL: Final = (
                 "            if is_rolled_back:\n",
                 "            if is_rolled_back:\n",
             ),
+            Edit(
+                _LOG,
+                "                self._leader_epochs.truncate_from_end(self.log_end_offset)\n"
+                "                self._on_epochs_changed()\n                return False\n",
+                "                return False\n",
+            ),
         ),
         faults=KILLS,
+    ),
+    Bug(
+        "missed-epochs-ignored",
+        "Ottla before 2026-11-27; Kafka 3.9",
+        "a leader that is elected again after epochs which it has missed keeps the ends of its followers",
+        "StrongIsr",
+        (
+            Edit(
+                _PARTITION,
+                "            has_led = not new_leader and state.leader_epoch == self.leader_epoch + 1\n",
+                "            has_led = not new_leader\n",
+            ),
+        ),
+        faults=("cut pair", "cut off", "leader moves", "at a request"),
+    ),
+    Bug(
+        "new-leader-commits-its-log",
+        "KIP-101 (the high watermark of a new leader)",
+        "a new leader takes all of its log for committed",
+        "StrongIsr",
+        (
+            Edit(
+                _PARTITION,
+                "        self._clamp_high_watermark()\n        self._advance_and_notify(now_ms)\n        return new_leader\n",
+                "        self.high_watermark = self.log.log_end_offset\n        self._advance_and_notify(now_ms)\n"
+                "        return new_leader\n",
+            ),
+        ),
+    ),
+    Bug(
+        "follower-high-watermark-after-its-log",
+        "KIP-101 (the high watermark of a follower)",
+        "a follower takes the leader's high watermark, which may be after its own log end",
+        "offsets",
+        (
+            Edit(
+                _PARTITION,
+                "        committed = min(leader_high_watermark, log.log_end_offset)\n",
+                "        committed = leader_high_watermark\n",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "slow-follower-stays-in-isr",
+        "KIP-16 (replica.lag.time.max.ms)",
+        "a follower that stays behind its leader is not removed from the ISR",
+        "ISR",
+        (
+            Edit(
+                _ISR,
+                "now_ms - self.last_caught_up_ms <= lag_ms_max\n",
+                "now_ms - self.last_caught_up_ms <= lag_ms_max * 1000\n",
+            ),
+        ),
+        faults=("cut pair", "cut off"),
+    ),
+    Bug(
+        "session-forgets-changes",
+        "KIP-227 (fetch sessions)",
+        "a leader forgets that a partition of a session has changed while no fetch of the session waited",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/server/dispatch/fetch_sessions.py",
+                "            if wanted not in session.dirty:\n                session.dirty.add(wanted)\n",
+                "            if wanted not in session.dirty and session.waiting is not None:\n"
+                "                session.dirty.add(wanted)\n",
+            ),
+        ),
+        faults=("resets", "kill", "cut pair"),
+    ),
+    Bug(
+        "reassignment-completes-early",
+        "KIP-455",
+        "a reassignment is complete before the added replicas are in sync",
+        "reassignment",
+        (
+            Edit(
+                "broker/ottla/controller/reassignment.py",
+                "    if not set(target) <= set(current.isr):\n",
+                "    if not set(target) & set(current.isr):\n",
+            ),
+        ),
+        ("changes", "append"),
+    ),
+    Bug(
+        "election-keeps-leader-epoch",
+        "KIP-101 (each leader has an epoch of its own)",
+        "an election does not increment the leader epoch if the partition had no leader",
+        "one leader per epoch",
+        (
+            Edit(
+                _LEADERSHIP,
+                "        before.leader_epoch + 1,\n",
+                "        before.leader_epoch + (before.leader != NO_LEADER),\n",
+            ),
+        ),
+        faults=("kill all", "kill", "session"),
+    ),
+    Bug(
+        "new-controller-sends-nothing",
+        "Kafka's onControllerFailover (requests that were not sent)",
+        "a new controller does not repeat the decisions that its predecessor may not have sent",
+        "metadata agree",
+        (
+            Edit(
+                "broker/ottla/controller/broker_changes.py",
+                "    send_full_state(context, effects, context.brokers)\n    effects.brokers_changed = True\n",
+                "    effects.brokers_changed = True\n",
+            ),
+        ),
+        faults=("controller moves", "at a request", "kill"),
+    ),
+    Bug(
+        "bounced-broker-not-noticed",
+        "KIP-380 (bounced brokers)",
+        "the controller does not notice that a broker has restarted between two looks",
+        "liveness",
+        (
+            Edit(
+                "broker/ottla/controller/broker_changes.py",
+                "    failed_brokers = {b for b in before if b not in alive or alive[b].epoch != before[b].epoch}\n"
+                "    new_brokers = {b for b in alive if b not in before or alive[b].epoch != before[b].epoch}\n",
+                "    failed_brokers = {b for b in before if b not in alive}\n"
+                "    new_brokers = {b for b in alive if b not in before}\n",
+            ),
+        ),
+        faults=("kill", "roll", "cut from ZooKeeper", "pause", "session"),
+    ),
+    Bug(
+        "isr-answered-before-written",
+        "KIP-497",
+        "the controller answers AlterPartition before the new ISR is in ZooKeeper",
+        "ISR",
+        (
+            Edit(
+                "broker/ottla/controller/partition_requests.py",
+                "        if not effects.empty:\n            await active.apply(effects)\n        return response\n\n"
+                "    return await run_or_error(controller, work, lambda error: m.AlterPartitionResponse(",
+                "        if not effects.empty:\n            import asyncio\n\n"
+                "            asyncio.ensure_future(active.apply(effects)).add_done_callback(lambda f: f.exception())\n"
+                "        return response\n\n"
+                "    return await run_or_error(controller, work, lambda error: m.AlterPartitionResponse(",
+            ),
+        ),
+        faults=STORE,
+    ),
+    Bug(
+        "late-fetch-response-is-appended",
+        "Kafka's fetcher (a response after a truncation)",
+        "a follower appends the records of a response though its log end has changed since the request",
+        "same records",
+        (
+            Edit(
+                _FOLLOWER,
+                "        if not self.is_current or log.log_end_offset != self.fetch_offset:\n",
+                "        if False:\n",
+            ),
+            Edit(
+                "broker/ottla/storage/log_validator.py",
+                "        if header.base_offset < expected or header.last_offset_delta < 0:\n",
+                "        if header.last_offset_delta < 0:\n",
+            ),
+        ),
     ),
     Bug(
         "snapshot-not-loaded",

@@ -57,6 +57,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
     "replica.lag.time.max.ms": "1500",
     "replica.fetch.backoff.ms": "200",
+    "replica.fetch.max.bytes": "4096",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.segment.bytes": "65536",
     "offsets.topic.replication.factor": "3",

@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -279,18 +280,21 @@ class FaultInjector:
         return path, source.randrange(at + RECORD_BATCH_OVERHEAD, at + header.size)
 
     def _replace_disk(self, machine: Machine) -> None:
-        """Replace a disk with a flipped bit, as soon as the spared broker has all records."""
+        """Replace a disk with a flipped bit, once the spared broker has all records; after the faults any
+        other one may have them, since replicas may have moved."""
         if not machine.has_flipped_bit or self.cluster.machines.get(machine.id) is not machine:
             return
-        spared = None if self.spared is None else self.cluster.machines.get(self.spared)
+        whole = {
+            each.id
+            for each in self.cluster.machines.values()
+            if each is not machine
+            and (self._ended or each.id == self.spared)
+            and each.is_serving
+            and each.process is not None
+            and each.process.runs
+        }
         states = self.cluster.partition_states()
-        if (
-            spared is not None
-            and spared.is_serving
-            and spared.process is not None
-            and spared.process.runs
-            and all(spared.id in state.isr for _, state in states if machine.id in state.isr)
-        ):
+        if all(whole & set(state.isr) for _, state in states if machine.id in state.isr):
             now = self.damaged[machine.id] = self.cluster.loop.now
             self.disturbed[machine.id] = now + RECOVERED_S
             self.cluster.lose_disk(machine.id)
@@ -424,11 +428,13 @@ class FaultInjector:
 
     def _at_a_request(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """The next request of a kind is late, or its response, or the connection breaks after it, or one of
-        both sides is killed."""
+        both sides is killed. Meanwhile a broker may lose its power, or the sender not learn what changes in
+        ZooKeeper."""
         watching = self.cluster.network.on_write
         kind, earlier = source.choice(REQUESTS), source.choice((0, 0, 1, 3))
         what = source.choice(("late", "late", "late", "late answer", "reset", "kill sender", "kill receiver"))
         delay_s = source.choice((0.3, 2.0, 6.0)) * (0.5 + source.random())
+        kill_s, besides = source.choice((0.0, 0.001, 0.01)), source.choice(("", "", "store", "power"))
 
         def on_write(side: Side, data: bytes | bytearray | memoryview) -> None:
             nonlocal earlier
@@ -451,7 +457,13 @@ class FaultInjector:
                 case "reset":
                     self._soon(side.receive_reset)
                 case _:
-                    self._soon(self._kill_host, hosts[what == "kill receiver"], fault.duration_s)
+                    host = hosts[what == "kill receiver"]
+                    self._soon(self._kill_host, host, fault.duration_s, after_s=kill_s)
+            short = replace(fault, duration_s=min(fault.duration_s, 2.0))
+            if besides == "store":
+                self._soon(partial(self._cut, short, [HOST], [side.host], both_ways=False))
+            elif besides == "power" and not self._is_kept(machine):
+                self._soon(self._power, short, machine, source, after_s=0.05)
 
         def undo() -> None:
             if on_write in watching:
@@ -460,9 +472,9 @@ class FaultInjector:
         watching.append(on_write)
         self._later(20.0, undo)
 
-    def _soon(self, act: Callable[..., None], *args: object) -> None:
+    def _soon(self, act: Callable[..., None], *args: object, after_s: float = 0.0) -> None:
         """Call in the simulation, after what runs now."""
-        self.cluster.loop.call_soon(act, *args, context=self.cluster.network.context)
+        self.cluster.loop.call_later(after_s, act, *args, context=self.cluster.network.context)
 
     def _kill_host(self, host: str, delay_s: float) -> None:
         for machine in self.cluster.machines.values():

@@ -15,8 +15,9 @@ clients observe is checked by the workloads. The names are those of Kafka's TLA+
   neither do leader epochs and partition epochs in a broker's memory.
 - *fencing*: no former controller writes the state of a partition.
 - *ISR*: the ISR is a subset of the replicas, in ZooKeeper and in the leader's memory; what the leader counts
-  as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper; a follower that stays behind its leader
-  is proposed to leave within 1.5 times replica.lag.time.max.ms.
+  as the ISR (its maximal ISR, KIP-497) includes the ISR in ZooKeeper; without a new leader epoch it changes
+  only as the leader proposes; a follower that stays behind its leader is proposed to leave within 1.5 times
+  replica.lag.time.max.ms.
 - *reassignment*: a replica that was added is in the ISR when the reassignment is complete.
 - *offsets*: log start offset, last stable offset, high watermark and log end offset ascend, and a leader's
   high watermark does not go back; no high watermark of a follower is above that of each leader until then;
@@ -149,9 +150,11 @@ class Monitor:
         paths = {operation.path for operation in change.operations}
         if not any(path.startswith(znodes.TOPICS) for path in paths):
             return
+        before = dict(self._states)
         self._check_store()
         for key, state in self._states.items():
             if znodes.state_path(key[0], key[2]) in paths:
+                self._check_proposed(key, before.get(key), state)
                 if state.controller_epoch < self._epochs.get(("controller epoch", ""), 0):
                     raise Violation(
                         f"fencing: the controller with epoch {state.controller_epoch} has written {state} of "
@@ -167,6 +170,23 @@ class Monitor:
                             and str(partition.topic_id) == key[1]
                         ):
                             self._check_isr(key, partition)
+
+    def _check_proposed(
+        self, key: _Key, before: znodes.PartitionState | None, now: znodes.PartitionState
+    ) -> None:
+        """The controller changes an ISR without a new leader epoch only as the leader has proposed, and until
+        the response the leader knows it."""
+        if before is None or before.leader_epoch != now.leader_epoch or set(before.isr) == set(now.isr):
+            return
+        leader = self._replica(key, now.leader)
+        if leader is None:
+            return
+        change = leader.isr_change
+        if leader.leader_epoch != now.leader_epoch or change is None or change.proposed != set(now.isr):
+            raise Violation(
+                f"ISR: the controller has written {now} of {key[0]}-{key[2]} after {before}; {leader!r} has "
+                f"proposed {change}"
+            )
 
     def _check_store(self) -> None:
         cluster = self._cluster
@@ -199,9 +219,11 @@ class Monitor:
         before = self._assignments.get(topic)
         if before is None or before is now or before.topic_id != now.topic_id:
             return
-        left = now.adding.get(partition, ())
-        for replica in before.adding.get(partition, ()):
-            if replica in now.partitions[partition] and replica not in left and replica not in state.isr:
+        if partition not in before.partitions:
+            return
+        settled = set(before.partitions[partition]) - set(before.adding.get(partition, ()))
+        for replica in now.partitions[partition]:
+            if replica not in settled and replica not in {*now.adding.get(partition, ()), *state.isr}:
                 raise Violation(
                     f"reassignment: that of {topic}-{partition} from {before} is complete with {now}, and "
                     f"the added replica {replica} is not in the ISR {state.isr}"
@@ -331,14 +353,15 @@ class Monitor:
         now, end = self._cluster.loop.now, leader.log.log_end_offset
         runs_since_s = self._paused_s.get(machine.id, 0.0)
         for member in leader.isr:
-            replica = self._replica(key, member)
+            follower, replica = leader.follower(member), self._replica(key, member)
             at = (key, leader.leader_epoch, member)
             since_s, expected = self._behind.get(at, (now, end))
             if (
-                member == machine.id
+                follower is None
                 or replica is None
                 or leader.isr_change is not None
                 or replica.log.log_end_offset >= expected
+                or follower.log_end_offset >= expected  # before it lost its power
                 or runs_since_s >= since_s
             ):
                 since_s, expected = now, end
