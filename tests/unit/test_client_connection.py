@@ -136,22 +136,23 @@ def test_an_aborted_connection_is_reset_and_drops_what_was_not_received() -> Non
     """The bytes for a server that does not read are in this side's kernel: a mere close delivers them."""
 
     async def scenario() -> None:
-        arrived: asyncio.Future[asyncio.StreamReader] = asyncio.get_running_loop().create_future()
+        arrived: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+        arrived = asyncio.get_running_loop().create_future()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             (size,) = struct.unpack(">i", await reader.readexactly(4))
             writer.write(answer_versions(frames.parse_request_header(await reader.readexactly(size))))
             cast(asyncio.Transport, writer.transport).pause_reading()
-            arrived.set_result(reader)
+            arrived.set_result((reader, writer))
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 10) as server:
             connection = await BrokerConnection.open("127.0.0.1", server.sockets[0].getsockname()[1])
-            reader = await arrived
+            reader, writer = await arrived
             topics = [MetadataRequest.MetadataRequestTopic(name="t" * 30_000) for _ in range(2000)]
             with pytest.raises(TimeoutError):
                 await connection.request(MetadataRequest(topics=topics), timeout_s=0.05)
             connection.abort()
-            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            cast(asyncio.Transport, writer.transport).resume_reading()
             with pytest.raises(ConnectionResetError):
                 await reader.read()
 

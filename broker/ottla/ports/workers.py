@@ -321,7 +321,8 @@ class LoopProcesses:
 
     async def stop(self) -> None:
         self.kill()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self, job: Callable[..., Any], args: tuple[Any, ...], answer: Answer | None) -> Any:
         try:

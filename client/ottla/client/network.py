@@ -372,7 +372,8 @@ class Network:
         opening = list(self._tasks())
         for conn in self._node_connections.values():
             self._drop(conn, ConnectionLost("the client was closed"))
-        await asyncio.gather(*opening, return_exceptions=True)
+        if opening:
+            await asyncio.gather(*opening, return_exceptions=True)
 
 
 def _version(connection: BrokerConnection, unsent: UnsentRequest) -> int:

@@ -120,10 +120,15 @@ class SimulatedOperator:
 
 
 @types.coroutine
-def _limited(
+async def _limited(work: Coroutine[Any, Any, None], awaits: int, die: Callable[[], None]) -> None:
+    """Await the work, and die at the given await, when what is awaited has begun."""
+    await _steps(work, awaits, die)
+
+
+@types.coroutine
+def _steps(
     work: Coroutine[Any, Any, None], awaits: int, die: Callable[[], None]
 ) -> Generator[Any, Any, None]:
-    """Await the work, and die at the given await, when what is awaited has begun."""
     problem: BaseException | None = None
     while True:
         try:
