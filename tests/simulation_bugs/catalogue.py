@@ -606,7 +606,7 @@ _ALL: Final = (
         "duplicates-of-last-batch-only",
         "KAFKA-5494",
         "only a retry of a producer's last batch is recognised",
-        "no duplicates",
+        "sequences",
         (
             Edit(
                 _PRODUCERS,
@@ -614,6 +614,7 @@ _ALL: Final = (
                 "        for batch in list(entry.batches)[-1:]:\n",
             ),
         ),
+        ("raw-client",),
         faults=KILLS,
     ),
     Bug(
@@ -911,15 +912,21 @@ _ALL: Final = (
         "verification-skipped",
         "KAFKA-14402, KIP-890",
         "a late batch begins a transaction after its end, which nothing completes",
-        "liveness",
+        "transactions are verified",
         (
+            Edit(
+                _PRODUCERS,
+                "        if entry is not None and entry.transaction_start is not None:\n            return None\n"
+                "        verification =",
+                "        if True:\n            return None\n        verification =",
+            ),
             Edit(
                 _PRODUCERS,
                 "        if guard is None or self._verifying.get(producer_id) is not guard:\n",
                 "        if False:\n",
             ),
         ),
-        ("transactions",),
+        ("raw-client",),
     ),
     Bug(
         "offsets-of-aborted-transactions",
@@ -939,7 +946,7 @@ _ALL: Final = (
         "transactional-offsets-lost-at-failover",
         "KAFKA-5211, KAFKA-10284",
         "a new coordinator does not restore the offsets of open transactions",
-        "atomicity",
+        "coordinator state",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -978,7 +985,7 @@ _ALL: Final = (
         "generation-not-persisted",
         "KAFKA-4845 (generation after a failover)",
         "a group that is loaded after a failover starts with generation 0",
-        "generations advance",
+        "coordinator state",
         (
             Edit(
                 "broker/ottla/coordinators/replay.py",
@@ -1093,7 +1100,7 @@ _ALL: Final = (
         "aborted-records-compacted-as-committed",
         "KAFKA-5490 (cleaner and transactions)",
         "the cleaner takes the records of aborted transactions for committed ones",
-        "compaction keeps the last value",
+        "indexes",
         (
             Edit(
                 _BATCH_FILTER,
@@ -1290,6 +1297,92 @@ _ALL: Final = (
         ),
         ("old-formats",),
         faults=("bit flip",),
+    ),
+    Bug(
+        "producer-ids-handed-out-twice",
+        "KIP-730 (blocks of producer ids after a failover of the controller)",
+        "a controller hands out the last block of producer ids again",
+        "unique producer ids",
+        (
+            Edit(
+                "broker/ottla/metadata/producer_ids.py",
+                "znodes.decode_producer_id_block(data)[2] + 1 if data else 0",
+                "znodes.decode_producer_id_block(data)[1] if data else 0",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "transaction-timeout-lost-at-failover",
+        "KIP-98 (the state of a transactional id)",
+        "a new coordinator does not restore the time-outs of transactions",
+        "coordinator state",
+        (
+            Edit(
+                "broker/ottla/coordinators/transactions/records.py",
+                "        stored.transaction_timeout_ms,\n        state,\n",
+                "        60_000,\n        state,\n",
+            ),
+        ),
+        ("transactions",),
+        faults=KILLS,
+    ),
+    Bug(
+        "assignment-lost-at-failover",
+        "KAFKA-4845 (groups at a failover of the coordinator)",
+        "a new coordinator does not restore the assignments of members",
+        "members own disjoint partitions",
+        (
+            Edit(
+                "broker/ottla/coordinators/records.py",
+                "            assignment=bytes(item.assignment),\n",
+                "",
+            ),
+        ),
+        ("groups",),
+        faults=KILLS,
+    ),
+    Bug(
+        "offset-index-not-truncated",
+        "KIP-101 (indexes after a truncation)",
+        "a truncation leaves the entries of the offset index after its end",
+        "indexes",
+        (
+            Edit(
+                "broker/ottla/storage/log_segment.py",
+                "        self.offset_index.truncate_to(offset)\n",
+                "",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "time-index-not-truncated",
+        "KIP-33 (time indexes after a truncation)",
+        "a truncation leaves the entries of the time index after its end",
+        "indexes",
+        (
+            Edit(
+                "broker/ottla/storage/log_segment.py",
+                "        self.time_index.truncate_to(offset)\n",
+                "",
+            ),
+        ),
+        faults=KILLS,
+    ),
+    Bug(
+        "recovery-drops-the-last-batch",
+        "KAFKA-10778 (recovery after a crash)",
+        "the recovery of a log takes its last whole batch for a torn one",
+        "recovery keeps records",
+        (
+            Edit(
+                _LOADER,
+                "magic != MAGIC_V2 or position + size > end:",
+                "magic != MAGIC_V2 or position + size >= end:",
+            ),
+        ),
+        faults=KILLS,
     ),
 )
 

@@ -34,7 +34,7 @@ from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.simulation.disk import File
 from ottla.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE
 from ottla.storage.log import Log
-from ottla.storage.log_dir import parse_partition_directory
+from ottla.storage.log_dir import PARTITION_METADATA_FILE, parse_partition_directory
 from ottla.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -192,9 +192,9 @@ class LogInvariants:
         self._cluster = cluster
         self._replicas: dict[tuple[int, int, str], _Replica] = {}
         """By broker, its start, and directory."""
-        self._left: dict[tuple[int, int], dict[str, int]] = {}
+        self._left: dict[tuple[int, int], dict[str, tuple[int, bytes]]] = {}
         """(broker, its last start) -> by directory, the end of the whole batches on the disk of a broker
-        that is down."""
+        that is down, and the file with the topic id."""
         self._first_seen: set[tuple[int, int]] = set()
         self._found: dict[int, dict[str, File]] = {}
         """By broker, the files that its present process found: a former one may have been killed before it
@@ -476,15 +476,21 @@ class LogInvariants:
                 position, _ = content.read(data, 0, len(data))
                 if position != len(data):
                     break
-            left[directory] = content.end
+            left[directory] = (content.end, _metadata(machine, directory))
 
     def _check_recovered(self, machine: Machine, where: str, directory: str, log: Log) -> None:
-        left = self._left.get((machine.id, machine.starts - 1), {}).get(directory)
-        if left is not None and log.log_end_offset < left and not log.config.compacts:
+        end, metadata = self._left.get((machine.id, machine.starts - 1), {}).get(directory, (0, b""))
+        is_former = metadata != _metadata(machine, directory)  # of a topic that was deleted
+        if log.log_end_offset < end and not log.config.compacts and not is_former:
             raise Violation(
                 f"recovery keeps records: {where} ends at {log.log_end_offset} after a start, and its files "
-                f"had whole batches up to {left}"
+                f"had whole batches up to {end}"
             )
+
+
+def _metadata(machine: Machine, directory: str) -> bytes:
+    file = machine.disk.names.get(f"{directory}/{PARTITION_METADATA_FILE}")
+    return b"" if file is None else bytes(file.data)
 
 
 def _key(aborted: tuple[int, int, int], log: Log) -> tuple[int, int, int]:

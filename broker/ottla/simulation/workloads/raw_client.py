@@ -8,8 +8,9 @@ controllers and to registrations that are gone.
 Checked: what must be refused is refused, with Kafka's error; each well-formed request has its response, in
 order (while there are faults, a connection may end instead); *KIP-320*: a request with another leader epoch
 than the broker has gets FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; records of all formats keep their
-offsets and values, in whichever format they are read. The monitor and the other workloads see whether a
-broker dies, logs a mistake, or obeys.
+offsets and values, in whichever format they are read; a retry of one of the last five batches of a producer
+gets the offset of the original, and a gap in its sequence and a batch of no transaction are refused. The
+monitor and the other workloads see whether a broker dies, logs a mistake, or obeys.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class RawClient:
         self._attacks: tuple[Attack, ...] = (
             self.produce_and_fetch,
             self.produce_and_fetch,
+            self.retries,
+            self.unverified_transaction,
             self.list_offsets,
             self.read_metadata,
             self.every_api,
@@ -180,6 +183,89 @@ class RawClient:
                 self._acknowledged[place] = value
                 self._observe(place, value, f"acknowledged to {where}")
         await self._fetch(connection, machine, partition, source)
+
+    async def retries(self, connection: RawConnection, machine: Machine, source: random.Random) -> None:
+        """An idempotent producer that sends one of its last five batches again, or leaves one out."""
+        partition = self._led_by(machine, source)
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
+        init = await connection.call(request, 1)
+        if partition is None or init.error_code:
+            return
+        sent: list[tuple[bytes, int]] = []
+        for sequence in range(source.randint(1, 7)):
+            value = self._value(source)
+            row = await self._produce_batch(connection, partition, init, sequence, value)
+            if row.error_code:
+                self._check(
+                    "sequences", row.error_code, NOT_APPENDED, f"sequence {sequence} to {machine.host}"
+                )
+                return
+            self._acknowledged[partition, row.base_offset] = value
+            self._observe((partition, row.base_offset), value, f"acknowledged by {machine.host}")
+            sent.append((value, row.base_offset))
+        again = source.randrange(max(0, len(sent) - 5), len(sent))
+        value, offset = sent[again]
+        row = await self._produce_batch(connection, partition, init, again, value)
+        where = f"sequence {again} of producer {init.producer_id} in {self.topic}-{partition}"
+        self._check("sequences", row.error_code, NOT_APPENDED | {ErrorCode.NONE}, f"a retry of {where}")
+        if not row.error_code and row.base_offset != offset:
+            raise Violation(f"sequences: {where} is at offset {offset}, and its retry at {row.base_offset}")
+        row = await self._produce_batch(connection, partition, init, len(sent) + 1, value)
+        allowed = NOT_APPENDED | {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+        self._check("sequences", row.error_code, allowed, f"a gap after {where}")
+
+    async def unverified_transaction(
+        self, connection: RawConnection, machine: Machine, source: random.Random
+    ) -> None:
+        """A batch of a transaction that the coordinator does not know of, as a late one is (KIP-890)."""
+        partition = self._led_by(machine, source)
+        name = f"{self.topic}-{source.randrange(4)}"
+        found = await connection.call(m.FindCoordinatorRequest(key=name, key_type=1), 2)
+        if found.node_id != machine.id:
+            return
+        request = m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
+        init = await connection.call(request, 1)
+        if partition is None or init.error_code:
+            return
+        row = await self._produce_batch(connection, partition, init, 0, b"unverified", name)
+        if not row.error_code:
+            raise Violation(
+                f"transactions are verified: {machine.host} has appended a batch of {name!r} to {self.topic}-"
+                f"{partition} that was added to no transaction"
+            )
+
+    def _led_by(self, machine: Machine, source: random.Random) -> int | None:
+        led = [
+            number
+            for (topic, number), state in self._cluster.partition_states()
+            if topic == self.topic and state.leader == machine.id
+        ]
+        return source.choice(led) if led else None
+
+    async def _produce_batch(
+        self,
+        connection: RawConnection,
+        partition: int,
+        producer: Any,
+        sequence: int,
+        value: bytes,
+        transactional_id: str | None = None,
+    ) -> Any:
+        """Send one record with acks=all; the row of the response."""
+        batch = build_batch(
+            [Record(0, 1_700_000_000_000, None, value)],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=sequence,
+            transactional=transactional_id is not None,
+        )
+        data = m.ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        topic = m.ProduceRequest.TopicProduceData(name=self.topic, partition_data=[data])
+        request = m.ProduceRequest(
+            transactional_id=transactional_id, acks=-1, timeout_ms=5_000, topic_data=[topic]
+        )
+        response = await connection.call(request, 7)
+        return response.responses[0].partition_responses[0]
 
     def _value(self, source: random.Random) -> bytes:
         self._number += 1
@@ -433,15 +519,20 @@ class RawClient:
         group = f"groups-{source.randrange(2)}"
         generation = source.randint(0, 20)
         who = f"of a member that does not exist, at {machine.host}"
-        self._check(
-            "fencing", await self._commit(connection, group, generation, "x"), _REFUSED, f"a commit {who}"
-        )
+        was_loading = _is_loading(machine)
+        refused = await self._commit(connection, group, generation, "x")
+        self._check("fencing", refused, _REFUSED, f"a commit {who}")
         heartbeat = m.HeartbeatRequest(group_id=group, generation_id=generation, member_id="x")
         code = (await connection.call(heartbeat, source.choice((0, 3)))).error_code
-        self._check("fencing", code, _STRANGER, f"a heartbeat {who}")
+        loads = was_loading or _is_loading(machine) or refused is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # A coordinator that loads believes all members, and bids them to join again; Kafka's does.
+        allowed = _STRANGER | ({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS} if loads else set())
+        self._check("fencing", code, allowed, f"a heartbeat {who}")
         sync = m.SyncGroupRequest(group_id=group, generation_id=generation, member_id="x", assignments=[])
         code = (await connection.call(sync, source.choice((0, 3)))).error_code
-        self._check("fencing", code, _STRANGER, f"SyncGroup {who}")
+        loads = loads or _is_loading(machine)
+        allowed = _STRANGER | ({ErrorCode.REBALANCE_IN_PROGRESS} if loads else set())
+        self._check("fencing", code, allowed, f"SyncGroup {who}")
 
     # --- fencing ---
 
@@ -570,6 +661,12 @@ class RawClient:
             return await self._read(connection, machine, partition, offset, version)
         finally:
             connection.close()
+
+
+def _is_loading(machine: Machine) -> bool:
+    """Whether a broker loads groups, or starts."""
+    coordinators = getattr(machine.broker, "coordinators", None)
+    return coordinators is None or coordinators.groups._manager.partitions.is_loading
 
 
 def _records(version: int, values: list[bytes], source: random.Random) -> bytes:
