@@ -102,7 +102,7 @@ def test_an_exception_is_raised_as_in_the_job(workers: Workers, problem: Excepti
 
 def test_a_result_that_cannot_be_sent_is_an_error() -> None:
     async def scenario(processes: Processes) -> None:
-        with pytest.raises(RuntimeError, match="pickle|local object"):
+        with pytest.raises(RuntimeError, match=r"pickle|local object"):
             await processes.submit(closure)
         assert await processes.submit(pid) > 0
 
