@@ -417,6 +417,14 @@ def test_a_damaged_epoch_checkpoint_is_learnt_anew(tmp_path: Path, text: str) ->
     assert path.read_text() == good
 
 
+def test_a_damaged_epoch_checkpoint_of_an_empty_log_is_written_anew(tmp_path: Path) -> None:
+    open_log(tmp_path).close(NOW_MS)
+    path = tmp_path / "events-0" / "leader-epoch-checkpoint"
+    path.write_bytes(b"\0" * 8)
+    open_log(tmp_path).close(NOW_MS)
+    assert path.read_text() == "0\n0\n"
+
+
 def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path: Path) -> None:
     """After DeleteRecords the epochs were written, and the log start offset was not."""
     log = open_log(tmp_path)

@@ -33,15 +33,16 @@ class LeaderEpochFileCache:
     def __init__(self, files: Files, directory: str | Path) -> None:
         self._files = files
         self._directory = str(directory)
+        is_damaged = False
         try:
             entries = read_epochs(files, directory)
         except MalformedCheckpoint as problem:
             logger.warning("%s; the leader epochs will be rebuilt from the log", problem)
-            entries = []
+            entries, is_damaged = [], True
         # Tuples take less memory; there are thousands of logs, and epochs seldom change.
         self._epochs = tuple(epoch for epoch, _ in entries)
         self._starts = tuple(start for _, start in entries)
-        self.is_dirty = False
+        self.is_dirty = is_damaged
         """The entries in memory differ from the file."""
         self._is_unsynced = False
 

@@ -418,7 +418,8 @@ class Groups:
             return f"the offsets of group {group.name} cannot be read"
         for partition, end in ends.items():
             found = committed.get(partition, 0)
-            if found != end and not group.history.may_be_late(partition, found):
+            is_processed = group.history.processed.get(partition, 0) == end
+            if found != end and not (is_processed and group.history.may_be_late(partition, found)):
                 return (
                     f"group {group.name} has committed offset {committed.get(partition)} of "
                     f"{self.topic}-{partition}, processed {group.history.processed.get(partition)}, of {end}"

@@ -154,12 +154,15 @@ class Retention:
         return self._deleted[tp] != offset or self._forgotten_s[tp] >= since_s - 2 * LOOK_S
 
     def _replicas(self) -> Iterator[tuple[Machine, TopicPartition, Partition]]:
+        """Also those of brokers that stop, or have lost their session: these still respond."""
         for machine in self._cluster.machines.values():
-            if machine.is_serving and machine.broker is not None:
-                for tp in self._partitions:
-                    partition = machine.broker.replication.replicas.find(*tp)
-                    if partition is not None:
-                        yield machine, tp, partition
+            replication = getattr(machine.broker, "replication", None)
+            if replication is None or not machine.is_running:
+                continue
+            for tp in self._partitions:
+                partition = replication.replicas.find(*tp)
+                if partition is not None:
+                    yield machine, tp, partition
 
     async def _delete(self, name: str) -> None:
         source = self._cluster.random(name)
