@@ -389,8 +389,8 @@ class FaultInjector:
 
     def _leader_moves(self, fault: Fault, machine: Machine, source: random.Random) -> None:
         """Partitions change their leaders several times, at once one after the other, while all replicas stay
-        in the ISR; two brokers may be cut off from each other meanwhile, so that they learn of one another's
-        records late. Not where a workload moves replicas itself."""
+        in the ISR; a broker may be cut off from another one or from all meanwhile, so that they learn of one
+        another's records and elections late. Not where a workload moves replicas itself."""
         topics = sorted(self.cluster.topics())
         if not topics or self.cluster.is_administered:
             return
@@ -398,7 +398,8 @@ class FaultInjector:
         self.cluster.note(topic, "changes its leaders", is_fault=True)
         if source.random() < 0.5:
             longer = replace(fault, duration_s=max(fault.duration_s, 2.0))
-            self._cut(longer, [machine.host], [source.choice(self._others(machine))])
+            others = self._others(machine)
+            self._cut(longer, [machine.host], others if source.random() < 0.5 else [source.choice(others)])
 
         async def move(admin: AdminClient) -> None:
             for _ in range(source.randint(1, 6)):
