@@ -708,9 +708,14 @@ _ALL: Final = (
     Bug(
         "lost-log-not-detected",
         "Ottla: a broker with an empty disk led with it; Kafka: KIP-858",
-        "a broker that lost its log starts in the ISR with an empty one",
+        "a broker that lost its log starts in the ISR with an empty one, and without waiting for the failover",
         "nothing acknowledged is lost",
         (
+            Edit(
+                "broker/ottla/metadata/unclean_restart.py",
+                "        if not alive or (controller >= 0 and not can_fail_over(states, broker_id, alive)):\n",
+                "        if True:\n",
+            ),
             Edit(
                 _INTER_BROKER,
                 "            lost = await self._lost_logs.find(missing)\n",
