@@ -311,7 +311,8 @@ class LogInvariants:
                 is_known = known and (not expected or known[0][1] > expected[-1][1])
                 if content.compacts and log.truncations and is_known:
                     continue  # the cleaner has removed this batch while a later one was the producer's last
-            required = [batch for batch in expected if batch[1] >= replica.known_from] or expected[-1:]
+            first = max(replica.known_from, log.log_start_offset)  # a restart forgets what was deleted
+            required = [batch for batch in expected if batch[1] >= first] or expected[-1:]
             is_same = entry.epoch == producer.epoch and entry.transaction_start == producer.transaction_start
             if content.has_empty_markers and entry.epoch > producer.epoch:
                 continue
