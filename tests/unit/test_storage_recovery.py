@@ -442,3 +442,15 @@ def test_epochs_of_records_whose_deletion_is_forgotten_are_found_again(tmp_path:
     path.write_text("0\n1\n7 3\n")
     open_log(tmp_path, clean=True).close(NOW_MS)
     assert path.read_text() == good
+
+
+def test_deleted_records_do_not_raise_the_recovery_point_into_a_segment(tmp_path: Path) -> None:
+    """A crash may forget that they are deleted, and a power loss takes what is not synced."""
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}")
+    segment = log.segments[2]
+    assert log.maybe_increment_log_start_offset(segment.base_offset + 1)
+    assert log.delete_old_segments(now_ms=NOW_MS, high_watermark=50, policies={}) == 2
+    assert log.segments[0] is segment
+    assert log.recovery_point == segment.base_offset
