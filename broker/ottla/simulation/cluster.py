@@ -32,6 +32,7 @@ from ottla.ports import Ports
 from ottla.ports.threads import run_inline
 from ottla.ports.workers import LoopWorkers
 from ottla.protocol.errors import KafkaError
+from ottla.replication.manager import ReplicaManager
 from ottla.server.assembly.broker import Broker, StartupError
 from ottla.simulation.disk import ProcessFiles, SimulatedDisk
 from ottla.simulation.ensemble import HOST, Ensemble, EnsembleStore
@@ -153,6 +154,12 @@ class Machine:
     def is_running(self) -> bool:
         """The broker's process is alive; it may still be starting, or be paused."""
         return self.process is not None and self.process.alive
+
+    @property
+    def replicas(self) -> ReplicaManager | None:
+        """Those of a running broker, also one that stops or has lost its session: it may respond."""
+        replication = getattr(self.broker, "replication", None) if self.is_running else None
+        return None if replication is None else replication.replicas
 
     @property
     def is_serving(self) -> bool:

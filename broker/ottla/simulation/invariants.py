@@ -221,9 +221,9 @@ class Monitor:
             return
         if partition not in before.partitions:
             return
-        settled = set(before.partitions[partition]) - set(before.adding.get(partition, ()))
+        earlier = set(before.partitions[partition]) - set(before.adding.get(partition, ()))
         for replica in now.partitions[partition]:
-            if replica not in settled and replica not in {*now.adding.get(partition, ()), *state.isr}:
+            if replica not in earlier and replica not in {*now.adding.get(partition, ()), *state.isr}:
                 raise Violation(
                     f"reassignment: that of {topic}-{partition} from {before} is complete with {now}, and "
                     f"the added replica {replica} is not in the ISR {state.isr}"

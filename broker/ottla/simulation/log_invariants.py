@@ -28,7 +28,15 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.protocol.records import CRC_START, BatchHeader, ControlType, decode_batch, parse_control_record
+from ottla.protocol.records import (
+    BATCH_HEADER,
+    CRC_START,
+    LOG_OVERHEAD,
+    BatchHeader,
+    ControlType,
+    decode_batch,
+    parse_control_record,
+)
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.simulation.disk import File
@@ -44,8 +52,6 @@ from ottla.storage.segment_files import (
     segment_name,
 )
 
-BATCH: Final = struct.Struct(">qiibIhiqqqhii")
-"""The header of a record batch of format 2."""
 _OFFSET: Final = struct.Struct(">q")
 _ABORTED: Final = struct.Struct(">hqqqq")
 _BATCHES_KEPT: Final = 5
@@ -58,7 +64,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass
 class _Producer:
-    """What batches tell of a producer."""
+    """The state of a producer by its batches."""
 
     epoch: int
     batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
@@ -79,7 +85,7 @@ class _Run:
 
 
 class LogContent:
-    """What the batches of one log tell, read in the order of their offsets."""
+    """The state of one log by its batches, read in the order of their offsets."""
 
     def __init__(self, start: int, *, compacts: bool) -> None:
         self.start = self.end = start
@@ -96,20 +102,19 @@ class LogContent:
     def read(self, data: bytearray, position: int, end: int) -> tuple[int, str]:
         """Read the batches of a segment's file from a position on. Returns where the first batch begins that
         is not whole, and what is wrong with it, empty if it is only cut off."""
-        while position + BATCH.size <= end:
-            header = BatchHeader(*BATCH.unpack_from(data, position))
-            if header.magic != 2 or header.batch_length < BATCH.size - 12 or header.last_offset_delta < 0:
+        while position + BATCH_HEADER.size <= end:
+            header = BatchHeader(*BATCH_HEADER.unpack_from(data, position))
+            if header.magic != 2 or header.size < BATCH_HEADER.size or header.last_offset_delta < 0:
                 return position, "no batch begins there"
-            size = header.batch_length + 12
-            if position + size > end:
+            if position + header.size > end:
                 break
-            batch = bytes(data[position : position + size])
+            batch = bytes(data[position : position + header.size])
             if crc32c(batch[CRC_START:]) != header.crc:
                 return position, "the checksum is wrong"
             if header.base_offset < self.end or (header.base_offset > self.end and not self.compacts):
                 return position, f"offset {header.base_offset} follows {self.end - 1}"
             self._add(header, batch)
-            position += size
+            position += header.size
         return position, ""
 
     def _add(self, header: BatchHeader, batch: bytes) -> None:
@@ -285,12 +290,12 @@ class LogInvariants:
     def _known_from(data: bytearray, size: int) -> int:
         """The first offset of a segment's last bytes."""
         position, found = 0, 0
-        while position + BATCH.size <= size:
+        while position + BATCH_HEADER.size <= size:
             offset, length = struct.unpack_from(">qi", data, position)
             found = offset
             if position >= size - _NEAR_END_BYTES:
                 return int(offset)
-            position += 12 + length
+            position += LOG_OVERHEAD + length
         return int(found)
 
     # --- what the broker knows ---
@@ -378,8 +383,8 @@ class LogInvariants:
         found = [] if offsets is None else list(zip(offsets._first, offsets._second, strict=True))
         for relative, position in found if replica.is_new else found[-1:]:
             last = -1
-            if position + BATCH.size <= segment.size:
-                header = BatchHeader(*BATCH.unpack_from(data, position))
+            if position + BATCH_HEADER.size <= segment.size:
+                header = BatchHeader(*BATCH_HEADER.unpack_from(data, position))
                 last = header.last_offset
             if last != base + relative:
                 raise Violation(

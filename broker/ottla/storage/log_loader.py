@@ -357,10 +357,6 @@ def _learn_epochs(
     leader_epochs.prepend(found)
 
 
-def _latest(leader_epochs: LeaderEpochFileCache) -> int:
-    return -1 if leader_epochs.latest is None else leader_epochs.latest
-
-
 def _finish_swaps(files: Files, directory: str, names: Sequence[str]) -> None:
     """Complete an interrupted replacement of segments by a cleaned one, as Kafka does
     (`LocalLog.replace_segments`).

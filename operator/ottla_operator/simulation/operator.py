@@ -119,7 +119,6 @@ class SimulatedOperator:
                 pass
 
 
-@types.coroutine
 async def _limited(work: Coroutine[Any, Any, None], awaits: int, die: Callable[[], None]) -> None:
     """Await the work, and die at the given await, when what is awaited has begun."""
     await _steps(work, awaits, die)

@@ -90,8 +90,8 @@ def has_former_coordinator(cluster: Cluster) -> bool:
     the offsets that it has, as Kafka's does."""
     states = dict(cluster.partition_states())
     for machine in cluster.machines.values():
-        replication = getattr(machine.broker, "replication", None) if machine.is_running else None
-        for partition in replication.replicas.partitions() if replication is not None else ():
+        replicas = machine.replicas
+        for partition in replicas.partitions() if replicas is not None else ():
             state = states.get((partition.topic, partition.partition))
             if (
                 partition.topic == OFFSETS_TOPIC

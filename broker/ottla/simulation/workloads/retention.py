@@ -156,11 +156,10 @@ class Retention:
     def _replicas(self) -> Iterator[tuple[Machine, TopicPartition, Partition]]:
         """Also those of brokers that stop, or have lost their session: these still respond."""
         for machine in self._cluster.machines.values():
-            replication = getattr(machine.broker, "replication", None)
-            if replication is None or not machine.is_running:
+            if (replicas := machine.replicas) is None:
                 continue
             for tp in self._partitions:
-                partition = replication.replicas.find(*tp)
+                partition = replicas.find(*tp)
                 if partition is not None:
                     yield machine, tp, partition
 
