@@ -137,11 +137,13 @@ class LogContent:
             producer.batches.append((header.base_sequence, header.last_offset))
             if header.is_transactional and producer.transaction_start is None:
                 producer.transaction_start = header.base_offset
-        elif producer.transaction_start is not None:
-            self.ended.append((producer.transaction_start, header.base_offset))
-            if parse_control_record(decode_batch(batch)[0]).type == ControlType.ABORT:
-                self.aborted.append((header.producer_id, producer.transaction_start, header.base_offset))
-            producer.transaction_start = None
+            return
+        start, producer.transaction_start = producer.transaction_start, None
+        if start is not None or self.compacts:
+            # The cleaner may have removed the first batches of the transaction, or all.
+            self.ended.append((self.start if start is None or self.compacts else start, header.base_offset))
+        if start is not None and parse_control_record(decode_batch(batch)[0]).type == ControlType.ABORT:
+            self.aborted.append((header.producer_id, start, header.base_offset))
 
     def open_start(self) -> int | None:
         """Where the first open transaction begins."""
