@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def quick_spark() -> Iterator[None]:
     """Sets JVM options that start fast for every Spark session from here on, also in child processes."""
-    from tests.interop.sparks import SUBMIT_ARGS
+    from tests.judges.sparks import SUBMIT_ARGS
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGS)

@@ -21,6 +21,8 @@ KAFKA_VERSION = "3.9.1"
 SLF4J = "org.slf4j:slf4j-api:1.7.36"
 REGISTRY_CLIENT = "com.snowflake:snowflake-kafka-connector:2.2.2"
 """With io.confluent's kafka-schema-registry-client and kafka-avro-serializer 7.2.1 under their own names."""
+JUDGES = Path(__file__).with_name("judges")
+"""Programs in other languages, and in Python, that tests start."""
 _CACHE = Path("~/.cache/ottla/kafka").expanduser()
 
 

@@ -19,9 +19,7 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from faults import znodes_of
 from kazoo.exceptions import NoNodeError
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
@@ -29,6 +27,8 @@ from ottla.client.errors import CommitFailedError, RebalanceInProgressError
 from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
+from tests.judges.faults import znodes_of
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

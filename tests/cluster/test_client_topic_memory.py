@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from faults import SETTINGS
 
 from ottla.client import blocking, errors
 from ottla.client.core.types import RecordMetadata
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
+from tests.judges.faults import SETTINGS
 
 pytestmark = pytest.mark.timeout(300)
 

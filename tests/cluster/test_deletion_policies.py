@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from oracles import needs_kafka_jars
-from up_session import UpSession
 
 from bench.apache_kafka import run_tool
+from tests.judges.up_session import UpSession
+from tests.oracles import needs_kafka_jars
 
 DOCS = Path(__file__).parents[2] / "docs/storage.md"
 BUSINESS, BROKEN = "company_policies:BusinessDays", "company_policies:Broken"

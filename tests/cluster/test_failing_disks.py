@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from small_disk import SmallDisk
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import free_port, wait_until
@@ -18,6 +17,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch, decode_records
 from ottla.wire.connection import BrokerConnection
+from tests.judges.small_disk import SmallDisk
 
 pytestmark = pytest.mark.timeout(420)
 

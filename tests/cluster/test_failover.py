@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import bring_back, cluster_for_faults, leader_of, make_the_first_lead, present_leader
-from oracles import needs_kafka_jars
-from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
@@ -26,6 +23,9 @@ from ottla.protocol.messages import ProduceRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection, ConnectionLost
+from tests.judges.faults import bring_back, cluster_for_faults, leader_of, make_the_first_lead, present_leader
+from tests.judges.verify import VerifiableProducer, check_all_kept, read_topic
+from tests.oracles import needs_kafka_jars
 
 PARTITIONS = 3
 pytestmark = pytest.mark.timeout(420)

@@ -16,16 +16,16 @@ from typing import Final
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from group_members import Member
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from mixed import Kind, Seat
-from oracles import needs_kafka_jars
-from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
+from tests.judges.group_members import Member
+from tests.judges.mixed import Kind, Seat
+from tests.judges.verify import VerifiableProducer, check_all_kept
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,14 +17,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from mixed import Kind, Seat
-from network import Host, Network, needs_namespaces
-from oracles import needs_kafka_jars
 
 from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState
+from tests.judges.mixed import Kind, Seat
+from tests.judges.network import Host, Network, needs_namespaces
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import SETTINGS, make_the_first_lead
-from network import Network, NetworkCluster, needs_namespaces
-from oracles import needs_kafka_jars
-from verify import VerifiableProducer, check_all_kept
 
 from ottla.client.admin_types import PartitionDescription
 from ottla.local.cluster import run_admin
+from tests.judges.faults import SETTINGS, make_the_first_lead
+from tests.judges.network import Network, NetworkCluster, needs_namespaces
+from tests.judges.verify import VerifiableProducer, check_all_kept
+from tests.oracles import needs_kafka_jars
 
 PARTITIONS = 3
 WAIT_S = 120

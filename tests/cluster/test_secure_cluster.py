@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
 from bench.apache_kafka import run_tool
 from ottla.local.processes import free_port, wait_until
 from ottla.protocol.messages import CreateDelegationTokenRequest, CreateDelegationTokenResponse
-from tests.interop.mixed_pair import JAVA, OURS, Pair
-from tests.interop.secured import PLAIN_MODULE, SCRAM_MODULE, Place, RawSaslConnection
+from tests.judges.mixed_pair import JAVA, OURS, Pair
+from tests.judges.secured import PLAIN_MODULE, SCRAM_MODULE, Place, RawSaslConnection
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

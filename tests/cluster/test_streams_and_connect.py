@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from faults import bring_back, cluster_for_faults, present_leader
-from oracles import java, needs_kafka_jars, streams_and_connect
 
 from bench.apache_kafka import LEAN_JVM, kafka_classpath
 from bench.maven import JarsUnavailable
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import ChildProcess, free_port, wait_until
+from tests.judges.faults import bring_back, cluster_for_faults, present_leader
+from tests.oracles import JUDGES, java, needs_kafka_jars, streams_and_connect
 
 WAIT_S = 240
 WORDS = ("water", "wheel", "mill", "stone", "grain", "flour")
 LINES, ROUNDS = 1500, 2
-SOURCE = Path(__file__).parent.parent / "interop" / "java" / "WordCount.java"
+SOURCE = JUDGES / "java" / "WordCount.java"
 pytestmark = pytest.mark.timeout(900)
 
 

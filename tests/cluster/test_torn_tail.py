@@ -7,16 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults import (
-    bring_back,
-    cluster_for_faults,
-    leader_of,
-    make_the_first_lead,
-    partition_of,
-    present_leader,
-)
-from oracles import needs_kafka_jars
-from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
@@ -24,6 +14,16 @@ from ottla.local.cluster import LocalCluster
 from ottla.ports.files import OS_FILES
 from ottla.protocol.records import iter_batches
 from ottla.storage.log_dir_checks import check_log_dirs
+from tests.judges.faults import (
+    bring_back,
+    cluster_for_faults,
+    leader_of,
+    make_the_first_lead,
+    partition_of,
+    present_leader,
+)
+from tests.judges.verify import VerifiableProducer, check_all_kept, read_topic
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from mixed import Kind, Seat
-from oracles import needs_kafka_jars
 
 from ottla.coordinators.records import partition_for
 from ottla.local.processes import wait_until
@@ -27,7 +25,8 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection
-from tests.interop.transaction_requests import (
+from tests.judges.mixed import Kind, Seat
+from tests.judges.transaction_requests import (
     Producer,
     add,
     add_offsets,
@@ -37,6 +36,7 @@ from tests.interop.transaction_requests import (
     init,
     produce,
 )
+from tests.oracles import needs_kafka_jars
 
 WAIT_S = 150
 SETTINGS: Final = {

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from up_session import UpSession
 
 from ottla.local.zookeeper import JavaUnusable, find_java
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.ottla_consumer import BlockingAuditedConsumer
 from ottla_pipeline.auditing.reporting import AuditOptions
+from tests.judges.up_session import UpSession
 
 pytestmark = pytest.mark.timeout(900)
 OPTIONS = AuditOptions(window_s=1.0, interval_s=0.5)

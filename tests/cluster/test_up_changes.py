@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from oracles import needs_kafka_jars
-from up_session import HOST, UpSession
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.local.processes import port_in_use
+from tests.judges.up_session import HOST, UpSession
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -16,11 +16,11 @@ import psutil
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Producer
-from up_session import UpSession
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.local.zookeeper import JavaUnusable, find_java
+from tests.judges.up_session import UpSession
 
 pytestmark = pytest.mark.timeout(900)
 TOPIC, GROUP = "orders", "ottla-lake-orders"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from up_session import UpSession
 
 from ottla.local.zookeeper import JavaUnusable, find_java
-from tests.interop.python_jobs import produce, read_committed
+from tests.judges.python_jobs import produce, read_committed
+from tests.judges.up_session import UpSession
 
 pytestmark = pytest.mark.timeout(600)
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline-streams.md"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from up_session import HOST, UpSession
 
 from ottla.local.processes import port_in_use
+from tests.judges.up_session import HOST, UpSession
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -23,12 +23,12 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from up_session import HOST, UpSession
 
 from bench.apache_kafka import run_tool
 from ottla.local.processes import wait_until
 from ottla.protocol.errors import ErrorCode
-from tests.interop.secured import RawSaslConnection
+from tests.judges.secured import RawSaslConnection
+from tests.judges.up_session import HOST, UpSession
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

@@ -15,9 +15,10 @@ import pytest
 from ottla.local.cluster import LocalCluster
 
 if TYPE_CHECKING:
-    from one_broker import OneBroker
     from pyspark.sql import SparkSession
-    from registries import Registry
+
+    from tests.judges.one_broker import OneBroker
+    from tests.judges.registries import Registry
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def cluster(
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
     """One broker of ours, in a process, without ZooKeeper."""
-    from tests.interop.one_broker import one_broker
+    from tests.judges.one_broker import one_broker
 
     with one_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
@@ -55,7 +56,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    from tests.interop.registries import Registry
+    from tests.judges.registries import Registry
 
     with Registry(broker.bootstrap, tmp_path_factory.mktemp("registry")) as running:
         yield running
@@ -64,11 +65,10 @@ def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The bootstrap address of one Apache Kafka broker."""
-    from oracles import needs_kafka_jars
-
     from bench.apache_kafka import KafkaBroker
     from ottla.local.zookeeper import EmbeddedZooKeeper
-    from tests.interop.one_broker import SETTINGS
+    from tests.judges.one_broker import SETTINGS
+    from tests.oracles import needs_kafka_jars
 
     needs_kafka_jars()
     directory = tmp_path_factory.mktemp("apache")
@@ -94,7 +94,7 @@ def group() -> str:
 @pytest.fixture(scope="module")
 def spark(quick_spark: None, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session with the file's settings, `SPARK`; later ones override earlier ones."""
-    from tests.interop.sparks import session_of
+    from tests.judges.sparks import session_of
 
     with session_of(*request.module.SPARK) as session:
         yield session

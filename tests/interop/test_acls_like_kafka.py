@@ -18,25 +18,8 @@ from typing import Final
 import confluent_kafka.admin as confluent
 import kafka.admin as kafka_python
 import pytest
-from acl_scenarios import NOWHERE, OTHER, SCENARIOS, Broker, offsets_to_commit
 from click.testing import CliRunner
 from kafka import KafkaAdminClient
-from kafka_tools import Command, run_all
-from oracles import needs_kafka_jars
-from raw_client import (
-    ADMIN_HOST,
-    BATCH,
-    CLIENT_HOST,
-    CLOSED,
-    SECRET,
-    RawClient,
-    allow,
-    comparable,
-    requests,
-    served,
-    write_acls,
-)
-from request_recorder import kafka_and_ottla
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient
@@ -57,6 +40,23 @@ from ottla.security.acls import (
     ResourcePattern,
     ResourceType,
 )
+from tests.judges.acl_scenarios import NOWHERE, OTHER, SCENARIOS, Broker, offsets_to_commit
+from tests.judges.kafka_tools import Command, run_all
+from tests.judges.raw_client import (
+    ADMIN_HOST,
+    BATCH,
+    CLIENT_HOST,
+    CLOSED,
+    SECRET,
+    RawClient,
+    allow,
+    comparable,
+    requests,
+    served,
+    write_acls,
+)
+from tests.judges.request_recorder import kafka_and_ottla
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",

@@ -22,7 +22,6 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from one_broker import one_broker
 
 from ottla.client import admin as ottla_admin
 from ottla.client.admin import Results
@@ -31,7 +30,8 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
 from ottla.security import acls
-from tests.interop.secured import PLAIN_MODULE, RawSaslConnection
+from tests.judges.one_broker import one_broker
+from tests.judges.secured import PLAIN_MODULE, RawSaslConnection
 
 pytestmark = pytest.mark.timeout(420)
 USERS = ("anna", "alice", "bob")

@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_sides import Side, Sides, both_brokers, outcomes, until
 from click.testing import CliRunner
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
 from confluent_kafka.admin import AdminClient as Confluent
 from confluent_kafka.admin import ConfigResource as ConfluentResource
 from confluent_kafka.admin import ResourceType as ConfluentResourceType
-from kafka_tools import Command, run_all
-from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.client import Producer, errors
@@ -51,6 +48,9 @@ from ottla.client.admin import (
     TopicPartition,
     TopicPartitionReplica,
 )
+from tests.judges.admin_sides import Side, Sides, both_brokers, outcomes, until
+from tests.judges.kafka_tools import Command, run_all
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 NOBODY = uuid.UUID(int=7)

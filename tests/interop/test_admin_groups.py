@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admin_sides import Side, Sides, both_brokers, outcomes, until
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient as Confluent
-from oracles import needs_kafka_jars
 
 from ottla.client import Consumer, Producer, blocking, errors
 from ottla.client.admin import AdminClient, MemberToRemove, NewTopic, OffsetToCommit, TopicPartition
+from tests.judges.admin_sides import Side, Sides, both_brokers, outcomes, until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 OFFSETS_PARTITIONS = 2

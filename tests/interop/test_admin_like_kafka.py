@@ -12,11 +12,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, kafka_and_ottla, same, side_by_side, until, until_led
 
 from ottla.protocol import messages as m
 from ottla.wire.connection import ConnectionLost
+from tests.judges.request_recorder import (
+    RequestRecorder,
+    kafka_and_ottla,
+    same,
+    side_by_side,
+    until,
+    until_led,
+)
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from one_broker import OneBroker, one_broker
 
 from ottla.local.processes import wait_until
+from tests.judges.one_broker import OneBroker, one_broker
 
 TOPIC, PARTITIONS = "t", 4
 EAGER, COOPERATIVE = "range", "cooperative-sticky"

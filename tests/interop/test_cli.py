@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ScramMechanism
-from confluent_reader import read_to_end
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import wait_until
+from tests.judges.confluent_reader import read_to_end
 
 pytestmark = pytest.mark.timeout(420)
 

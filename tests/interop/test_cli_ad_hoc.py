@@ -26,10 +26,10 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_tools import protoc
-from one_broker import OneBroker
-from registries import Registry
 
 from ottla.cli.main import main
+from tests.judges.one_broker import OneBroker
+from tests.judges.registries import Registry
 
 pytestmark = pytest.mark.timeout(300)
 

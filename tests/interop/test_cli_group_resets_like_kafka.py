@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer
-from kafka_tools import Command, run_all
-from one_broker import OneBroker, one_broker
-from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient, NewTopic, TopicPartition
 from ottla.local.processes import wait_until
 from ottla.protocol.messages import JoinGroupRequest
+from tests.judges.kafka_tools import Command, run_all
+from tests.judges.one_broker import OneBroker, one_broker
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

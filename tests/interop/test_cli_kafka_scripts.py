@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kafka_tools import Command, run_all
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath, run_tool
+from tests.judges.kafka_tools import Command, run_all
 from tests.kafka_page import COMMON, OTHERS, rows, scripts
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
-from kafka_tools import Command, Printed, run_all
-from oracles import needs_kafka_jars
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
+from tests.judges.kafka_tools import Command, Printed, run_all
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

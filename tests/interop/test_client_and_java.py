@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from kafka_tools import run_program
-from oracles import needs_kafka_jars
-from request_recorder import kafka_and_ottla
 
 from ottla.client import AdminClient as OurAdminClient
 from ottla.client import Consumer, Producer
 from ottla.client.core.types import Header
+from tests.judges.kafka_tools import run_program
+from tests.judges.request_recorder import kafka_and_ottla
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

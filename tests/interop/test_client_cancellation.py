@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from cancellation import every_await
 
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer
 from ottla.testing import DevBroker
+from tests.judges.cancellation import every_await
 
 STOP_S = 30.0
 """Of a machine that does other things. A consumer's session lasts longer."""

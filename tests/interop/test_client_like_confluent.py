@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from oracles import needs_kafka_jars
-from request_recorder import kafka_and_ottla
-from two_clients import CONSUMERS, PRODUCERS, Found, Place, Reading, Sending, error_text
 
 from ottla.client.errors import ClientError
+from tests.judges.request_recorder import kafka_and_ottla
+from tests.judges.two_clients import CONSUMERS, PRODUCERS, Found, Place, Reading, Sending, error_text
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from one_broker import OneBroker, one_broker
 
 from ottla.client.legacy import ConsumerConnector, KafkaStream, StringDecoder, Whitelist
 from ottla.local.processes import wait_until
+from tests.judges.one_broker import OneBroker, one_broker
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 6

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from one_broker import OneBroker, one_broker
 
 from ottla.client.admin import NewTopic, OffsetSpec
 from ottla.client.blocking import AdminClient
 from ottla.client.legacy import KeyedMessage, Producer
+from tests.judges.one_broker import OneBroker, one_broker
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 6

@@ -28,10 +28,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from brokers_082 import Brokers082, Side, wait_for
-from clients_082 import needs_jars_082
 from kazoo.client import KazooClient
-from oracles import needs_kafka_jars
 
 from ottla.client import RequestClient
 from ottla.client.errors import ClientError, OffsetOutOfRangeError
@@ -57,6 +54,9 @@ from ottla.client.legacy import (
 from ottla.local.processes import free_port
 from ottla.protocol import messages as m
 from ottla.testing import DevBroker
+from tests.judges.brokers_082 import Brokers082, Side, wait_for
+from tests.judges.clients_082 import needs_jars_082
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 SIDES = ("Ottla", "Apache Kafka")

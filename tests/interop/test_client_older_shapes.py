@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers_082 import Brokers082, Side, wait_for
-from clients_082 import needs_jars_082
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from kafka import KafkaConsumer
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from oracles import needs_kafka_jars
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import CoordinatorNotAvailableError
@@ -48,6 +45,9 @@ from ottla.client.legacy.zookeeper_coordination import ZooKeeperCoordination
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import BATCH_HEADER
 from ottla.protocol.records import codec_of as codec_of_attributes
+from tests.judges.brokers_082 import Brokers082, Side, wait_for
+from tests.judges.clients_082 import needs_jars_082
+from tests.oracles import JUDGES, needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 IN_ZOOKEEPER = {
@@ -307,7 +307,7 @@ def test_consumers_of_kafka_and_ottla_share_a_group(brokers: Brokers082) -> None
 
         # A third is killed: its session ends, and so do its nodes.
         command = [
-            sys.executable, str(Path(__file__).with_name("older_reader.py")), topic, "1",
+            sys.executable, str(JUDGES / "older_reader.py"), topic, "1",
             f"zookeeper.connect={brokers.ours.zookeeper}", f"group.id={group}", "consumer.id=z",
             *(f"{key}={value}" for key, value in {**IN_ZOOKEEPER, **MISSED_SOON}.items()),
         ]  # fmt: skip

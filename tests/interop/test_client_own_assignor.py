@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from java_member import JavaMember, java_member
-from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.core.assignment import Assignment, PartitionRacks, Subscription
 from ottla.client.core.types import GroupMetadata, TopicPartition
 from ottla.local.processes import wait_until
 from ottla.testing import DevBroker
+from tests.judges.java_member import JavaMember, java_member
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from java_member import java_member
-from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.client.admin import TopicPartition
 from ottla.local.processes import wait_until
 from ottla.testing import DevBroker
+from tests.judges.java_member import java_member
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

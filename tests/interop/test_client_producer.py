@@ -17,8 +17,6 @@ import kafka
 import pytest
 from confluent_kafka import Message, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
-from confluent_reader import read_to_end
-from one_broker import OneBroker, one_broker
 
 from ottla.client import blocking, errors
 from ottla.client.core.partitioners import BY_NAME
@@ -26,6 +24,8 @@ from ottla.client.core.types import ProducerRecord, RecordMetadata
 from ottla.client.metrics import Metric
 from ottla.client.producer import Producer
 from ottla.client.serialization import SchemaNeeded
+from tests.judges.confluent_reader import read_to_end
+from tests.judges.one_broker import OneBroker, one_broker
 
 WAIT_S = 60
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import RequestClient, blocking, errors
@@ -30,6 +29,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, UnencodableMessage
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import DevBroker
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 DOCS = Path(__file__).parents[2] / "docs"

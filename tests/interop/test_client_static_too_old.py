@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from java_member import java_member
-from oracles import needs_kafka_jars
 
 from ottla.client import blocking, errors
 from ottla.local.processes import ChildProcess, wait_until
+from tests.judges.java_member import java_member
+from tests.oracles import JUDGES, needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,7 +40,7 @@ runpy.run_path(PATH, run_name="__main__")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("old")
     ready = directory / "ready"
-    script = OLD_BROKER.replace("PATH", repr(str(Path(__file__).with_name("one_broker.py"))))
+    script = OLD_BROKER.replace("PATH", repr(str(JUDGES / "one_broker.py")))
     command = [sys.executable, "-c", script, str(directory / "data"), str(ready)]
     broker = ChildProcess("old broker", command, log=directory / "broker.log")
     broker.start()

@@ -15,10 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from brokers_082 import Brokers082, wait_for
 from click.testing import CliRunner
-from clients_082 import Clients, needs_jars_082, run_tool_082, start_tool_082
-from oracles import needs_kafka_jars
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.cli.main import main
@@ -26,6 +23,9 @@ from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla_operator.planning.observed import GroupQuery, GroupState
 from ottla_operator.platform.kafka import KafkaAdmin
+from tests.judges.brokers_082 import Brokers082, wait_for
+from tests.judges.clients_082 import Clients, needs_jars_082, run_tool_082, start_tool_082
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -18,9 +18,6 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from confluent_reader import read_to_end
-from kafka_tools import run_program
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.local.brokers import BrokerProcess
@@ -33,6 +30,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
 from ottla.wire.connection import BrokerConnection
+from tests.judges.confluent_reader import read_to_end
+from tests.judges.kafka_tools import run_program
+from tests.oracles import needs_kafka_jars
 
 WAIT_S = 120.0
 pytestmark = pytest.mark.timeout(600)

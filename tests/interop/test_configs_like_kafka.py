@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, kafka_and_ottla, same, side_by_side, until
 
 from ottla.metadata.config import BROKER_CONFIGS
 from ottla.protocol.messages import (
@@ -21,6 +19,8 @@ from ottla.protocol.messages import (
     IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
+from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, same, side_by_side, until
+from tests.oracles import needs_kafka_jars
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assignor_cases import Case, scenario, shown
-from kafka_tools import run_program
-from oracles import needs_kafka_jars
+from tests.assignor_cases import Case, scenario, shown
+from tests.judges.kafka_tools import run_program
+from tests.oracles import needs_kafka_jars
 
 GROUPS = 1500
 

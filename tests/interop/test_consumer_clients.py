@@ -16,12 +16,12 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from one_broker import OneBroker
 
 from ottla.client.blocking import Consumer as BlockingConsumer
 from ottla.client.consumer import Consumer
 from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.types import TopicPartition
+from tests.judges.one_broker import OneBroker
 
 PARTITIONS = 6
 pytestmark = pytest.mark.timeout(240)

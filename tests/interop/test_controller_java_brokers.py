@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.exceptions import NoNodeError
-from mixed_pair import JAVA, OURS, WAIT_S, Pair, until
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient as OurAdmin
@@ -36,6 +35,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import decode_records
 from ottla.wire.connection import BrokerConnection
+from tests.judges.mixed_pair import JAVA, OURS, WAIT_S, Pair, until
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pytest
-from test_hostile_clients import MIB, Subject, broker, bystander, closing, framed, receive
 
 from ottla.protocol import codec, frames
 from ottla.protocol.compression import Codec, compress
@@ -21,6 +20,7 @@ from ottla.protocol.messages import CreateTopicsRequest, ProduceRequest, Produce
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import validate
+from tests.interop.test_hostile_clients import MIB, Subject, broker, bystander, closing, framed, receive
 
 pytestmark = pytest.mark.timeout(420)
 

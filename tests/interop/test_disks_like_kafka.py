@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, compare, ready, side_by_side, until
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
@@ -27,6 +25,8 @@ from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.records import LOG_OVERHEAD, Record, build_batch
+from tests.judges.request_recorder import RequestRecorder, compare, ready, side_by_side, until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
-from oracles import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
+from tests.oracles import JUDGES, java, needs_kafka_jars
 
 NOT_SERVED = frozenset(
     (
@@ -48,7 +47,7 @@ broker listener.name.other.ssl.client.auth perhaps
 @pytest.fixture(scope="module")
 def oracle_rows() -> list[list[str]]:
     needs_kafka_jars()
-    program = Path(__file__).with_name("java") / "DynamicConfigs.java"
+    program = JUDGES / "java" / "DynamicConfigs.java"
     command = [java(), "-cp", kafka_classpath(), str(program)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=True, input=CASES.lstrip()

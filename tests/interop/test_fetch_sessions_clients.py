@@ -11,7 +11,6 @@ from pathlib import Path
 
 import kafka
 import pytest
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -20,6 +19,7 @@ from ottla.metadata.memory import MemoryStore
 from ottla.protocol.records import Record, build_batch
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.server.dispatch.fetch_sessions import FetchSession
+from tests.oracles import needs_kafka_jars
 
 PARTITIONS, ROUNDS = 20, 3
 COUNT = PARTITIONS * ROUNDS

@@ -13,8 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from oracles import needs_kafka_jars
-from request_recorder import compare, kafka_and_ottla
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -30,6 +28,8 @@ from ottla.protocol.messages import (
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import ZERO_UUID
 from ottla.wire.connection import BrokerConnection
+from tests.judges.request_recorder import compare, kafka_and_ottla
+from tests.oracles import needs_kafka_jars
 
 SLOTS = 64
 SETTINGS = {

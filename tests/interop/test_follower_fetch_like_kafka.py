@@ -18,8 +18,6 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_tools import run_program
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer as OurConsumer
@@ -32,6 +30,8 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteRecordsRequest, FetchRequest, FetchResponse, MetadataRequest
 from ottla.wire.connection import BrokerConnection
+from tests.judges.kafka_tools import run_program
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -19,8 +19,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_samples import RandomChoices, build
-from raw_client import (
+
+from ottla.local.processes import wait_until
+from ottla.protocol import frames
+from ottla.protocol import messages as m
+from ottla.protocol.api import ApiKey
+from ottla.protocol.records import Record, build_batch
+from ottla.protocol.types import Message
+from ottla.security.authorizer import CLASSES
+from tests.interop.test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
+from tests.judges.raw_client import (
     ADMIN_HOST,
     CLIENT_HOST,
     EVERYTHING,
@@ -30,15 +38,7 @@ from raw_client import (
     sample,
     served,
 )
-from test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
-
-from ottla.local.processes import wait_until
-from ottla.protocol import frames
-from ottla.protocol import messages as m
-from ottla.protocol.api import ApiKey
-from ottla.protocol.records import Record, build_batch
-from ottla.protocol.types import Message
-from ottla.security.authorizer import CLASSES
+from tests.protocol_samples import RandomChoices, build
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,9 +17,14 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from kafka_tools import Command, Printed, run_all
-from oracles import needs_kafka_jars
-from request_recorder import (
+
+from ottla.client.admin import AdminClient
+from ottla.coordinators.records import partition_for
+from ottla.local.cluster import run_admin
+from ottla.protocol.messages import JoinGroupRequest
+from ottla.protocol.records import decode_batch, iter_batches
+from tests.judges.kafka_tools import Command, Printed, run_all
+from tests.judges.request_recorder import (
     RequestRecorder,
     commit,
     compare,
@@ -32,12 +37,7 @@ from request_recorder import (
     sync,
     until,
 )
-
-from ottla.client.admin import AdminClient
-from ottla.coordinators.records import partition_for
-from ottla.local.cluster import run_admin
-from ottla.protocol.messages import JoinGroupRequest
-from ottla.protocol.records import decode_batch, iter_batches
+from tests.oracles import needs_kafka_jars
 
 PARTITIONS = 3
 DELAY_MS = 1000

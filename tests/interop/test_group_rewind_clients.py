@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from one_broker import OneBroker, one_broker
-from oracles import needs_kafka_jars
-from rewound_groups import TO, RunningGroup, written_topic
 
 from ottla.client.admin import AdminClient
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
+from tests.judges.one_broker import OneBroker, one_broker
+from tests.judges.rewound_groups import TO, RunningGroup, written_topic
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,13 +17,13 @@ from typing import NamedTuple, Protocol
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_tools import compiled
-from one_broker import OneBroker
-from oracles import needs_kafka_jars
-from rewound_groups import BETWEEN, FAR, TO, GroupOfTopic, written_topic
 
 from bench.apache_kafka import java_command
 from ottla.local.processes import wait_until
+from tests.judges.kafka_tools import compiled
+from tests.judges.one_broker import OneBroker
+from tests.judges.rewound_groups import BETWEEN, FAR, TO, GroupOfTopic, written_topic
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 120

@@ -10,20 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oracles import needs_kafka_jars
-from request_recorder import (
-    RequestRecorder,
-    commit,
-    delete_offsets,
-    fetch_offsets,
-    heartbeat,
-    join,
-    kafka_and_ottla,
-    leave,
-    same,
-    side_by_side,
-    sync,
-)
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
@@ -38,6 +24,20 @@ from ottla.protocol.messages import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from tests.judges.request_recorder import (
+    RequestRecorder,
+    commit,
+    delete_offsets,
+    fetch_offsets,
+    heartbeat,
+    join,
+    kafka_and_ottla,
+    leave,
+    same,
+    side_by_side,
+    sync,
+)
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

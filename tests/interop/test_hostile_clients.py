@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from one_broker import one_broker
 
 from ottla.local.processes import wait_until
 from ottla.protocol import frames
@@ -29,6 +28,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
+from tests.judges.one_broker import one_broker
 
 pytestmark = pytest.mark.timeout(420)
 MIB = 1 << 20

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_tools import run_program
-from mixed_pair import JAVA, OURS, WAIT_S, Pair, until
-from oracles import needs_kafka_jars
 
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
+from tests.judges.kafka_tools import run_program
+from tests.judges.mixed_pair import JAVA, OURS, WAIT_S, Pair, until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin_types import TopicPartition
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import wait_until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 WAIT_S = 90.0

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import wait_until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(600)
 

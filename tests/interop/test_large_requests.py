@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from one_broker import OneBroker, one_broker
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
@@ -18,6 +17,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
+from tests.judges.one_broker import OneBroker, one_broker
 
 pytestmark = pytest.mark.timeout(300)
 

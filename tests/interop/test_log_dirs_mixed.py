@@ -18,14 +18,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.exceptions import NoNodeError
-from mixed_pair import JAVA, OURS, WAIT_S, Pair, until
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.metadata import znodes
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DescribeLogDirsRequest, MetadataRequest, MetadataResponse
 from ottla.wire.connection import BrokerConnection
+from tests.judges.mixed_pair import JAVA, OURS, WAIT_S, Pair, until
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from secured_zookeeper import SecuredZooKeeper, access
 
 from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.metadata.memory import MemoryStore, MemoryTree
@@ -39,6 +38,7 @@ from ottla.metadata.zookeeper import MultiRead, ZooKeeperStore
 from ottla.simulation.ensemble import Ensemble, EnsembleStore
 from ottla.simulation.loop import SimulatedLoop
 from ottla.simulation.network import SimulatedNetwork
+from tests.judges.secured_zookeeper import SecuredZooKeeper, access
 
 pytestmark = pytest.mark.timeout(420)
 WAIT_S = 90.0

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from oracles import needs_kafka_jars
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import free_port
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,9 +17,9 @@ import kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from one_broker import one_broker
 
 from ottla.local.processes import wait_until
+from tests.judges.one_broker import one_broker
 
 COUNT = 300
 CODECS = [None, "gzip", "snappy", "lz4"]

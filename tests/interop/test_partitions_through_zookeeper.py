@@ -7,10 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from clients_082 import needs_jars_082, run_tool_082
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin_types import TopicDescription
@@ -18,6 +16,8 @@ from ottla.local.cluster import LocalCluster
 from ottla.local.processes import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
+from tests.judges.clients_082 import needs_jars_082, run_tool_082
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(300)
 

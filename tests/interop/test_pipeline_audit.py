@@ -38,8 +38,8 @@ from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.lake.rows import produced_columns
 from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import JavaMissing, check_java
-from tests.interop.lake_line import SMALL
-from tests.interop.one_broker import OneBroker
+from tests.judges.lake_line import SMALL
+from tests.judges.one_broker import OneBroker
 
 RECORDS = int(os.environ.get("OTTLA_AUDIT_RECORDS", "100000"))
 SPARK = (lake.SESSION, audit.SESSION, SMALL)

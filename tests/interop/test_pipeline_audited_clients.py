@@ -20,7 +20,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from one_broker import OneBroker
 
 from ottla.client.errors import MessageTooLargeError, SerializationError
 from ottla.local.cluster import LocalCluster
@@ -28,6 +27,7 @@ from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.kafka_python import AuditedProducer as AuditedKafkaPython
 from ottla_pipeline.auditing.ottla_client import AuditedProducer as AuditedOttla
 from ottla_pipeline.auditing.reporting import AuditOptions
+from tests.judges.one_broker import OneBroker
 
 NUMBERS = count()
 CLUSTER = {

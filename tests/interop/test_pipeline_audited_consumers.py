@@ -20,10 +20,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from kafka_tools import run_program
-from one_broker import OneBroker
 from pyspark.sql import SparkSession
-from test_pipeline_audited_clients import Line, Name, name_of, read_all
 
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.local.processes import wait_until
@@ -33,7 +30,10 @@ from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import audit, audit_report
 from ottla_pipeline.running import JobContext
-from tests.interop.lake_line import SMALL
+from tests.interop.test_pipeline_audited_clients import Line, Name, name_of, read_all
+from tests.judges.kafka_tools import run_program
+from tests.judges.lake_line import SMALL
+from tests.judges.one_broker import OneBroker
 from tests.oracles import needs_kafka_jars
 
 SPARK = (audit.SESSION, SMALL)

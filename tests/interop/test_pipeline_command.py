@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.local.processes import wait_until
 from ottla_pipeline.spark import JavaMissing, check_java
-from tests.interop.one_broker import OneBroker, one_broker
+from tests.judges.one_broker import OneBroker, one_broker
 
 # A job that only reads: what it is given, and a line for each batch.
 JOB = '''

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from ottla_pipeline.completeness import broker_reader
 from ottla_pipeline.completeness.comparison import ComparisonReport
 from ottla_pipeline.jobs import compare
-from tests.interop.one_broker import OneBroker
+from tests.judges.one_broker import OneBroker
 
 NUMBERS = count()
 SPARK = (compare.SESSION,)

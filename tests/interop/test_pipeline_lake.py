@@ -20,7 +20,7 @@ from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.commits import CommitLog
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.running import JobContext
-from tests.interop.lake_line import SMALL, Line, create_topics
+from tests.judges.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()

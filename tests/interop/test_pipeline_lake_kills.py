@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from ottla.local.processes import wait_until
 from ottla_pipeline.jobs import lake, lake_compact
 from ottla_pipeline.running import JobContext
-from tests.interop.lake_line import SMALL, Line, create_topics
+from tests.judges.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(900)
 KILLS = int(os.environ.get("OTTLA_KILLS", "2"))

@@ -21,7 +21,7 @@ from ottla_pipeline.lake import commits
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
 from ottla_pipeline.running import JobContext
-from tests.interop.lake_line import SMALL, Line, create_topics
+from tests.judges.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()

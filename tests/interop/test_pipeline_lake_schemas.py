@@ -17,10 +17,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from ottla_pipeline.jobs import lake
-from tests.interop import sample_orders
-from tests.interop.lake_line import SMALL, Line, create_topics
-from tests.interop.one_broker import OneBroker
-from tests.interop.registries import Registry
+from tests.judges import sample_orders
+from tests.judges.lake_line import SMALL, Line, create_topics
+from tests.judges.one_broker import OneBroker
+from tests.judges.registries import Registry
 
 pytestmark = pytest.mark.timeout(600)
 SPARK = (lake.SESSION, SMALL)

@@ -22,7 +22,7 @@ from ottla_pipeline.errors import error_summary
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.topics import describe_topics
 from ottla_pipeline.running import JobContext
-from tests.interop.mirror_clusters import (
+from tests.judges.mirror_clusters import (
     create,
     delete,
     read,

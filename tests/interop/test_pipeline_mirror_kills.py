@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.local.processes import wait_until
 from ottla_pipeline.spark import JavaMissing, check_java
-from tests.interop.mirror_clusters import create, read, two_clusters, values
+from tests.judges.mirror_clusters import create, read, two_clusters, values
 
 pytestmark = pytest.mark.timeout(900)
 KILLS = int(os.environ.get("OTTLA_KILLS", "2"))

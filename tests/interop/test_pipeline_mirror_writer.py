@@ -19,8 +19,8 @@ from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPo
 from ottla_pipeline.mirroring.tasks import mirror_partition, split_transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
-from tests.interop.mirror_clusters import create, read
-from tests.interop.one_broker import OneBroker
+from tests.judges.mirror_clusters import create, read
+from tests.judges.one_broker import OneBroker
 
 pa = pytest.importorskip("pyarrow")
 NUMBERS = count()

@@ -21,8 +21,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from one_broker import OneBroker, one_broker
-from registries import Registry
 
 from ottla.client import avro
 from ottla.client.registry import NotRegistered, RegistryClient
@@ -30,6 +28,8 @@ from ottla.client.registry import Schema as OwnSchema
 from ottla.client.serialization import call_blocking
 from ottla_pipeline.registry import log
 from ottla_pipeline.registry.command import main as command
+from tests.judges.one_broker import OneBroker, one_broker
+from tests.judges.registries import Registry
 
 NAMES = map("s{}".format, count())  # several threads ask: a generator would refuse two at once
 

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from one_broker import OneBroker
-from registries import Registry, rules_file
 
 from ottla.local.processes import wait_until
 from ottla_pipeline.registry.access import Access, Passwords, Rule, hashed
 from ottla_pipeline.registry.command import main as command
+from tests.judges.one_broker import OneBroker
+from tests.judges.registries import Registry, rules_file
 
 
 def client(registry: Registry, name: str, password: str | None = None) -> SchemaRegistryClient:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Metadata, MetadataProperties, Schema, SchemaReference
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from one_broker import OneBroker
-from registries import Registry
+
+from tests.judges.one_broker import OneBroker
+from tests.judges.registries import Registry
 
 NAMES = map("api{}".format, count())
 

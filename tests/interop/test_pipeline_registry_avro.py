@@ -14,8 +14,9 @@ import pytest
 
 from ottla_pipeline.registry.formats import InvalidSchema, avro_schema
 from ottla_pipeline.spark import JavaMissing, check_java
+from tests.oracles import JUDGES
 
-JUDGE: Final = Path(__file__).with_name("java") / "AvroCompatibility.java"
+JUDGE: Final = JUDGES / "java" / "AvroCompatibility.java"
 JARS: Final = Path(str(pyspark.__file__)).parent / "jars"
 PAIRS: Final = 2000
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from confluent_kafka.schema_registry import Schema
-from registries import Registry
 
 from ottla.local.cluster import LocalCluster
+from tests.judges.registries import Registry
 
 CLUSTER = {
     "zookeeper.session.timeout.ms": "6000",  # so long does a killed broker lead

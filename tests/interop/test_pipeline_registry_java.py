@@ -15,13 +15,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from one_broker import OneBroker
-from registries import Registry, rules_file
 
 from tests.certificates import Authority
-from tests.oracles import REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.judges.one_broker import OneBroker
+from tests.judges.registries import Registry, rules_file
+from tests.oracles import JUDGES, REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
 
-PROGRAM: Final = Path(__file__).with_name("java") / "RegistryClients.java"
+PROGRAM: Final = JUDGES / "java" / "RegistryClients.java"
 
 AVRO: Final = (
     '{"type":"record","name":"Flight","namespace":"air","fields":[{"name":"carrier","type":"string"}%s]}'

@@ -10,14 +10,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from registries import Registry
+
+from tests.judges.registries import Registry
+from tests.oracles import JUDGES
 
 PACKAGES = {
     "@confluentinc/schemaregistry": "1.10.1",
     "@kafkajs/confluent-schema-registry": "4.1.0",
     "protobufjs": "7.6.6",
 }
-SCRIPT = Path(__file__).with_name("registry_clients.mjs")
+SCRIPT = JUDGES / "registry_clients.mjs"
 CACHE = Path.home() / ".cache" / "ottla" / "registry-clients-1"
 
 

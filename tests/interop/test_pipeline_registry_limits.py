@@ -11,12 +11,12 @@ import time
 from typing import Any
 
 import pytest
-from registries import Registry
 
 from ottla.local.processes import wait_until
 from ottla_pipeline.registry.checks import Compare, EarlierVersion, Invalid, Parse, Source
 from ottla_pipeline.registry.errors import CheckFailed
 from ottla_pipeline.registry.worker import WorkerPool
+from tests.judges.registries import Registry
 
 
 def schema_body(schema: Any) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_tools import protoc
-from registries import Registry
+
+from tests.judges.registries import Registry
 
 NAMES = map("proto{}".format, count())
 AIRPORT = 'syntax = "proto3";\npackage net;\nmessage Airport { string code = 1; }\n'

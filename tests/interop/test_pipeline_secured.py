@@ -21,10 +21,10 @@ from ottla.local.processes import free_port, wait_until
 from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.running import JobContext
-from tests.interop.mirror_clusters import create, read, send, send_transactions, values
-from tests.interop.one_broker import one_broker
-from tests.interop.registries import Registry
-from tests.interop.secured import ANNA, ANNAS_PASSWORD, Place
+from tests.judges.mirror_clusters import create, read, send, send_transactions, values
+from tests.judges.one_broker import one_broker
+from tests.judges.registries import Registry
+from tests.judges.secured import ANNA, ANNAS_PASSWORD, Place
 
 pytestmark = pytest.mark.timeout(600)
 SPARK = (mirror.SESSION,)

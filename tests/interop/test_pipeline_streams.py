@@ -29,8 +29,8 @@ from ottla_pipeline.jobs.python import PythonConfig
 from ottla_pipeline.running import await_queries
 from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
-from tests.interop.postgres import PASSWORD, PostgreSql, postgresql
-from tests.interop.python_jobs import PythonJob, create_topics, produce, read_committed
+from tests.judges.postgres import PASSWORD, PostgreSql, postgresql
+from tests.judges.python_jobs import PythonJob, create_topics, produce, read_committed
 
 pytestmark = pytest.mark.timeout(600)
 SPARK = (writing.SESSION, {"spark.sql.shuffle.partitions": "1"})

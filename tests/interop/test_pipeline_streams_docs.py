@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.loading import parse_resource
 from ottla_pipeline.lake.manifest import committed_files
-from tests.interop.postgres import PASSWORD, PostgreSql, postgresql
-from tests.interop.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
+from tests.judges.postgres import PASSWORD, PostgreSql, postgresql
+from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
 
 pytestmark = pytest.mark.timeout(600)
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-streams.md").read_text()

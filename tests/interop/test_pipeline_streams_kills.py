@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ottla.local.processes import wait_until
-from tests.interop.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
+from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
 
 pytestmark = pytest.mark.timeout(900)
 KILLS = int(os.environ.get("OTTLA_KILLS", "3"))

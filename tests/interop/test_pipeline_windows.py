@@ -46,7 +46,7 @@ from ottla_pipeline.running import JobContext, await_queries
 from ottla_pipeline.sinks.transactional import TransactionalWriter
 from ottla_pipeline.streams import writing
 from ottla_pipeline.windowing.config import WindowsConfig
-from tests.interop.registries import Registry
+from tests.judges.registries import Registry
 from tests.windows_model import Late, Moment, Results, Sessions, Total, Windows, total, windows_of
 
 pytestmark = pytest.mark.timeout(600)

@@ -8,16 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_tools import compiled
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, kafka_and_ottla, side_by_side
-from test_configs_like_kafka import APPEND, BROKER, DELETE, SET, TOPIC, change, make_topics, replace
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import StartFailed, free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
+from tests.interop.test_configs_like_kafka import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SET,
+    TOPIC,
+    change,
+    make_topics,
+    replace,
+)
+from tests.judges.kafka_tools import compiled
+from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, side_by_side
+from tests.oracles import JUDGES, needs_kafka_jars
 
 CREATE, ALTER = "create.topic.policy.class.name", "alter.config.policy.class.name"
 SETTINGS = {"custom.refused": "refused", "offsets.topic.replication.factor": "1"}
@@ -28,7 +37,7 @@ pytestmark = pytest.mark.timeout(420)
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     needs_kafka_jars()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patched.setenv("PYTHONPATH", str(JUDGES))
         directory = tmp_path_factory.mktemp("policies")
         with kafka_and_ottla(
             directory,
@@ -114,7 +123,7 @@ def test_policies_are_called_and_their_violations_returned_as_in_kafka(ports: di
 
 
 def test_a_broker_does_not_start_without_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(JUDGES))
     zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
     broker = BrokerProcess(0, tmp_path / "broker", free_port())
     try:

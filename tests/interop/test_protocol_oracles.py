@@ -10,7 +10,6 @@ import importlib
 import subprocess
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -25,13 +24,13 @@ from hypothesis import strategies as st
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from oracles import SLF4J, java, kafka_clients_jar, maven_jar
-from protocol_samples import CASES, MESSAGES, OWN_FIELDS, RandomChoices, build, case_id, strategy
 
 from ottla.protocol import codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message, Struct, fields_of
+from tests.oracles import JUDGES, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.protocol_samples import CASES, MESSAGES, OWN_FIELDS, RandomChoices, build, case_id, strategy
 
 SAMPLES_PER_CASE = 6
 EXAMPLES = 200
@@ -44,7 +43,7 @@ def test_apache_kafka_reads_and_writes_the_same_bytes() -> None:
         for seed in range(SAMPLES_PER_CASE):
             sample = build(cls, version, RandomChoices(seed))
             lines.append(f"{java_class(cls)} {version} {codec.encode(sample, version).hex()}")
-    source = Path(__file__).with_name("java") / "RoundTrip.java"
+    source = JUDGES / "java" / "RoundTrip.java"
     command = [java(), "-cp", classpath, str(source)]
     done = subprocess.run(
         command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=240, check=False

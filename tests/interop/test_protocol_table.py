@@ -6,12 +6,9 @@ import json
 import re
 import subprocess
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
-from oracles import SLF4J, java, kafka_clients_jar, maven_jar
-from protocol_samples import MESSAGES, OWN_FIELDS, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -28,6 +25,8 @@ from ottla.protocol.types import (
     default_of,
     fields_of,
 )
+from tests.oracles import JUDGES, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.protocol_samples import MESSAGES, OWN_FIELDS, case_id
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +132,7 @@ def default(definition: dict[str, Any], kind: FieldType) -> Any:
 def enums(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """The jar's error codes and ZooKeeper-mode APIs, printed by a small Java program."""
     classpath = f"{kafka_clients_jar()}:{maven_jar(SLF4J)}"
-    source = Path(__file__).with_name("java") / "PrintEnums.java"
+    source = JUDGES / "java" / "PrintEnums.java"
     command = [java(), "-cp", classpath, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return [line.split("\t") for line in done.stdout.splitlines()]

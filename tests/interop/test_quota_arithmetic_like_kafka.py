@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from oracles import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +20,7 @@ from ottla.quotas.clients import ClientQuotas
 from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 from ottla.quotas.mutations import ControllerMutationQuotas, TokenBucket
 from ottla.quotas.rates import Rate, Windows
+from tests.oracles import java, needs_kafka_jars
 
 py4j_gateway = pytest.importorskip("py4j.java_gateway")
 py4j_protocol = pytest.importorskip("py4j.protocol")

@@ -18,7 +18,6 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -27,6 +26,7 @@ from ottla.local.processes import wait_until
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
 from ottla.wire.connection import BrokerConnection
+from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 

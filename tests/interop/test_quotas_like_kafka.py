@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from kafka_tools import run_program
 from kazoo.client import KazooClient
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, kafka_and_ottla, same, until
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
@@ -39,6 +36,9 @@ from ottla.protocol.messages import (
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 from ottla.wire.connection import BrokerConnection
+from tests.judges.kafka_tools import run_program
+from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, same, until
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {"offsets.topic.replication.factor": "1", "auto.create.topics.enable": "false"}
 pytestmark = pytest.mark.timeout(420)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kafka_tools import run_program
-from oracles import needs_kafka_jars
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.legacy_records import codec_of_message, decode_message_set, iter_messages
@@ -19,6 +17,8 @@ from ottla.protocol.records import (
     parse_batch_header,
     verify_crc,
 )
+from tests.judges.kafka_tools import run_program
+from tests.oracles import needs_kafka_jars
 
 RECORDS = [
     Record(

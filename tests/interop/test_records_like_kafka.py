@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from oracles import needs_kafka_jars
-from request_recorder import RequestRecorder, kafka_and_ottla, same, until
 
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode
@@ -31,6 +29,8 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.protocol.types import Message
+from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, same, until
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

@@ -31,13 +31,13 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
-from one_broker import one_broker
 
 from bench.apache_kafka import run_tool
 from ottla.local.processes import free_port, wait_until
 from ottla.protocol.messages import MetadataRequest
 from ottla_operator.platform.kafka import KafkaAdmin
-from tests.interop.secured import OAUTH_MODULE, Place, RawSaslConnection, write_properties
+from tests.judges.one_broker import one_broker
+from tests.judges.secured import OAUTH_MODULE, Place, RawSaslConnection, write_properties
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

@@ -35,7 +35,7 @@ from ottla.protocol.messages import (
 from ottla.security.mechanisms import plain_token
 from ottla.security.oauth import first_message, unsecured_token
 from ottla.security.scram import ScramClient, salted_password
-from tests.interop.secured import (
+from tests.judges.secured import (
     ANNA,
     ANNAS_PASSWORD,
     JAAS,

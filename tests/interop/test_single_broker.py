@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from one_broker import one_broker
 
 from ottla.local.processes import wait_until
+from tests.judges.one_broker import one_broker
 
 COUNT = 300
 pytestmark = pytest.mark.timeout(420)

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from tests.oracles import needs_kafka_jars
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=8_000, index_interval_bytes=512)

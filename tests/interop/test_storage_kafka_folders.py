@@ -17,15 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kafka_dumps
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from confluent_reader import read_to_end
-from kafka_tools import run_program
 from kazoo.client import KazooClient
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.cli.main import main
@@ -42,6 +38,10 @@ from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.log_manager import LogManager
 from ottla.storage.producer_state_manager import decode_snapshot, encode_snapshot
 from ottla.wire.connection import BrokerConnection
+from tests.judges import kafka_dumps
+from tests.judges.confluent_reader import read_to_end
+from tests.judges.kafka_tools import run_program
+from tests.oracles import needs_kafka_jars
 
 STAYS_OPEN_MS = 600_000
 """Kafka aborts a transaction that is open for longer; its default, a minute, is little on a busy machine."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 from cryptography import x509
-from kafka_tools import Command, run_all
 from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker
@@ -26,6 +25,7 @@ from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from tests.certificates import PASSWORD, Authority
+from tests.judges.kafka_tools import Command, run_all
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

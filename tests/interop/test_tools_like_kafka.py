@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kafka_tools import Command, Printed, run_all
-from oracles import needs_kafka_jars
-from request_recorder import kafka_and_ottla
 
 from ottla.local.processes import free_port
 from ottla.protocol.api import ApiKey
+from tests.judges.kafka_tools import Command, Printed, run_all
+from tests.judges.request_recorder import kafka_and_ottla
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

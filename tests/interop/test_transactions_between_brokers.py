@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from test_broker_life import make, metadata, run, running, until
 
 from ottla.coordinators.interfaces import Marker
 from ottla.metadata.memory import MemoryTree
@@ -16,6 +15,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest
 from ottla.server.coordination.transaction_verification import VerificationRequest
 from ottla.wire.connection import BrokerConnection
+from tests.interop.test_broker_life import make, metadata, run, running, until
 
 ASKING, ASKED, STUCK = 1, 2, 3
 pytestmark = pytest.mark.timeout(200)

@@ -16,13 +16,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOKafkaTopicPartition
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from confluent_reader import read_to_end
-from kafka_tools import run_program
-from one_broker import one_broker
-from oracles import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.processes import wait_until
+from tests.judges.confluent_reader import read_to_end
+from tests.judges.kafka_tools import run_program
+from tests.judges.one_broker import one_broker
+from tests.oracles import needs_kafka_jars
 
 WAIT_S = 150
 pytestmark = pytest.mark.timeout(420)

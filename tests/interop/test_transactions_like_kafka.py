@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from kafka_tools import Command, Printed, run_all
-from oracles import needs_kafka_jars
-from request_recorder import (
+
+from ottla.cli.main import main
+from ottla.protocol import messages as m
+from tests.judges.kafka_tools import Command, Printed, run_all
+from tests.judges.request_recorder import (
     RequestRecorder,
     commit,
     fetch_offsets,
@@ -27,7 +29,7 @@ from request_recorder import (
     until,
     until_led,
 )
-from transaction_requests import (
+from tests.judges.transaction_requests import (
     PRODUCER,
     Producer,
     add,
@@ -44,9 +46,7 @@ from transaction_requests import (
     wait_for_state,
     wait_for_transaction_coordinator,
 )
-
-from ottla.cli.main import main
-from ottla.protocol import messages as m
+from tests.oracles import needs_kafka_jars
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

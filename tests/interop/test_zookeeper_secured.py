@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from secured_zookeeper import USER, SecuredZooKeeper, access
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import free_port, wait_until
@@ -26,6 +25,7 @@ from ottla.metadata.store import StoreDenied, StoreUnavailable
 from ottla.metadata.zookeeper import ZooKeeperStore
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from tests.certificates import PASSWORD, Authority
+from tests.judges.secured_zookeeper import USER, SecuredZooKeeper, access
 
 pytestmark = pytest.mark.timeout(420)
 WAIT_S = 90.0

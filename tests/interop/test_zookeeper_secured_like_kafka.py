@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from acl_scenarios import offsets_to_commit
 from confluent_kafka import Consumer, Producer, TopicPartition
-from request_recorder import until as until_async
-from secured import JAAS, RawSaslConnection
-from secured_zookeeper import USER, Acl, SecuredZooKeeper
 
 from bench.apache_kafka import LEAN_JVM, SMALL_BROKER_JVM, KafkaBroker, java_command
 from ottla.client.admin import AdminClient
@@ -39,6 +35,10 @@ from ottla.security.acls import (
 )
 from ottla.security.scram import salted_password
 from ottla.wire.connection import BrokerConnection
+from tests.judges.acl_scenarios import offsets_to_commit
+from tests.judges.request_recorder import until as until_async
+from tests.judges.secured import JAAS, RawSaslConnection
+from tests.judges.secured_zookeeper import USER, Acl, SecuredZooKeeper
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(500)

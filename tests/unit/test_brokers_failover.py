@@ -8,7 +8,17 @@ from functools import partial
 from typing import Any
 
 import pytest
-from simulated_brokers import (
+
+from ottla.client import Producer
+from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import CreateTopicsRequest, MetadataRequest, ProduceRequest
+from ottla.protocol.records import Record, build_batch
+from ottla.simulation.cluster import PORT, Cluster
+from ottla.simulation.ensemble import HOST
+from ottla.storage.log_validator import INLINE_RECORDS_MAX
+from ottla.wire.connection import BrokerConnection, ConnectionLost
+from tests.worlds.simulated_brokers import (
     Load,
     broker_epoch,
     call,
@@ -25,16 +35,6 @@ from simulated_brokers import (
     state_of,
     until,
 )
-
-from ottla.client import Producer
-from ottla.protocol.compression import Codec
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import CreateTopicsRequest, MetadataRequest, ProduceRequest
-from ottla.protocol.records import Record, build_batch
-from ottla.simulation.cluster import PORT, Cluster
-from ottla.simulation.ensemble import HOST
-from ottla.storage.log_validator import INLINE_RECORDS_MAX
-from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 
 def test_a_paused_controller_is_fenced() -> None:

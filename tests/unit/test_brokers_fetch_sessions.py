@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from simulated_brokers import (
+
+from ottla.client.admin import AdminClient, TopicPartition
+from ottla.replication.partition import Partition
+from ottla.server.dispatch.fetch_sessions import FetchSession
+from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import (
     call,
     controller,
     create,
@@ -15,11 +20,6 @@ from simulated_brokers import (
     state_of,
     until,
 )
-
-from ottla.client.admin import AdminClient, TopicPartition
-from ottla.replication.partition import Partition
-from ottla.server.dispatch.fetch_sessions import FetchSession
-from ottla.simulation.cluster import Cluster
 
 SETTINGS = {"replica.lag.time.max.ms": "4000", "auto.leader.rebalance.enable": "false"}
 EVERYONE = (0, 1, 2)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from simulated_brokers import Load, create, produce, restart, run, state_of, until
 
 from ottla.client import Consumer
 from ottla.client.admin import AdminClient, TopicPartition
@@ -24,6 +23,7 @@ from ottla.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.records import decode_records
 from ottla.simulation.cluster import PORT, Cluster
 from ottla.wire.connection import BrokerConnection, ConnectionLost
+from tests.worlds.simulated_brokers import Load, create, produce, restart, run, state_of, until
 
 RECORDS, FAR, TO = 1000, 600, 10
 BETWEEN = 300

@@ -9,7 +9,15 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from simulated_brokers import (
+
+from ottla.metadata import znodes
+from ottla.metadata.store import Create, SetData
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import FetchRequest, LeaderAndIsrRequest, StopReplicaRequest
+from ottla.simulation.cluster import Cluster
+from ottla.simulation.disk import ProcessFiles
+from ottla.simulation.loop import Process
+from tests.worlds.simulated_brokers import (
     broker_epoch,
     call,
     controller,
@@ -24,14 +32,6 @@ from simulated_brokers import (
     state_of,
     until,
 )
-
-from ottla.metadata import znodes
-from ottla.metadata.store import Create, SetData
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import FetchRequest, LeaderAndIsrRequest, StopReplicaRequest
-from ottla.simulation.cluster import Cluster
-from ottla.simulation.disk import ProcessFiles
-from ottla.simulation.loop import Process
 
 VALUES = [f"value-{n}" for n in range(20)]
 DURING_DELETE = -2

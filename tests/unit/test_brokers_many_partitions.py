@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import random
 
-from simulated_brokers import create, run
-
 from ottla.client import Consumer, Producer, TopicPartition
 from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import create, run
 
 IDLE_PARTITIONS = 180
 BACKLOG_PARTITIONS = 40

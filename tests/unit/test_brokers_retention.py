@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 
 import pytest
-from simulated_brokers import create, produce, replica, restart, run, state_of, until
 
 from ottla.client import Consumer
 from ottla.client.admin import TopicPartition
 from ottla.client.errors import OffsetOutOfRangeError
 from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import create, produce, replica, restart, run, state_of, until
 
 RECORDS = 400
 SEGMENT_BYTES = 4096

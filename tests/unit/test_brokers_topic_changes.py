@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from simulated_brokers import (
+
+from ottla.client.admin import AdminClient, TopicPartition
+from ottla.client.admin_types import Reassignment
+from ottla.client.errors import TopicAlreadyExistsError
+from ottla.metadata import znodes
+from ottla.metadata.store import Create, SetData
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import DeleteTopicsRequest
+from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import (
     Load,
     broker_epoch,
     call,
@@ -17,15 +26,6 @@ from simulated_brokers import (
     run,
     until,
 )
-
-from ottla.client.admin import AdminClient, TopicPartition
-from ottla.client.admin_types import Reassignment
-from ottla.client.errors import TopicAlreadyExistsError
-from ottla.metadata import znodes
-from ottla.metadata.store import Create, SetData
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import DeleteTopicsRequest
-from ottla.simulation.cluster import Cluster
 
 SETTINGS = {"zookeeper.session.timeout.ms": "10000"}
 """No session ends while a broker is paused for a short time."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from simulated_brokers import create, run, state_of, until
 
 from ottla.client import Producer, errors
 from ottla.client.core.types import RecordMetadata
 from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import create, run, state_of, until
 
 STUCK, WELL = "stuck", "well"
 STUCK_BROKER = 1

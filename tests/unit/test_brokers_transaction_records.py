@@ -15,13 +15,12 @@ import struct
 from collections.abc import Collection, Coroutine
 from typing import Any, Final, Literal, NamedTuple
 
-from simulated_brokers import create, end_session, replica, run, state_of, until
-
 from ottla.client import Producer
 from ottla.client.admin import AdminClient, TopicPartition
 from ottla.protocol.records import decode_records
 from ottla.simulation.cluster import Cluster
 from ottla.simulation.workloads.clients import read_all
+from tests.worlds.simulated_brokers import create, end_session, replica, run, state_of, until
 
 COORDINATOR, HEIR, LEFT, RIGHT = range(4)
 STATE_LOG, OFFSETS = "__transaction_state", "__consumer_offsets"

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cleaner_logs import NOW_MS, batches, clean, end_transaction, in_memory_path, open_log, put
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,6 +15,7 @@ from ottla.protocol.records import ControlType, decode_batch, iter_batches, pars
 from ottla.storage.cleaner.planning import log_to_clean
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from tests.worlds.cleaner_logs import NOW_MS, batches, clean, end_transaction, in_memory_path, open_log, put
 
 RETENTION_MS = 1000
 PRODUCERS = (3, 4)

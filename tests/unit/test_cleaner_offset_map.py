@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
-from cleaner_logs import job_for, open_log, put, run_steps
 
 from ottla.ports.files import OS_FILES
 from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.cleaner import map_bytes
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
+from tests.worlds.cleaner_logs import job_for, open_log, put, run_steps
 
 
 def test_it_is_a_dict() -> None:

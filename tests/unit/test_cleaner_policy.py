@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cleaner_logs import NOW_MS, end_transaction, open_log, put, seal
 
 from ottla.server.logs.cleaner_thread import Throttler
 from ottla.storage.cleaner.planning import (
@@ -18,6 +17,7 @@ from ottla.storage.cleaner.planning import (
     measure_log,
 )
 from ottla.storage.log_config import LogConfig
+from tests.worlds.cleaner_logs import NOW_MS, end_transaction, open_log, put, seal
 
 HOUR_MS = 3600 * 1000
 COMPACT = LogConfig(cleanup_policy="compact")

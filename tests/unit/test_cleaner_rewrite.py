@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cleaner_logs import (
+
+from ottla.protocol.compression import Codec
+from ottla.protocol.records import DELETE_HORIZON_FLAG, BatchHeader, decode_batch, parse_batch_header
+from ottla.storage.cleaner.cleaner import LogCleaningError
+from ottla.storage.log import Log
+from tests.worlds.cleaner_logs import (
     NOW_MS,
     batches,
     clean,
@@ -18,11 +23,6 @@ from cleaner_logs import (
     seal,
     survivors,
 )
-
-from ottla.protocol.compression import Codec
-from ottla.protocol.records import DELETE_HORIZON_FLAG, BatchHeader, decode_batch, parse_batch_header
-from ottla.storage.cleaner.cleaner import LogCleaningError
-from ottla.storage.log import Log
 
 DAY_MS = 24 * 60 * 60 * 1000
 

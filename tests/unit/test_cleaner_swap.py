@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cleaner_logs import (
+
+from ottla.ports.files import OS_FILES, OsFiles
+from ottla.ports.files import Path as FilePath
+from ottla.protocol.records import parse_batch_header
+from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.offset_map import OffsetMap
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.log_loader import open_cleaned
+from tests.worlds.cleaner_logs import (
     CONFIG,
     NOW_MS,
     Found,
@@ -24,15 +33,6 @@ from cleaner_logs import (
     seal,
     survivors,
 )
-
-from ottla.ports.files import OS_FILES, OsFiles
-from ottla.ports.files import Path as FilePath
-from ottla.protocol.records import parse_batch_header
-from ottla.storage.cleaner import cleaner
-from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.log import Log
-from ottla.storage.log_config import LogConfig
-from ottla.storage.log_loader import open_cleaned
 
 DAY_MS = 24 * 60 * 60 * 1000
 MERGING = LogConfig(cleanup_policy="compact", segment_bytes=1200, index_interval_bytes=100)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cleaner_logs import NOW_MS, Found, in_memory_place, open_log, put, records, seal, survivors
 
 from ottla.ports.files import OS_FILES
 from ottla.ports.workers import LoopWorkers, OsWorkers, Workers
@@ -20,6 +19,7 @@ from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTas
 from ottla.storage.cleaner.planning import LogToClean, WorkerLimits
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
+from tests.worlds.cleaner_logs import NOW_MS, Found, in_memory_place, open_log, put, records, seal, survivors
 
 WAIT_S: Final = 60.0
 LIMITS: Final = WorkerLimits(24_000, load_factor=0.9, buffer_bytes=1024)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from storage_logs import NOW_MS, append, open_log
 
 from ottla.cli.main import main
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.log_config import LogConfig
+from tests.worlds.storage_logs import NOW_MS, append, open_log
 
 
 def test_a_timestamp_out_of_range_is_shown_as_a_number(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulated_brokers import create, restart, run, serving, until
 
 from ottla.client import errors
 from ottla.client.admin import AdminClient, ElectionType, OffsetSpec, TopicPartition
 from ottla.simulation.cluster import Cluster
+from tests.worlds.simulated_brokers import create, restart, run, serving, until
 
 GROUPS = [f"g-{number}" for number in range(6)]
 PLACES = [TopicPartition("spread", number) for number in range(6)]

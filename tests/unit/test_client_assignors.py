@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from assignor_cases import Case, scenario, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from ottla.client.core.assignors import BY_NAME
 from ottla.client.core.sticky import decode_share, encode_share
 from ottla.client.core.types import TopicPartition
 from ottla.protocol.errors import ProtocolError
+from tests.assignor_cases import Case, scenario, shown
 
 DECISIONS = Path(__file__).with_name("assignor_decisions.txt")
 """A line for each rebalance of the first stories: what `Assignors.java` printed with Kafka 3.9.1."""

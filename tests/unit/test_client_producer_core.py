@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from producer_simulation import TOPIC, ProducerSimulation, offsets_committed, partitions_added
 
 from ottla.client import errors
 from ottla.client.core.accumulator import BATCH_FULL, BUFFER_FULL, TOPIC_FULL
@@ -19,6 +18,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header, verify_crc
+from tests.worlds.producer_simulation import TOPIC, ProducerSimulation, offsets_committed, partitions_added
 
 TP = TopicPartition(TOPIC, 0)
 

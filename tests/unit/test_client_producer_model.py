@@ -7,10 +7,10 @@ from collections import defaultdict
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from producer_simulation import NODES, ProducerSimulation
 
 from ottla.client.core.accumulator import TOPIC_FULL
 from ottla.protocol.errors import ErrorCode
+from tests.worlds.producer_simulation import NODES, ProducerSimulation
 
 nodes = st.sampled_from(NODES)
 partitions = st.integers(0, 1)

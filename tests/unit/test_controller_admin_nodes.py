@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from controller_harness import Cluster, run
-
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.znodes import TopicPartition
@@ -14,6 +12,7 @@ from ottla.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
 )
+from tests.worlds.controller_harness import Cluster, run
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from simulated_controller import broker
 
 from ottla.controller.channels import BrokerChannel
 from ottla.protocol.messages import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.types import Message
 from ottla.wire.inter_broker import InterBrokerClient
+from tests.worlds.simulated_controller import broker
 
 
 class Client:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from controller_harness import Cluster, run
-
 from ottla.controller.cluster_requests import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import UpdateFeaturesRequest
+from tests.worlds.controller_harness import Cluster, run
 
 Update = UpdateFeaturesRequest.FeatureUpdateKey
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from simulated_controller import T0, SimulatedController, broker
-
 from ottla.controller import broker_changes, topic_deletion
 from ottla.controller.context import ControllerContext, TopicDeletion
 from ottla.controller.effects import EPOCH_DURING_DELETE, Effects
@@ -13,6 +11,7 @@ from ottla.metadata.cache import LEADER_DURING_DELETE
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import UpdateMetadataRequest
+from tests.worlds.simulated_controller import T0, SimulatedController, broker
 
 ALL = (True, EPOCH_DURING_DELETE)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-from controller_harness import Cluster, run
-
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Delete, SetData
@@ -21,6 +19,7 @@ from ottla.protocol.messages import (
     ListPartitionReassignmentsRequest,
     UpdateMetadataRequest,
 )
+from tests.worlds.controller_harness import Cluster, run
 
 
 def test_one_broker_is_elected_and_all_brokers_know_it() -> None:

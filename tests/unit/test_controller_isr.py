@@ -6,12 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from simulated_controller import CONTROLLER_EPOCH, T0, SimulatedController
 
 from ottla.controller import isr, topic_deletion
 from ottla.controller.effects import Effects
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from tests.worlds.simulated_controller import CONTROLLER_EPOCH, T0, SimulatedController
 
 
 def three() -> SimulatedController:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from simulated_controller import T0, SimulatedController
 
 from ottla.controller import broker_changes, leadership
 from ottla.controller.context import RECOVERED, RECOVERING
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
+from tests.worlds.simulated_controller import T0, SimulatedController
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica_with_all_live_ones_in_sync() -> None:

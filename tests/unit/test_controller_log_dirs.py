@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from controller_harness import Cluster, Node, run
-
 from ottla.metadata import znodes
 from ottla.metadata.znodes import NO_LEADER
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteTopicsRequest
+from tests.worlds.controller_harness import Cluster, Node, run
 
 WORDS_OF_KAFKA = b'{"version":1,"broker":1,"event":1}'
 

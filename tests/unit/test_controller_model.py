@@ -12,13 +12,13 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_controller import T0, SimulatedController
 
 from ottla.controller import broker_changes, leadership, reassignment
 from ottla.controller.context import ControllerContext, LeaderAndIsr
 from ottla.controller.effects import Effects
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.worlds.simulated_controller import T0, SimulatedController
 
 BROKERS = (1, 2, 3, 4)
 T1 = TopicPartition("t", 1)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
-from controller_harness import Cluster, run
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.znodes import TopicAssignment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionReassignmentsRequest, LeaderAndIsrRequest
+from tests.worlds.controller_harness import Cluster, run
 
 
 def node_of(cluster: Cluster, topic: str = "t") -> TopicAssignment:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from simulated_controller import T0, SimulatedController
 
 from ottla.controller import reassignment, topic_deletion
 from ottla.controller.context import ReplicaAssignment
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.worlds.simulated_controller import T0, SimulatedController
 
 
 def move(simulation: SimulatedController, target: Sequence[int] | None, tp: TopicPartition = T0) -> None:

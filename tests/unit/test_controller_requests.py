@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from controller_harness import Cluster, creatable, run
 
 from ottla.metadata import znodes
 from ottla.metadata.store import Create, SetData, StoreConflict
@@ -26,6 +25,7 @@ from ottla.protocol.messages import (
     ListPartitionReassignmentsRequest,
     UpdateMetadataRequest,
 )
+from tests.worlds.controller_harness import Cluster, creatable, run
 
 # CreateTopics
 

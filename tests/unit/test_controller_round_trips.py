@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from controller_harness import Cluster, run
 
 from ottla.controller.effects import BYTES_PER_MULTI_MAX, OPERATIONS_PER_MULTI_MAX, Effects
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import Operation, OperationResult, SetData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionRequest, ControlledShutdownRequest
+from tests.worlds.controller_harness import Cluster, run
 
 T = TypeVar("T")
 

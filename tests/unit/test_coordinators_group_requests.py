@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_coordinators import (
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from tests.worlds.simulated_coordinators import (
     SimulatedGroups,
     commit,
     finished,
@@ -12,9 +14,6 @@ from simulated_coordinators import (
     scenario,
     subscription,
 )
-
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 
 async def listed(

@@ -5,15 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from simulated_coordinators import (
-    SESSION_MS,
-    MemoryLog,
-    SimulatedGroups,
-    commit,
-    finished,
-    run_until_idle,
-    scenario,
-)
 
 from ottla.coordinators import records
 from ottla.coordinators.offsets import CommittedOffset
@@ -26,6 +17,15 @@ from ottla.protocol.records import (
     build_batch,
     build_control_batch,
     parse_batch_header,
+)
+from tests.worlds.simulated_coordinators import (
+    SESSION_MS,
+    MemoryLog,
+    SimulatedGroups,
+    commit,
+    finished,
+    run_until_idle,
+    scenario,
 )
 
 

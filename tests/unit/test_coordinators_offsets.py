@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_coordinators import SimulatedGroups, commit, finished, run_until_idle, scenario
-
 from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -15,6 +13,7 @@ from ottla.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from tests.worlds.simulated_coordinators import SimulatedGroups, commit, finished, run_until_idle, scenario
 
 MINUTE_MS = 60_000
 NOTHING = (-1, ErrorCode.NONE)

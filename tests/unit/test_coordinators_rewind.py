@@ -7,7 +7,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from simulated_coordinators import (
+
+from ottla.coordinators import records
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import OffsetCommitRequest
+from ottla.protocol.records import decode_batch
+from tests.unit.test_coordinators_transactional_commits import PID, in_transaction, marked
+from tests.worlds.simulated_coordinators import (
     Client,
     SimulatedGroups,
     commit,
@@ -15,12 +21,6 @@ from simulated_coordinators import (
     run_until_idle,
     scenario,
 )
-from test_coordinators_transactional_commits import PID, in_transaction, marked
-
-from ottla.coordinators import records
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import OffsetCommitRequest
-from ottla.protocol.records import decode_batch
 
 OLD, NEW = 500, 20
 REFUSED = ErrorCode.UNKNOWN_MEMBER_ID

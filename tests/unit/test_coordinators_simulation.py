@@ -6,11 +6,11 @@ import asyncio
 import random
 
 import pytest
-from simulated_coordinators import REBALANCE_MS, Client, SimulatedGroups, run_until_idle
-from test_coordinators_rewind import rewind
 
 from ottla.coordinators.group import GroupState
 from ottla.protocol.errors import ErrorCode
+from tests.unit.test_coordinators_rewind import rewind
+from tests.worlds.simulated_coordinators import REBALANCE_MS, Client, SimulatedGroups, run_until_idle
 
 ASK_AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 START_AFRESH = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from simulated_coordinators import (
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import LeaveGroupRequest
+from tests.worlds.simulated_coordinators import (
     SESSION_MS,
     Client,
     SimulatedGroups,
@@ -10,9 +12,6 @@ from simulated_coordinators import (
     run_until_idle,
     scenario,
 )
-
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import LeaveGroupRequest
 
 
 async def static_pair(simulation: SimulatedGroups, version: int = 9) -> tuple[Client, Client]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_coordinators import VirtualTime, scenario
-
 from ottla.coordinators.effects import Timer, TimerKind
 from ottla.coordinators.interfaces import LoopScheduler
 from ottla.coordinators.timers import GroupTimers
+from tests.worlds.simulated_coordinators import VirtualTime, scenario
 
 
 def session(name: str) -> Timer:

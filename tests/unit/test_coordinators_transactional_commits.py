@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from simulated_coordinators import SimulatedGroups, commit, run_until_idle, scenario
-
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import TxnOffsetCommitRequest
 from ottla.protocol.records import ControlType, build_control_batch, parse_batch_header
+from tests.worlds.simulated_coordinators import SimulatedGroups, commit, run_until_idle, scenario
 
 PID, OTHER = 7, 8
 

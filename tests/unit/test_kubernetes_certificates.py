@@ -14,7 +14,7 @@ from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.planning.certificates import certificates_in
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
-from tests.unit.kubernetes_simulation import Item, KubernetesSimulation
+from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
 NAMES = {
     *("demo-brokers", "demo-cluster-operator-certs", "demo-zookeeper"),

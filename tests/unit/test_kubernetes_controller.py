@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
 
 from ottla_operator.kubernetes import command, handlers
 from ottla_operator.kubernetes.api import ApiError, Forbidden
@@ -16,6 +15,7 @@ from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.resources import KINDS
+from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
 
 TIMEOUT_S = 60
 

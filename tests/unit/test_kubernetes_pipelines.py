@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes import manifests_pipelines, naming
 from ottla_operator.kubernetes.drivers import driver_instance
@@ -15,6 +14,7 @@ from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.planning.pipeline_config import DriverLaunch, Login
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.loading import parse_resource
+from tests.worlds.kubernetes_simulation import KubernetesSimulation
 
 IMAGES = Images("ottla:1", "ottla:1", "Never", "ottla-spark:1", "driver-role")
 LAUNCH = DriverLaunch("abc", "demo-bootstrap.shop.svc:9092")

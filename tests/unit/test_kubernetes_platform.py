@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.resources import KINDS
+from tests.worlds.kubernetes_simulation import KubernetesSimulation
 
 
 @pytest.fixture

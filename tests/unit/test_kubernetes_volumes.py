@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubernetes_simulation import KubernetesSimulation
 
 from ottla_operator.kubernetes.observing import volume_loss
 from ottla_operator.planning.observed import VolumeLoss
 from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
+from tests.worlds.kubernetes_simulation import KubernetesSimulation
 
 CLAIM = "data-demo-brokers-1"
 DELETED = {"deletionTimestamp": "2024-01-01T00:00:00Z"}

@@ -12,7 +12,7 @@ import pytest
 
 from ottla_operator.kubernetes import naming, platform
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity, stage_of
-from tests.unit.kubernetes_simulation import Item, KubernetesSimulation
+from tests.worlds.kubernetes_simulation import Item, KubernetesSimulation
 
 SECURED = [{"name": "secure", "port": 9093, "tls": True}]
 SECURE = ",".join(f"demo-zookeeper-{n}.demo-zookeeper.shop.svc:2182" for n in range(3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from controller_harness import Cluster, run
 
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig, ConfigError
@@ -19,6 +18,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.protocol.types import ZERO_UUID
+from tests.worlds.controller_harness import Cluster, run
 
 OLDEST = InterBrokerVersion("2.8-IV0")
 PLACE = {"broker.id": "1", "zookeeper.connect": "localhost:1"}

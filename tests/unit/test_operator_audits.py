@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.conditions import find
 from ottla_operator.planning.audits import Audits
@@ -14,6 +13,7 @@ from ottla_operator.planning.observed import AuditedTopic, AuditResult, Differin
 from ottla_operator.platform.processes import progress_of
 from ottla_operator.resources import TopicStatus
 from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
+from tests.worlds.operator_simulation import OperatorSimulation
 
 KEY = "Topic/orders"
 AT_MS = 1_763_840_040_000

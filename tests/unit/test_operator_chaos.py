@@ -6,10 +6,10 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.observed import VolumeLoss
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS
+from tests.worlds.operator_simulation import OperatorSimulation
 
 changes = st.one_of(
     st.tuples(st.just("scale"), st.integers(3, 6)),

@@ -13,9 +13,7 @@ from typing import Any
 
 import kubernetes.config.kube_config
 import pytest
-from fake_api_server import FakeApiServer, kubeconfig
 from kopf.testing import KopfRunner
-from kubernetes_simulation import InMemoryApi
 
 from ottla_operator.kubernetes import handlers
 from ottla_operator.kubernetes.api import Api, load_config
@@ -23,6 +21,8 @@ from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL, FINALIZER
+from tests.worlds.fake_api_server import FakeApiServer, kubeconfig
+from tests.worlds.kubernetes_simulation import InMemoryApi
 
 TIMEOUT_S = 90.0
 NEVER_S = 3600.0

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.conditions import Finding, parse_iso_time
 from ottla_operator.planning.observed import BatchProgress, DriverInstance, JobProgress
@@ -16,6 +15,7 @@ from ottla_operator.planning.steps import StartDriver, StopDriver
 from ottla_operator.platform.processes import progress_of
 from ottla_operator.resources import BrokerCluster, Pipeline, PipelineStatus
 from ottla_operator.resources.loading import parse_resource
+from tests.worlds.operator_simulation import OperatorSimulation
 
 NOW_MS = parse_iso_time("2026-01-02T03:04:05Z")
 WORKS = JobProgress("app-1", 0, True, BatchProgress(3, 100, 250, "2026-01-02T03:04:01Z"))

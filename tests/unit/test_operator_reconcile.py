@@ -6,7 +6,6 @@ Each reconciliation has a new Reconciler, so the tests also cover a restart of t
 from __future__ import annotations
 
 import pytest
-from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.groups import query_of
 from ottla_operator.planning.observed import GroupState
@@ -14,6 +13,7 @@ from ottla_operator.planning.steps import CreateTopic
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, QuotaStatus, TopicStatus
 from ottla_operator.resources.common import UnmanagedSetting
+from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
 
 def cluster_status(sim: OperatorSimulation) -> BrokerClusterStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
@@ -22,6 +21,7 @@ from ottla_operator.planning.replacement import plan_replacement
 from ottla_operator.planning.steps import ReplaceBroker
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import RollingUpdate
+from tests.worlds.operator_simulation import OperatorSimulation
 
 NOW_MS = 10_000_000
 KINDS: list[VolumeLossKind] = ["Requested", "Forced", "Gone", "Unreachable"]

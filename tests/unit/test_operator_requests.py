@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.reassign_requests import ReassignRequest, request_of
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
+from tests.worlds.operator_simulation import OperatorSimulation
 
 
 @pytest.mark.parametrize(

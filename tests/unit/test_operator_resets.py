@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.groups import plan_reset, query_of, targets
 from ottla_operator.planning.observed import GroupQuery, GroupState, Positions
@@ -13,6 +12,7 @@ from ottla_operator.planning.steps import ResetOffsets
 from ottla_operator.resources import ConsumerGroup
 from ottla_operator.resources.group import OffsetReset
 from ottla_operator.resources.loading import parse_resource
+from tests.worlds.operator_simulation import OperatorSimulation
 
 NOW_MS = 1_700_000_000_000
 POSITIONS = Positions(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
@@ -18,6 +17,7 @@ from ottla_operator.planning.observed import (
 )
 from ottla_operator.planning.rolling import plan_roll
 from ottla_operator.resources.cluster import RollingUpdate
+from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
 NOW_MS = 1_000_000
 OLD, NEW = "old", "new"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
-from kubernetes_simulation import NAMESPACE, InMemoryApi
 
 from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
@@ -17,6 +16,7 @@ from ottla_operator.platform.interfaces import Secrets, StepFailed
 from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.resources import AnyResource
 from ottla_operator.resources.loading import parse_resource
+from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi
 
 DATA = {"password": b"a word", "other": b"\x00\xff"}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from operator_simulation import OperatorSimulation
 
 from ottla_operator.planning.revision import target_revision
 from ottla_operator.planning.steps import AlterBrokerSettings
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec
+from tests.worlds.operator_simulation import OperatorSimulation
 
 STATIC = {"replica.fetch.max.bytes": "1048576"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.steps import AlterTopicConfig, KafkaStep, Reassign
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS, RATES
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus
+from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
 RATE = str(10 * 2**20)
 OTHERS = {FOLLOWERS: "7:7"}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
-from operator_simulation import OperatorSimulation
 
 from ottla.security import jaas
 from ottla.security.acls import (
@@ -27,6 +26,7 @@ from ottla_operator.planning.users import iterations_of
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import BrokerCluster, UserStatus
+from tests.worlds.operator_simulation import OperatorSimulation
 
 LISTENERS = [
     {"name": "tls", "port": 9093, "tls": True, "authentication": {"type": "tls"}},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_simulation import OperatorSimulation, SimulatedCluster
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
 from ottla_operator.planning.revision import plan_upgrade
@@ -20,6 +19,7 @@ from ottla_operator.resources.settings import (
     release_of,
     version_problem,
 )
+from tests.worlds.operator_simulation import OperatorSimulation, SimulatedCluster
 
 OLD, NEW = "ottla:1", "ottla:2"
 

@@ -28,7 +28,7 @@ from ottla.ports.workers import (
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.record_validation import InvalidRecords, RecordError
-from tests.unit.worker_jobs import closure, count, fail, much_memory, pid, print_something, reversed_bytes
+from tests.worlds.worker_jobs import closure, count, fail, much_memory, pid, print_something, reversed_bytes
 
 WAIT_S: Final = 60.0
 LIMITS: Final = ProcessLimits(niceness=1)
@@ -231,7 +231,7 @@ def test_a_process_ends_with_the_broker_however_that_ends() -> None:
     script = (
         "import asyncio, os, time\n"
         "from ottla.ports.workers import OsWorkers, ProcessLimits\n"
-        "from tests.unit.worker_jobs import pid\n"
+        "from tests.worlds.worker_jobs import pid\n"
         "async def main():\n"
         "    processes = OsWorkers().processes('test', 1, ProcessLimits(1))\n"
         "    print(await processes.submit(pid), flush=True)\n"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_samples import CASES
 
 from ottla.protocol import messages
 from ottla.protocol.api import API_TABLE, ApiKey
@@ -36,6 +35,7 @@ from ottla.protocol.messages import (
     HeartbeatResponse,
     MetadataRequest,
 )
+from tests.protocol_samples import CASES
 
 REQUEST_CASES = [(cls, version) for cls, version in CASES if cls.__name__.endswith("Request")]
 RESPONSE_CASES = [(cls, version) for cls, version in CASES if cls.__name__.endswith("Response")]

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_samples import CASES, MESSAGES, RandomChoices, build, case_id, plain
-from traced_memory import peak_of
 
 from ottla.protocol.codec import decode, decode_from, encode
 from ottla.protocol.decoding import compile_decoder
@@ -23,6 +21,8 @@ from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 from ottla.protocol.types import ZERO_UUID, FieldType, Message, Struct, fields_of
 from ottla.protocol.wire import ELEMENTS_MAX, Malformed, write_varint
+from tests.protocol_samples import CASES, MESSAGES, RandomChoices, build, case_id, plain
+from tests.worlds.traced_memory import peak_of
 
 BYTES_PER_BYTE = 64
 SLACK_BYTES = 8192

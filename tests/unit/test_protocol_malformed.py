@@ -8,8 +8,6 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_samples import CASES, RandomChoices, build, case_id
-from traced_memory import peak_of
 
 from ottla.protocol.codec import decode, decode_from, decode_steps, encode
 from ottla.protocol.errors import MalformedMessage
@@ -22,6 +20,8 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.types import Message
+from tests.protocol_samples import CASES, RandomChoices, build, case_id
+from tests.worlds.traced_memory import peak_of
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from protocol_samples import CASES, RandomChoices, build, case_id, plain, strategy
 
 from ottla.protocol.codec import decode, decode_from, decode_steps, encode, encode_parts, encode_steps
 from ottla.protocol.errors import UnencodableMessage, UnknownVersion
@@ -25,6 +24,7 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.types import ZERO_UUID, Message, default_of
+from tests.protocol_samples import CASES, RandomChoices, build, case_id, plain, strategy
 
 T = TypeVar("T")
 TOPIC_ID = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replication_cluster import LAG_MS_MAX, TOPIC, TOPIC_ID, Cluster
 
 from ottla.protocol import codec
 from ottla.protocol.errors import ErrorCode
@@ -14,6 +13,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.alter_partition import apply_response, build_request, downgrade, highest_version
 from ottla.replication.isr import IsrChange
 from ottla.replication.partition import Partition
+from tests.worlds.replication_cluster import LAG_MS_MAX, TOPIC, TOPIC_ID, Cluster
 
 Proposals = dict[tuple[str, int], tuple[Partition, IsrChange]]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from replication_brokers import Brokers, until
-from replication_cluster import Cluster
-from simulated_controller import T0, SimulatedController
-
 from ottla.protocol.errors import ErrorCode
 from ottla.replication.alter_partition import build_request
 from ottla.replication.follower import Retry
+from tests.worlds.replication_brokers import Brokers, until
+from tests.worlds.replication_cluster import Cluster
+from tests.worlds.simulated_controller import T0, SimulatedController
 
 
 def out_of_sync(path: Path) -> Cluster:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replication_cluster import Cluster
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.replication.delete_records import HIGH_WATERMARK, delete_records, low_watermark
 from ottla.storage.log_config import LogConfig
+from tests.worlds.replication_cluster import Cluster
 
 
 def alive(_: int) -> bool:

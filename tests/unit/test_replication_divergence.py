@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replication_cluster import Cluster, epochs_of, values_of
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse
@@ -17,6 +16,7 @@ from ottla.replication.follower import (
     TruncateFullyAndStartAt,
     TruncateTo,
 )
+from tests.worlds.replication_cluster import Cluster, epochs_of, values_of
 
 
 def test_a_restarted_follower_keeps_what_lies_above_its_high_watermark(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replication_cluster import TOPIC, Cluster, values_of
-from storage_logs import append, open_log
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log_config import LogConfig
+from tests.worlds.replication_cluster import TOPIC, Cluster, values_of
+from tests.worlds.storage_logs import append, open_log
 
 IN_A_VALUE = 90
 LENGTH = 8

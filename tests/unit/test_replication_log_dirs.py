@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from replication_brokers import TOPIC, Brokers, error_of, until
-from replication_cluster import values_of
 
 from ottla.ports.files import OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.broker import ReplicationQuota
 from ottla.quotas.rates import Windows
+from tests.worlds.replication_brokers import TOPIC, Brokers, error_of, until
+from tests.worlds.replication_cluster import values_of
 
 
 def run_scenario(path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from replication_brokers import NO_ID, TOPIC, TOPIC_ID, Brokers, error_of, until
-from replication_cluster import batch, values_of
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -25,6 +23,8 @@ from ottla.protocol.messages import (
 )
 from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_manager import LogManager
+from tests.worlds.replication_brokers import NO_ID, TOPIC, TOPIC_ID, Brokers, error_of, until
+from tests.worlds.replication_cluster import batch, values_of
 
 Scenario = Callable[[Brokers], Awaitable[None]]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from replication_cluster import LAG_MS_MAX, Cluster, as_answer, values_of
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse
 from ottla.replication.follower import FollowerFetch, RequestOffsets
 from ottla.replication.offsets import offset_for_leader_epoch
+from tests.worlds.replication_cluster import LAG_MS_MAX, Cluster, as_answer, values_of
 
 BROKERS = st.integers(1, 3)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replication_cluster import LAG_MS_MAX, Cluster, values_of
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
@@ -20,6 +19,7 @@ from ottla.replication.offsets import (
     offset_for_time,
 )
 from ottla.replication.reads import read as read_replica
+from tests.worlds.replication_cluster import LAG_MS_MAX, Cluster, values_of
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replication_cluster import LAG_MS_MAX, Cluster
 
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.replication.replica_selector import SELECTORS, ReplicaView, preferred_replica, rack_aware
+from tests.worlds.replication_cluster import LAG_MS_MAX, Cluster
 
 LEADER = ReplicaView(1, "a", 10, 0)
 

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from connection_harness import framed
 
 from ottla.ports.files import OS_FILES
 from ottla.ports.workers import OsWorkers
@@ -15,6 +14,7 @@ from ottla.server.logs.page_cache_reader import OnLoaded, PageCacheReader
 from ottla.server.network.buffers import BufferPool
 from ottla.server.network.channel import Connection, KafkaChannel, Part, drop_from_file
 from ottla.storage.segment_files import FileSlice, SegmentFile
+from tests.worlds.connection_harness import framed
 
 
 class SimulatedTransport:

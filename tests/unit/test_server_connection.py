@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from connection_harness import Harness, framed
 
 from ottla.ports.files import OS_FILES, OsFiles
 from ottla.server.network.channel import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.server.network.listener import Endpoint
 from ottla.storage.segment_files import FileSlice, SegmentFile
+from tests.worlds.connection_harness import Harness, framed
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from storage_logs import NOW_MS, batch
-from test_records_legacy import message, wrapped
 
 from ottla.ports.workers import OsWorkers
 from ottla.protocol.compression import Codec
@@ -18,6 +16,8 @@ from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
 from ottla.storage.record_validation import InvalidRecords
+from tests.unit.test_records_legacy import message, wrapped
+from tests.worlds.storage_logs import NOW_MS, batch
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
 from ottla.ports.files import OS_FILES, Files
 from ottla.ports.workers import OsWorkers
@@ -31,6 +30,7 @@ from ottla.server.handlers.fetch.down_conversion import (
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.storage.log_config import LogConfig
 from ottla.storage.segment_files import FileSlice, SegmentFile
+from tests.unit.test_server_dispatch import FakeConnection, decode_answer, frame_of
 
 PLAIN = LogConfig()
 

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from running_broker import RunningBroker, run
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.errors import KafkaError
+from tests.worlds.running_broker import RunningBroker, run
 
 WAIT_S = 60.0
 SETTINGS = {"log.retention.hours": "1"}

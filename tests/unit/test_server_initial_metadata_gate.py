@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from controller_harness import Cluster
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.memory import MemoryStore
@@ -15,6 +14,7 @@ from ottla.metadata.store import StoreUnavailable
 from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.server.handlers.cluster import initial_metadata_gate as gate_module
 from ottla.server.handlers.cluster.initial_metadata_gate import InitialMetadataGate, read_cluster
+from tests.worlds.controller_harness import Cluster
 
 WAIT_S = 60
 

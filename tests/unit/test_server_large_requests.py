@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from test_server_dispatch import FakeConnection, decode_answer, frame_of
 
 from ottla.ports import Clock, OsClock
 from ottla.protocol import frames
@@ -32,6 +31,7 @@ from ottla.server.dispatch.splits import (
 )
 from ottla.server.handlers.admin.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandler
+from tests.unit.test_server_dispatch import FakeConnection, decode_answer, frame_of
 
 ITEMS = 30_000
 

@@ -12,8 +12,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from replication_brokers import TOPIC, Brokers, error_of, until
-from replication_cluster import batch, values_of
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
@@ -31,6 +29,8 @@ from ottla.server.handlers.admin.log_dirs import LogDirsHandler
 from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
 from ottla.server.logs.lost_logs import LostLogDetector
 from ottla.wire.inter_broker import Purpose
+from tests.worlds.replication_brokers import TOPIC, Brokers, error_of, until
+from tests.worlds.replication_cluster import batch, values_of
 
 OLD = UUID(int=0xA)
 NEW = UUID(int=0xB)

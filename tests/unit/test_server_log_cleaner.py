@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cleaner_logs import Found, in_memory_place, put, records, survivors
-from running_broker import RunningBroker, Scenario, run
 
 from ottla.metadata.memory import MemoryTree
 from ottla.ports.files import OS_FILES
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.cleaner.planning import CHECKPOINT_FILE
 from ottla.storage.log import Log
+from tests.worlds.cleaner_logs import Found, in_memory_place, put, records, survivors
+from tests.worlds.running_broker import RunningBroker, Scenario, run
 
 WAIT_S = 60.0
 SETTINGS = {"log.cleaner.backoff.ms": "50"}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from connection_harness import Harness, framed
 
 from ottla.ports.files import OsFiles
 from ottla.ports.workers import OsWorkers
@@ -19,6 +18,7 @@ from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageC
 from ottla.server.network.channel import SENDFILE_TURN_BYTES
 from ottla.storage.nonblocking_reads import PageCacheMiss, blocking_allowed
 from ottla.storage.segment_files import FileSlice, SegmentFile
+from tests.worlds.connection_harness import Harness, framed
 
 MIB = 1 << 20
 

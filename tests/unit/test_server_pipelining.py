@@ -7,12 +7,12 @@ import asyncio
 import os
 from typing import Literal
 
-from connection_harness import Harness, framed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.server.network.channel import PENDING_RESPONSES_MAX, Connection, PendingResponse
+from tests.worlds.connection_harness import Harness, framed
 
 EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
 PRODUCE, FETCH = 0, 1

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +18,7 @@ from ottla.protocol.records import (
 )
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 
 @pytest.fixture

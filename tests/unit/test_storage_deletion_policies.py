@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_logs import NOW_MS, append, open_log
 
 from ottla.metadata.broker_config_table import BUILT_IN_POLICIES
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, LogFacts, SegmentFacts, deletable_segments
+from tests.worlds.storage_logs import NOW_MS, append, open_log
 
 DOCS = Path(__file__).parents[2] / "docs/storage.md"
 DAY_MS = 24 * 60 * 60 * 1000

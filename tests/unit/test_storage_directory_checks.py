@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
-from storage_logs import NOW_MS, append, batch
 
 from ottla.cli.main import main
 from ottla.ports.files import OS_FILES
@@ -22,6 +21,7 @@ from ottla.storage.log_dir import write_topic_id
 from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.log_manager import LogManager
 from ottla.storage.segment_checks import Finding
+from tests.worlds.storage_logs import NOW_MS, append, batch
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cleaner_logs import in_memory_place
-from storage_logs import NOW_MS, append, contents
 
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import ControlType, build_control_batch, iter_batches
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager
+from tests.worlds.cleaner_logs import in_memory_place
+from tests.worlds.storage_logs import NOW_MS, append, contents
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 60

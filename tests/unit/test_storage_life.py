@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import KafkaError
@@ -21,6 +20,7 @@ from ottla.storage.retention import (
     deletable_segments,
     within_high_watermark,
 )
+from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

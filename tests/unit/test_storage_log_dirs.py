@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, batch, values
 
 from ottla.ports.files import OS_FILES, OsFiles
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -18,6 +17,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import LogDirProblem, read_properties
 from ottla.storage.log_manager import LogManager
+from tests.worlds.storage_logs import NOW_MS, append, batch, values
 
 
 def manager(*log_dirs: Path, load: bool = True) -> LogManager:

@@ -7,7 +7,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, values
 
 from ottla.ports.files import OS_FILES
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
@@ -21,6 +20,7 @@ from ottla.storage.log_dir import (
     read_topic_id,
 )
 from ottla.storage.log_manager import LogManager
+from tests.worlds.storage_logs import NOW_MS, append, values
 
 
 def manager(*log_dirs: Path, broker_id: int = 1, cluster_id: str = "c1", **defaults: str) -> LogManager:

@@ -9,12 +9,12 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from storage_logs import NOW_MS, batch, contents, open_log
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import decode_records
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from tests.worlds.storage_logs import NOW_MS, batch, contents, open_log
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=64)
 

@@ -12,7 +12,6 @@ from crc32c import crc32c
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from storage_logs import NOW_MS, append, batch, open_log
 
 from ottla.ports.files import OS_FILES
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +21,7 @@ from ottla.storage.log_config import LogConfig
 from ottla.storage.log_segment import scan_headers
 from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
 from ottla.storage.producer_state_manager import CorruptSnapshot, decode_snapshot, encode_snapshot
+from tests.worlds.storage_logs import NOW_MS, append, batch, open_log
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

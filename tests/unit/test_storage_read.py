@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_records, iter_batches
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 

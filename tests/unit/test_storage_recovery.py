@@ -9,14 +9,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, contents, open_log, values
-from test_records_legacy import message
 
 from ottla.ports.files import OsFiles
 from ottla.protocol.errors import KafkaError
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_loader import UnsupportedMessageFormat
+from tests.unit.test_records_legacy import message
+from tests.worlds.storage_logs import NOW_MS, append, contents, open_log, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

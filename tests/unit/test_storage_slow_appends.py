@@ -11,8 +11,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_logs import NOW_MS, batch, open_log
-from test_records_legacy import message, wrapped
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import KafkaError
@@ -27,6 +25,8 @@ from ottla.storage.log_validator import (
     validate,
 )
 from ottla.storage.record_validation import InvalidRecords
+from tests.unit.test_records_legacy import message, wrapped
+from tests.worlds.storage_logs import NOW_MS, batch, open_log
 
 CONFIGS = (
     LogConfig(),

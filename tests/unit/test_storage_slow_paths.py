@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from storage_logs import NOW_MS, append, batch, contents, open_log, values
-from test_records_legacy import message, wrapped
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -24,6 +22,8 @@ from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import SlowPath, needs_rewrite_or_records, slow_paths
 from ottla.storage.record_validation import InvalidRecords
+from tests.unit.test_records_legacy import message, wrapped
+from tests.worlds.storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 COMPACTED = LogConfig(cleanup_policy="compact")
 STAMPED = LogConfig(message_timestamp_type="LogAppendTime")

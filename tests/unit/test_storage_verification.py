@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, batch, open_log
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.producer_state import VerificationGuard
+from tests.worlds.storage_logs import NOW_MS, batch, open_log
 
 PID = 7
 

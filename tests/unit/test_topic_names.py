@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller_harness import Cluster, run
-from replication_brokers import TOPIC, Brokers
-from storage_logs import NOW_MS, append
 
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
@@ -25,6 +22,9 @@ from ottla.storage.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE, rea
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir import parse_future_directory, parse_partition_directory
 from ottla.storage.log_manager import LogManager
+from tests.worlds.controller_harness import Cluster, run
+from tests.worlds.replication_brokers import TOPIC, Brokers
+from tests.worlds.storage_logs import NOW_MS, append
 
 ILLEGAL = ("", ".", "..", "../x", "../../../x", "/x", "a/b", "a b", "a\nb", "a\n", "a\0b", "ä", "x" * 250)
 

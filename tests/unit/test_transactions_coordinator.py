@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_coordinators import run_until_idle, scenario
-from simulated_transactions import PARTITIONS, TIMEOUT_MS, SimulatedTransactions
-
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ListTransactionsRequest
+from tests.worlds.simulated_coordinators import run_until_idle, scenario
+from tests.worlds.simulated_transactions import PARTITIONS, TIMEOUT_MS, SimulatedTransactions
 
 
 @scenario

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from replication_cluster import RecordingListener, as_answer, batch
-
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, topic_defaults
 from ottla.protocol import codec, frames
@@ -37,6 +35,7 @@ from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
 from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient
+from tests.worlds.replication_cluster import RecordingListener, as_answer, batch
 
 TOPIC = "flights"
 TOPIC_ID = UUID(int=7)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-from oracles import java, kafka_082
 
 from bench.apache_kafka import LEAN_JVM
 from bench.maven import JarsUnavailable
+from tests.oracles import JUDGES, java, kafka_082
 
 ANSWER_TIMEOUT_S: Final = 150
 """For one line: a rebalance of old consumers may take many tries of half a second."""
-_SOURCE: Final = Path(__file__).with_name("java") / "Clients082.java"
+_SOURCE: Final = JUDGES / "java" / "Clients082.java"
 _LOG4J: Final = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from simulated_coordinators import MemoryLog, VirtualTime
-
 from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.interfaces import Marker, NoProducerId
 from ottla.coordinators.transactions import records
 from ottla.coordinators.transactions.coordinator import Outcome, TransactionCoordinator
 from ottla.coordinators.transactions.transaction import State, TopicPartition
 from ottla.protocol.errors import ErrorCode
+from tests.worlds.simulated_coordinators import MemoryLog, VirtualTime
 
 PARTITIONS = frozenset({("t", 0), ("t", 1), ("u", 0)})
 TIMEOUT_MS = 60_000

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from clients_082 import Clients
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -21,6 +20,7 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.processes import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from tests.judges.clients_082 import Clients
 
 WAIT_S = 150
 SETTINGS = {

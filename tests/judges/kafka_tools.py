@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from bench.apache_kafka import kafka_classpath, run_tool
 from ottla.local.zookeeper import find_java
+from tests.oracles import JUDGES
 
-_PROGRAMS = Path(__file__).with_name("java")
+_PROGRAMS = JUDGES / "java"
 _OUR_OWN = ("Tools$Ended: ended", "ended", "Tools$Ended")
 """What the runner's own exception leaves in what a tool prints."""
 

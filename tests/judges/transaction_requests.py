@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ottla.protocol import messages as m
 from ottla.protocol.records import Record, build_batch
-from tests.interop.request_recorder import RequestRecorder, until
+from tests.judges.request_recorder import RequestRecorder, until
 
 RETRIABLE = {14, 15, 16, 51, 79}
 """Loading, not available, not (yet) the coordinator; concurrent transactions; unknown leader."""

@@ -17,7 +17,7 @@ from ottla.client.admin import AdminClient, Results
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
-from tests.interop.secured import JAAS, PLAIN_MODULE, SCRAM_MODULE
+from tests.judges.secured import JAAS, PLAIN_MODULE, SCRAM_MODULE
 
 _SETTINGS = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kafka_tools import compiled
-
 from bench.apache_kafka import java_command
 from ottla.local.processes import wait_until
+from tests.judges.kafka_tools import compiled
 
 _WAIT_S = 90.0
 

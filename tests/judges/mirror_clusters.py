@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from confluent_reader import read_to_end
 
 from ottla.local.processes import wait_until
-from tests.interop.one_broker import one_broker
+from tests.judges.confluent_reader import read_to_end
+from tests.judges.one_broker import one_broker
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
-from kubernetes_simulation import NAMESPACE, InMemoryApi, Item, matches_selector
 
 from ottla_operator.kubernetes.api import _PLURALS, ApiError, NotFound
+from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi, Item, matches_selector
 
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from raw_client import ABSENT, BATCH, SECRET, allow
-
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.security.acls import (
@@ -23,6 +21,7 @@ from ottla.security.acls import (
     Permission,
     ResourceType,
 )
+from tests.judges.raw_client import ABSENT, BATCH, SECRET, allow
 
 OTHER: Final = "other"
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
