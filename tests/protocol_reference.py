@@ -1,7 +1,7 @@
 """Generates docs/protocol-messages.md from the message classes: `python -m tests.protocol_reference --write`.
 
-A test compares the page with the generated text; tests/interop/test_protocol_table.py compares the classes
-with Kafka's own definitions.
+A test compares the page with the generated text; tests/interop/java/test_protocol_table.py compares the
+classes with Kafka's own definitions.
 """
 
 from __future__ import annotations

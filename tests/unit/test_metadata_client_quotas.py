@@ -1,4 +1,4 @@
-"""The store of client quotas, and its notifications. tests/interop/test_quotas_like_kafka.py compares
+"""The store of client quotas, and its notifications. tests/interop/kafka/test_quotas_like_kafka.py compares
 responses and nodes with Kafka's."""
 
 from __future__ import annotations

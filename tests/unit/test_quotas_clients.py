@@ -1,5 +1,5 @@
 """Throttle times of clients, and which usage counts for which quota.
-tests/interop/test_quota_arithmetic_like_kafka.py compares each number with Kafka's."""
+tests/interop/java/test_quota_arithmetic_like_kafka.py compares each number with Kafka's."""
 
 from __future__ import annotations
 

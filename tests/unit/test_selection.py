@@ -33,13 +33,13 @@ def test_a_test_file_that_changed_comes_first_and_others_by_lines_changed_in_the
     changed = {
         "broker/ottla/quotas/budget.py": 3,
         "pipeline/ottla_pipeline/lake/tables.py": 50,
-        "tests/interop/test_metrics.py": 1,
+        "tests/interop/clients/test_metrics.py": 1,
         "README.md": 900,
     }
     candidates = [f"tests/interop/test_{name}.py" for name in ("cli", "quotas", "pipeline_lake", "metrics")]
     assert ranked(changed, candidates) == [
-        "tests/interop/test_metrics.py",
-        "tests/interop/test_pipeline_lake.py",
+        "tests/interop/clients/test_metrics.py",
+        "tests/interop/spark/test_pipeline_lake.py",
         "tests/interop/test_quotas.py",
     ]
 
@@ -50,8 +50,11 @@ def test_a_file_that_does_not_fit_into_the_budget_leaves_its_room_to_the_next() 
 
 def test_durations_are_summed_by_file() -> None:
     report = """<testsuites><testsuite>
-        <testcase classname="tests.interop.test_cli" name="one" time="1.5"/>
-        <testcase classname="tests.interop.test_cli.TestGroup" name="two" time="2"/>
+        <testcase classname="tests.interop.clients.test_cli" name="one" time="1.5"/>
+        <testcase classname="tests.interop.clients.test_cli.TestGroup" name="two" time="2"/>
         <testcase classname="tests.unit.test_frames" name="three" time="0.25"/>
     </testsuite></testsuites>"""
-    assert durations_of(report) == {"tests/interop/test_cli.py": 3.5, "tests/unit/test_frames.py": 0.25}
+    assert durations_of(report) == {
+        "tests/interop/clients/test_cli.py": 3.5,
+        "tests/unit/test_frames.py": 0.25,
+    }

@@ -23,7 +23,7 @@ from ottla.protocol.compression import Codec, compress, decompress, fix_lz4_v0_h
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 from ottla.protocol.records import CODEC_MASK, Record, TimestampType, build_batch, decode_batch, iter_batches
-from tests.interop.test_records_like_kafka import SETTINGS, make_topic, produce
+from tests.interop.kafka.test_records_like_kafka import SETTINGS, make_topic, produce
 from tests.judges.request_recorder import RequestRecorder, kafka_and_ottla, same
 from tests.oracles import needs_kafka_jars
 

@@ -24,7 +24,7 @@ from tests.judges.one_broker import OneBroker
 
 pa = pytest.importorskip("pyarrow")
 NUMBERS = count()
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KILLS = 8
 SEED = 20261122
 BEGAN_MS = 1_700_000_000_000
@@ -181,7 +181,7 @@ def test_a_job_killed_at_any_moment_and_restarted_writes_each_record_once(
     command = [
         sys.executable,
         "-m",
-        "tests.interop.test_pipeline_mirror_writer",
+        "tests.interop.spark.test_pipeline_mirror_writer",
         broker.bootstrap,
         place[0].mirror,
         str(total),

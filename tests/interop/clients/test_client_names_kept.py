@@ -40,7 +40,7 @@ from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.testing import DevBroker
 
 pytestmark = pytest.mark.timeout(300)
-PAGE = Path(__file__).parents[2] / "docs" / "client-names.md"
+PAGE = Path(__file__).parents[3] / "docs" / "client-names.md"
 T0, T1 = ("orders", 0), ("orders", 1)
 """Plain tuples, as the page has it."""
 

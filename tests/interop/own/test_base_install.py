@@ -17,7 +17,7 @@ import pytest
 
 from ottla.extras import EXTRAS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAME = re.compile(r"[\w.-]+")
 MODULES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 """Import names that differ from the distribution's."""

@@ -27,7 +27,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 from ottla.security.authorizer import CLASSES
-from tests.interop.test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
+from tests.interop.own.test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
 from tests.judges.raw_client import (
     ADMIN_HOST,
     CLIENT_HOST,

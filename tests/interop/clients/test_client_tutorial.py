@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ottla.testing import DevBroker
 
-PAGE = Path(__file__).parents[2] / "docs" / "client-tutorial.md"
+PAGE = Path(__file__).parents[3] / "docs" / "client-tutorial.md"
 BROKER = "127.0.0.1:9092"
 """As the page has it."""
 SECONDS_MAX = 60

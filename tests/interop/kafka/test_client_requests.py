@@ -32,7 +32,7 @@ from ottla.testing import DevBroker
 from tests.oracles import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "client-requests.md"
 EXAMPLE = DOCS / "samples" / "replica_offsets.py"
 WAIT_S = 90.0

@@ -20,7 +20,7 @@ from ottla.protocol.messages import CreateTopicsRequest, ProduceRequest, Produce
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_validator import validate
-from tests.interop.test_hostile_clients import MIB, Subject, broker, bystander, closing, framed, receive
+from tests.interop.own.test_hostile_clients import MIB, Subject, broker, bystander, closing, framed, receive
 
 pytestmark = pytest.mark.timeout(420)
 

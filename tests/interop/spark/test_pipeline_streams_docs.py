@@ -22,7 +22,7 @@ from tests.judges.postgres import PASSWORD, PostgreSql, postgresql
 from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-streams.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-streams.md").read_text()
 CUSTOMERS = {"ann": "NO"}
 
 

@@ -15,7 +15,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest
 from ottla.server.coordination.transaction_verification import VerificationRequest
 from ottla.wire.connection import BrokerConnection
-from tests.interop.test_broker_life import make, metadata, run, running, until
+from tests.interop.own.test_broker_life import make, metadata, run, running, until
 
 ASKING, ASKED, STUCK = 1, 2, 3
 pytestmark = pytest.mark.timeout(200)

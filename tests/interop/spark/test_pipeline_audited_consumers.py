@@ -30,7 +30,7 @@ from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import audit, audit_report
 from ottla_pipeline.running import JobContext
-from tests.interop.test_pipeline_audited_clients import Line, Name, name_of, read_all
+from tests.interop.clients.test_pipeline_audited_clients import Line, Name, name_of, read_all
 from tests.judges.kafka_tools import run_program
 from tests.judges.lake_line import SMALL
 from tests.judges.one_broker import OneBroker

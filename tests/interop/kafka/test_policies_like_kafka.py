@@ -14,7 +14,7 @@ from ottla.local.processes import StartFailed, free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
-from tests.interop.test_configs_like_kafka import (
+from tests.interop.kafka.test_configs_like_kafka import (
     APPEND,
     BROKER,
     DELETE,
