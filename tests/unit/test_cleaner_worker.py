@@ -15,6 +15,7 @@ import pytest
 
 from ottla.ports.files import OS_FILES
 from ottla.ports.workers import LoopWorkers, OsWorkers, Workers
+from ottla.server.logs import cleaner_thread
 from ottla.server.logs.cleaner_thread import Aborted, CleanerThread, CleaningTask, Failed, Outcome, Throttler
 from ottla.storage.cleaner.planning import LogToClean, WorkerLimits
 from ottla.storage.log import Log
@@ -35,6 +36,11 @@ def workers(request: pytest.FixtureRequest) -> Workers:
     return OsWorkers() if request.param == "processes" else LoopWorkers(OS_FILES)
 
 
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_thread, "_PAUSE_S_MAX", 0.002)
+
+
 def filled(place: Path) -> tuple[Log, list[Found]]:
     log = open_log(place)
     for number in range(60):
@@ -53,13 +59,13 @@ def task_for(log: Log) -> CleaningTask:
 class Cleaner:
     """One cleaner thread."""
 
-    def __init__(self, workers: Workers, throttle: Throttler | None = None) -> None:
+    def __init__(
+        self, workers: Workers, throttle: Throttler | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.throttle = throttle or Throttler(float("inf"), time.monotonic())
         self.moving = False
         self.threads = workers.threads("log-cleaner", 2)
-        self.thread = CleanerThread(
-            workers, self.threads, self.throttle, lambda key: self.moving, time.monotonic
-        )
+        self.thread = CleanerThread(workers, self.threads, self.throttle, lambda key: self.moving, clock)
 
     def clean(self, log: Log) -> asyncio.Task[Outcome | Failed | Aborted]:
         return asyncio.get_running_loop().create_task(self.thread.clean(task_for(log), LIMITS, NOW_MS))
@@ -71,8 +77,10 @@ class Cleaner:
 
 
 @asynccontextmanager
-async def cleaner(workers: Workers, throttle: Throttler | None = None) -> AsyncIterator[Cleaner]:
-    made = Cleaner(workers, throttle)
+async def cleaner(
+    workers: Workers, throttle: Throttler | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Cleaner]:
+    made = Cleaner(workers, throttle, clock)
     try:
         yield made
     finally:
@@ -140,6 +148,7 @@ def test_an_aborted_job_is_followed_by_another(place: Path, workers: Workers) ->
     run(scenario)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_slow_job_is_aborted_when_its_log_is_truncated(place: Path, workers: Workers) -> None:
     async def scenario() -> None:
         log, written = filled(place)
@@ -153,6 +162,7 @@ def test_a_slow_job_is_aborted_when_its_log_is_truncated(place: Path, workers: W
     run(scenario)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_slow_job_ends_with_its_thread_or_goes_faster_when_told(place: Path, workers: Workers) -> None:
     async def scenario() -> None:
         log, written = filled(place)
@@ -171,18 +181,26 @@ def test_a_slow_job_ends_with_its_thread_or_goes_faster_when_told(place: Path, w
     run(scenario)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_cleaner_threads_share_one_rate(place: Path, workers: Workers) -> None:
     """As in Kafka, what is read to learn the keys counts, what is read to be written anew, what is kept."""
+    now_s = 0.0
+
+    def clock() -> float:
+        return now_s
 
     async def scenario() -> None:
+        nonlocal now_s
         logs = [filled(place / name)[0] for name in ("one", "other")]
-        throttle = Throttler(sum(2 * log.size for log in logs) / 1.5, time.monotonic())
-        async with cleaner(workers, throttle) as one, cleaner(workers, throttle) as other:
-            began = time.monotonic()
-            found = await asyncio.gather(one.done(logs[0]), other.done(logs[1]))
-            elapsed_s = time.monotonic() - began
+        throttle = Throttler(sum(2 * log.size for log in logs) / 1.5, clock())
+        async with cleaner(workers, throttle, clock) as one, cleaner(workers, throttle, clock) as other:
+            both = asyncio.gather(one.done(logs[0]), other.done(logs[1]))
+            while not both.done():
+                await until(lambda: both.done() or throttle.delay_s(0, clock()) > 0)
+                now_s += 0.05  # only while both must wait
+            found = await both
         assert [each.done.end_offset for each in found] == [60, 60]
-        assert elapsed_s > 1.0
+        assert now_s > 1.0
 
     run(scenario)
 
@@ -217,6 +235,7 @@ def test_a_failure_has_the_error_of_the_system(place: Path, workers: Workers) ->
     run(scenario)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_killed_process_is_reported_and_another_takes_its_place(place: Path) -> None:
     async def scenario() -> None:
         log, written = filled(place)

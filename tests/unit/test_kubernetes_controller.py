@@ -15,6 +15,7 @@ from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.resources import KINDS
+from tests.worlds.clocks import run_in_virtual_time
 from tests.worlds.kubernetes_simulation import NAMESPACE, InMemoryApi, KubernetesSimulation
 
 TIMEOUT_S = 60
@@ -46,7 +47,7 @@ def test_a_worker_ends_when_no_resource_is_left() -> None:
         controller.enqueue(NAMESPACE, "demo")
         assert controller.clusters == [(NAMESPACE, "demo")]
 
-    metrics = asyncio.run(with_controller(api, use))
+    metrics = run_in_virtual_time(with_controller(api, use))
     assert api.writes == []
     assert b'namespace="shop"' not in metrics.text(), "a cluster that is gone leaves no numbers behind"
 
@@ -60,7 +61,7 @@ def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
     def use(controller: Controller) -> None:
         controller.enqueue(NAMESPACE, "nowhere")
 
-    asyncio.run(with_controller(api, use))
+    run_in_virtual_time(with_controller(api, use))
     assert ("Topic", "orders") not in api.items
 
 
@@ -70,14 +71,14 @@ def test_the_resync_finds_clusters_without_events() -> None:
     async def scenario() -> None:
         api = InMemoryApi()
         api.apply_resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
-        controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05, [NAMESPACE])
+        controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 30, [NAMESPACE])
         stopping = asyncio.Event()
         running = asyncio.ensure_future(controller.run(stopping))
         await until(lambda: controller.clusters == [(NAMESPACE, "nowhere")])
         stopping.set()
         await running
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_resync_continues_after_the_api_server_did_not_respond() -> None:
@@ -95,7 +96,7 @@ def test_the_resync_continues_after_the_api_server_did_not_respond() -> None:
         stopping.set()
         await running
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_an_overdue_resync_is_unhealthy() -> None:
@@ -115,7 +116,7 @@ def test_an_overdue_resync_is_unhealthy() -> None:
         stopping.set()
         await running
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_metrics_count_the_cluster_and_its_resources() -> None:

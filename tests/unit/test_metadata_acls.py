@@ -26,6 +26,7 @@ from ottla.security.acls import (
     ResourceType,
 )
 from ottla.security.authorizer import AclAuthorizer
+from tests.worlds.clocks import run_in_virtual_time
 
 FLIGHTS = ResourcePattern(ResourceType.TOPIC, "flights")
 PREFIX = ResourcePattern(ResourceType.GROUP, "té-", PatternType.PREFIXED)
@@ -42,7 +43,7 @@ def run(scenario: Callable[[MemoryStore], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(60):
             await scenario(store)
 
-    asyncio.run(reported())
+    run_in_virtual_time(reported())
 
 
 async def follower(store: MemoryStore) -> StoredAcls:

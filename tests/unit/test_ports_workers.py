@@ -28,7 +28,16 @@ from ottla.ports.workers import (
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.record_validation import InvalidRecords, RecordError
-from tests.worlds.worker_jobs import closure, count, fail, much_memory, pid, print_something, reversed_bytes
+from tests.worlds.worker_jobs import (
+    closure,
+    count,
+    fail,
+    much_memory,
+    pid,
+    pid_as_step,
+    print_something,
+    reversed_bytes,
+)
 
 WAIT_S: Final = 60.0
 LIMITS: Final = ProcessLimits(niceness=1)
@@ -149,7 +158,16 @@ def test_a_job_is_aborted_by_its_answer_and_the_process_goes_on(workers: Workers
 
 def test_processes_run_at_once_and_no_more_than_allowed() -> None:
     async def scenario(processes: Processes) -> None:
-        pids = await asyncio.gather(*[processes.submit(pid, 0.2) for _ in range(6)])
+        both, running = asyncio.Barrier(2), set[int]()
+
+        async def answer(pid: int) -> None:
+            assert pid not in running
+            running.add(pid)
+            assert len(running) <= 2
+            await both.wait()
+            running.discard(pid)
+
+        pids = await asyncio.gather(*[processes.submit(pid_as_step, answer=answer) for _ in range(6)])
         assert len(set(pids)) == 2
         assert set(pids) == set(processes.pids)
         await processes.end_idle()
@@ -163,12 +181,13 @@ def test_processes_run_at_once_and_no_more_than_allowed() -> None:
 def test_a_job_of_a_process_that_dies_fails_and_the_next_gets_another() -> None:
     async def scenario(processes: Processes) -> None:
         victim = await processes.submit(pid)
-        job = processes.submit(pid, WAIT_S)
-        while not processes.pids:  # noqa: ASYNC110 (a thread changes it)
-            await asyncio.sleep(0.005)
-        os.kill(victim, signal.SIGKILL)
+
+        async def answer(pid: int) -> None:
+            assert pid == victim
+            os.kill(victim, signal.SIGKILL)
+
         with pytest.raises(ProcessDied, match="-9"):
-            await job
+            await processes.submit(pid_as_step, answer=answer)
         assert await processes.submit(pid) != victim
 
     run(OsWorkers(), scenario, processes=1)
@@ -176,11 +195,11 @@ def test_a_job_of_a_process_that_dies_fails_and_the_next_gets_another() -> None:
 
 def test_a_slow_process_is_killed() -> None:
     async def scenario(processes: Processes) -> None:
-        with pytest.raises(ProcessDied, match="no answer in 2000 ms"):
+        with pytest.raises(ProcessDied, match="no answer in 50 ms"):
             await processes.submit(pid, WAIT_S)
-        assert await processes.submit(pid) > 0
+        assert not processes.pids, "the next job gets another"
 
-    run(OsWorkers(), scenario, ProcessLimits(niceness=1, timeout_s=2.0))
+    run(OsWorkers(), scenario, ProcessLimits(niceness=1, timeout_s=0.05))
 
 
 def test_a_job_that_takes_too_much_memory_fails_alone() -> None:
@@ -256,23 +275,31 @@ def test_a_process_ends_with_the_broker_however_that_ends() -> None:
 def test_threads_run_no_more_jobs_at_once_than_allowed(workers: Workers) -> None:
     async def scenario() -> None:
         threads = workers.threads("test", 2)
+        both, mutex = threading.Barrier(2, timeout=WAIT_S), threading.Lock()
         running = most = 0
 
         def work(number: int) -> int:
             nonlocal running, most
-            running += 1
-            most = max(most, running)
-            time.sleep(0.01)
-            running -= 1
+            with mutex:
+                running += 1
+                most = max(most, running)
+            both.wait()
+            time.sleep(0.01)  # in which a third one would begin; nothing waits for its end
+            with mutex:
+                running -= 1
             return number
 
-        assert await asyncio.gather(*[threads.submit(work, n) for n in range(9)]) == list(range(9))
+        assert await asyncio.gather(*[threads.submit(work, n) for n in range(8)]) == list(range(8))
         assert most == 2
-        has_begun = threading.Event()
-        begun = threads.submit(lambda: (has_begun.set(), work(1))[1])
+        has_begun, may_end = threading.Event(), threading.Event()
+        begun = threads.submit(lambda: (has_begun.set(), may_end.wait(WAIT_S))[1])
         await asyncio.to_thread(has_begun.wait)
-        await threads.stop()
-        assert await begun == 1
+        stopping = asyncio.ensure_future(threads.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "it waits for the job that has begun"
+        may_end.set()
+        await stopping
+        assert await begun
         with pytest.raises(RuntimeError):
             threads.submit(work, 1)
 

@@ -18,9 +18,9 @@ from ottla.protocol.messages import (
 from ottla.protocol.types import Message
 from ottla.security.mechanisms import PlainServer, plain_token
 from ottla.security.principals import ANONYMOUS, USER, Principal
-from ottla.server.network import authenticator
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
 from ottla.server.network.channel import Part
+from tests.worlds.clocks import run_in_virtual_time
 
 
 class FakeConnection:
@@ -72,9 +72,7 @@ class Client:
         self.send(SaslAuthenticateRequest(auth_bytes=plain_token("anna", password)), 2)
 
 
-def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticator, "SETUP_S", 0.01)
-
+def test_a_silent_client_is_disconnected() -> None:
     async def scenario() -> None:
         silent, known = Client(), Client()
         for client in (silent, known):
@@ -84,7 +82,7 @@ def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> Non
             await silent.connection.gone.wait()
         assert not known.connection.closed
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_requests_pass_after_authentication() -> None:
@@ -96,7 +94,7 @@ def test_requests_pass_after_authentication() -> None:
         client.send(MetadataRequest(topics=[]), 5)
         assert len(client.passed) == 1
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_failed_client_is_answered_and_disconnected_and_its_requests_are_dropped() -> None:
@@ -115,7 +113,7 @@ def test_a_failed_client_is_answered_and_disconnected_and_its_requests_are_dropp
         assert found.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert found.error_message == "Authentication failed: Invalid username or password"
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_an_invalid_request_closes_the_connection(frame: bytes) -> None:
             await client.connection.gone.wait()
         assert not client.passed
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_an_expired_session_may_be_reauthenticated() -> None:
@@ -144,4 +142,4 @@ def test_an_expired_session_may_be_reauthenticated() -> None:
         assert client.connection.closed
         assert not client.passed
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())

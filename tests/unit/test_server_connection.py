@@ -14,12 +14,13 @@ from ottla.ports.files import OS_FILES, OsFiles
 from ottla.server.network.channel import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.server.network.listener import Endpoint
 from ottla.storage.segment_files import FileSlice, SegmentFile
+from tests.worlds.clocks import StoppedClock
 from tests.worlds.connection_harness import Harness, framed
 
 
 @pytest.fixture
 def run() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
         yield runner
 
 
@@ -359,6 +360,9 @@ def test_who_waits_for_memory_while_throttled_is_served_when_both_are_over(run: 
         assert h.requests == []
         h.connection.mute(20)
         memory.release(1000)
+        await h.turns()
+        assert h.requests == []
+        await h.advance(0.021)
         await h.request(1)
 
     run.run(scenario())
@@ -397,15 +401,16 @@ def test_a_throttled_client_has_its_answer_at_once_and_its_next_request_waits(ru
         h = Harness()
         await h.send(framed(b"one") + framed(b"two"))
         await h.request(1)
-        muted_at = h.loop.time()
         h.connection.mute(50)
         h.connection.respond((framed(b"1"),))
         assert await h.receive(5) == framed(b"1")
         await h.send(framed(b"three"))
         await h.turns()
         assert h.requests == [b"one"]
+        await h.advance(0.049)
+        assert h.requests == [b"one"]
+        await h.advance(0.002)
         await h.request(2)
-        assert h.loop.time() - muted_at >= 0.049
         h.connection.respond((framed(b"2"),))
         await h.request(3)
         assert h.requests == [b"one", b"two", b"three"]
@@ -424,7 +429,7 @@ def test_a_throttle_is_lengthened_and_never_cut_short(run: asyncio.Runner) -> No
         h.connection.mute(7_200_000)
         assert muted.cancelled()
         await h.send(framed(b"one"))
-        await asyncio.sleep(0.01)
+        await h.advance(7_199)
         assert h.requests == []
         assert h.connection.idle_for(h.loop.time() + 3600) == 0, "a throttled connection is not idle"
         h.connection.close()
@@ -441,6 +446,7 @@ def test_a_request_without_an_answer_can_be_throttled_too(run: asyncio.Runner) -
         h.connection.skip_response()
         await h.turns()
         assert h.requests == [b"acks=0"]
+        await h.advance(0.021)
         await h.request(2)
 
     run.run(scenario())

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
-from ottla.ports import OsClock
 from ottla.ports.network import OsNetwork
 from ottla.ports.workers import OsWorkers
 from ottla.quotas.broker import ConnectionQuotas
@@ -19,6 +18,7 @@ from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.channel import Connection
 from ottla.server.network.connection_limits import ConnectionLimits, IdleWatch
 from ottla.server.network.listener import Endpoint, SocketServer
+from tests.worlds.clocks import StoppedClock
 
 BOTH = {
     "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -29,7 +29,7 @@ BOTH = {
 
 @pytest.fixture
 def run() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
         yield runner
 
 
@@ -58,7 +58,7 @@ class Served:
             limits=ConnectionLimits(
                 settings,
                 rates or ConnectionQuotas(Windows()),
-                OsClock().monotonic_ms,
+                lambda: int(asyncio.get_running_loop().time() * 1000),
                 network.resolve,
             ),
         )
@@ -72,6 +72,16 @@ class Served:
         return Client(
             *await asyncio.open_connection("127.0.0.1", self.ports[listener], local_addr=(source, 0))
         )
+
+
+async def advance(seconds: float) -> None:
+    """Let time pass, in steps of 100 ms."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, StoppedClock)
+    for _ in range(round(seconds * 10)):
+        loop.now += 0.1
+        for _ in range(5):
+            await asyncio.sleep(0)
 
 
 class Client:
@@ -186,20 +196,21 @@ def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner,
     """One a second, counted over two: most of four have to wait; on the brokers' listener nobody has."""
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
         served = Served(
             config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
             ConnectionQuotas(Windows(2, 1000)),
         )
-        began = loop.time()
         clients = [await served.connect("CLIENTS") for _ in range(4)]
         for client in clients:
             client.ask()
         if prefix:
             await (await served.connect("BROKERS")).is_served()
-        for client in clients:
-            await client.answered()
-        assert loop.time() - began >= 1, "four connections in no time"
+        answered = asyncio.gather(*[client.answered() for client in clients])
+        await advance(0.9)
+        assert not answered.done(), "four connections in no time"
+        while not answered.done():
+            await advance(0.1)
+        await answered
         served.server.close_all()
         served.server.stop_accepting()
 
@@ -213,14 +224,15 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
         rates = ConnectionQuotas(Windows(11, 1000))
         rates.set_address_limit("127.0.0.2", 0)
         served = Served(config(), rates)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         refused = await served.connect(source="127.0.0.2")
         refused.ask()
         other = await served.connect(source="127.0.0.3")
         await other.is_served()
-        await refused.was_closed()
-        assert loop.time() - began >= 1, "it was closed at once"
+        closed = asyncio.ensure_future(refused.was_closed())
+        await advance(0.9)
+        assert not closed.done(), "it was closed at once"
+        await advance(0.2)
+        await closed
         assert len(served.server.connections) == 1
         rates.set_address_limit("127.0.0.2", None)
         forgiven = await served.connect(source="127.0.0.2")

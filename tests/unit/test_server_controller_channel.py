@@ -18,10 +18,10 @@ from ottla.protocol.messages import (
     ControlledShutdownResponse,
     UpdateMetadataRequest,
 )
-from ottla.server.assembly import controlled_shutdown
-from ottla.server.assembly.controlled_shutdown import ControlledShutdown
+from ottla.server.assembly.controlled_shutdown import WITHOUT_STORE_S, ControlledShutdown
 from ottla.server.coordination.controller_channel import ControllerChannel
 from ottla.wire.inter_broker import InterBrokerClient
+from tests.worlds.clocks import run_in_virtual_time
 
 NOT_ACTIVE: Any = SimpleNamespace(is_active=False, controller_id=1)
 
@@ -73,14 +73,10 @@ def test_a_connection_without_responses_is_not_used_again() -> None:
         await channel.controlled_shutdown(ControlledShutdownRequest(broker_id=0))
         await channel.controlled_shutdown(ControlledShutdownRequest(broker_id=0))
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
-def test_controlled_shutdown_ends_when_the_metadata_store_is_unavailable_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(controlled_shutdown, "WITHOUT_STORE_S", 0.02)
-
+def test_controlled_shutdown_ends_when_the_metadata_store_is_unavailable_too() -> None:
     async def scenario() -> None:
         tree = MemoryTree()
         store = MemoryStore(tree)
@@ -93,10 +89,10 @@ def test_controlled_shutdown_ends_when_the_metadata_store_is_unavailable_too(
         )
         leaving = asyncio.create_task(ControlledShutdown(config, channel, NOT_ACTIVE, store).run(1))
         await connection.requested.wait()
-        done, _ = await asyncio.wait({leaving}, timeout=0.2)
+        done, _ = await asyncio.wait({leaving}, timeout=10 * WITHOUT_STORE_S)
         assert not done, "while the store is available, the controller may still respond"
         tree.available = False
         async with asyncio.timeout(90):
             await leaving
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())

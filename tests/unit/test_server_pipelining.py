@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.server.network.channel import PENDING_RESPONSES_MAX, Connection, PendingResponse
+from tests.worlds.clocks import StoppedClock
 from tests.worlds.connection_harness import Harness, framed
 
 EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
@@ -30,15 +31,6 @@ RUNS = st.lists(
     max_size=4,
 )
 """Of requests of one kind, and what becomes of them at once."""
-
-
-class StoppedClock(asyncio.SelectorEventLoop):
-    """A clock that the scenario sets."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        return self.now
 
 
 class Server(Harness):

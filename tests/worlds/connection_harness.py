@@ -10,6 +10,7 @@ from ottla.ports.workers import OsWorkers
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.channel import Connection
 from ottla.server.network.listener import SocketServer
+from tests.worlds.clocks import StoppedClock
 
 
 def framed(body: bytes) -> bytes:
@@ -64,6 +65,12 @@ class Harness:
 
     async def closed_by_server(self) -> bool:
         return await asyncio.wait_for(self.loop.sock_recv(self.client, 1), 60) == b""
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, on a loop whose clock stands still."""
+        assert isinstance(self.loop, StoppedClock)
+        self.loop.now += seconds
+        await self.turns()
 
     async def turns(self, count: int = 5) -> None:
         for _ in range(count):

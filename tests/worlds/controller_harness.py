@@ -32,6 +32,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import Message
 from ottla.wire.inter_broker import InterBrokerClient
+from tests.worlds.clocks import run_in_virtual_time
 
 WAIT_S = 60.0
 FIRST_PORT = 9092
@@ -41,7 +42,7 @@ M = TypeVar("M", bound=Message)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 90))
+    run_in_virtual_time(asyncio.wait_for(scenario(), 90))
 
 
 class FirstOfAll(Random):

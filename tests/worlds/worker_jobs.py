@@ -38,6 +38,11 @@ def count(files: Files, steps: int) -> Generator[int, int, int]:
     return total
 
 
+def pid_as_step(files: Files) -> Generator[int, object, int]:
+    yield os.getpid()
+    return os.getpid()
+
+
 def print_something(files: Files) -> str:
     print("not a reply")
     return "reply"
