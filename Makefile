@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test test-changed test-all lint format simulate soak bench bench-kubernetes e2e lock clean
+.PHONY: setup run tools oracles check test test-changed interop cluster e2e test-all lint format simulate soak bench \
+  bench-kubernetes lock clean
 
 setup: $(READY)
 
@@ -22,27 +23,49 @@ $(READY): pyproject.toml requirements/dev.txt
 run: setup
 	$(BIN)/python -m demo.run
 
-# File by file in the given order: the long ones first, so that both processes end at the same time.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# File by file in the given order: the long ones first, so that all processes end at the same time.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SELECTED := $(BIN)/python -m tests.selection
 
-# Each part of the system and each family of oracles once.
-test: setup
-	$(PYTEST) $$($(BIN)/python -m tests.selection core)
+# Other people's clients, tools and brokers, that the tests ask. A missing one is named by the tests that it skips.
+tools:
+	.ci/tools
 
-# The test files that the change since BASE=COMMIT exercises and `test` leaves out.
-test-changed: setup
-	@files=$$($(BIN)/python -m tests.selection changed $(BASE)) && \
+oracles: tools setup
+	$(BIN)/python -m tests.oracles
+
+# Under a minute: the unit tests of what changed since BASE=COMMIT.
+check: lint
+	@files=$$($(SELECTED) unit $(BASE)) && \
+	  if [ -n "$$files" ]; then $(PYTEST) -q $$files; else echo "the change concerns no unit test"; fi
+
+# All unit tests, the simulation, and each family of oracles once.
+test: oracles
+	$(PYTEST) $$($(SELECTED) core)
+
+# The interop tests that the change since BASE=COMMIT exercises and `test` leaves out.
+test-changed: oracles
+	@files=$$($(SELECTED) changed $(BASE)) && \
 	  if [ -n "$$files" ]; then echo "$$files" && $(PYTEST) $$files; else echo "the change concerns no slow test file"; fi
 
-# All tests. Records the duration of each file, for the choice of `test-changed`.
-test-all: setup
-	$(PYTEST) --junitxml=build/test-all.xml
-	$(BIN)/python -m tests.selection record build/test-all.xml
-	$(MAKE) e2e
+# All tests beside other people's programs; one shard by SHARD=spark (the folders of tests/interop).
+interop: oracles
+	$(PYTEST) $$($(SELECTED) shard $(SHARD))
+
+# Clusters of real processes, and what kills them.
+cluster: oracles
+	$(PYTEST) tests/cluster --junitxml=build/cluster.xml
 
 # On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped with a message without both.
 e2e: setup
 	$(BIN)/python -m pytest tests/e2e
+
+# Everything. Records the duration of each file, for the choices above.
+test-all: cluster
+	$(PYTEST) $$($(SELECTED) shard) tests/unit --junitxml=build/rest.xml
+	$(SELECTED) record build/cluster.xml build/rest.xml
+	$(MAKE) e2e
 
 lint: setup
 	$(BIN)/ruff check .

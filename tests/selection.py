@@ -1,28 +1,33 @@
-"""Which test files `make test` runs, and which files `.ci/run` adds for a change.
+"""Which test files the targets of the Makefile run.
 
-    python -m tests.selection core               the arguments of `make test`
-    python -m tests.selection changed [BASE]     files that exercise what changed since the commit BASE
-    python -m tests.selection record JUNIT_XML   writes tests/durations.txt from a run of everything
+    python -m tests.selection core               `make test`
+    python -m tests.selection unit [BASE]        `make check`: unit tests of what changed since BASE
+    python -m tests.selection changed [BASE]     `make test-changed`: interop tests of what changed
+    python -m tests.selection shard [NAME]       `make interop`: a shard, or all
+    python -m tests.selection record XML...      writes tests/durations.txt from JUnit reports of all tests
 
-`changed` ranks the files that `make test` leaves out: those that changed themselves come first, then those
-whose names match an area of AREAS, by the number of lines that changed there. It prints files in that order
-while their durations fit into BUDGET_S, and lists what did not fit on standard error; `make test-all` runs
-everything. Without BASE, the change is what `origin/main` lacks; in a clone whose main is that very commit,
-it is the commits of the four hours before it.
+`unit` chooses the test files that changed, and those that import a changed module; `changed` the files of
+tests/interop that changed, and those whose names match an area of AREAS, except for those of `make test`.
+Both rank files by the number of changed lines, and print them while their durations fit into the budget of
+the command; what does not fit is listed on standard error. Without BASE, the change is what `origin/main`
+lacks; in a clone whose main is that very commit, it is the commits of the four hours before it. Files that
+are not committed belong to the change.
 """
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests/durations.txt"
 WORKERS = 2
-BUDGET_S = 360.0 * WORKERS
+BUDGETS_S = {"unit": 25.0 * WORKERS, "changed": 300.0 * WORKERS}
 """Of all chosen files together; they run in WORKERS processes."""
 UNKNOWN_S = 30.0
 """Counted for a file without a recorded duration."""
@@ -75,11 +80,11 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/cli": ("cli", "kafka_tools", "kafka_admin_tools", "tools_like"),
     "client/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
     "client/ottla/client/legacy": ("082", "older"),
-    "broker/ottla/controller": ("controller", "shutdowns", "failover", "migration"),
+    "broker/ottla/controller": ("controller", "log_dirs"),
     "broker/ottla/coordinators": ("group", "consumer_clients"),
     "broker/ottla/coordinators/transactions": ("transactions",),
     "broker/ottla/dev": ("dev_broker", "pytest_plugin"),
-    "broker/ottla/local": ("up_runs", "broker_life"),
+    "broker/ottla/local": ("broker_life",),
     "broker/ottla/metadata": (
         "metadata",
         "configs",
@@ -91,11 +96,11 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     ),
     "client/ottla/protocol": ("protocol", "records", "fuzzed"),
     "broker/ottla/quotas": ("quota",),
-    "broker/ottla/replication": ("divergence", "failover", "follower_fetch", "log_dirs"),
+    "broker/ottla/replication": ("divergence", "follower_fetch", "log_dirs"),
     "client/ottla/security": ("secur", "acls"),
     "broker/ottla/server": (
-        *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "network"),
-        *("single_broker", "large_requests", "kcat", "broker_life", "streams_and"),
+        *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like"),
+        *("single_broker", "large_requests", "kcat", "broker_life"),
     ),
     "broker/ottla/server/handlers/transactions": ("transactions",),
     "broker/ottla/server/handlers/groups": ("group",),
@@ -105,7 +110,6 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/storage": (
         "storage",
         "records",
-        "torn",
         "page_cache_reader",
         "disks",
         "formats",
@@ -130,27 +134,69 @@ AREAS: Mapping[str, tuple[str, ...]] = {
 """Source folder (or the beginning of a file's path) → parts of the names of test files that exercise it."""
 
 
+def interop_files(shard: str = "*") -> list[str]:
+    """The files of a shard, which is a folder of tests/interop; of all by default."""
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/interop").glob(f"{shard}/test_*.py"))
+
+
+def shards() -> list[str]:
+    return sorted({Path(file).parent.name for file in interop_files()})
+
+
 def slow_files() -> list[str]:
-    """The test files that `make test` leaves out, but for those that need a Kubernetes."""
-    found = (
-        path for folder in ("cluster", "interop") for path in (ROOT / "tests" / folder).glob("test_*.py")
-    )
-    return sorted(name for path in found if (name := str(path.relative_to(ROOT))) not in CORE)
+    """The files of tests/interop that `make test` leaves out."""
+    return [file for file in interop_files() if file not in CORE]
 
 
 def ranked(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> list[str]:
-    """The candidates that the change concerns, first the one that it concerns most."""
+    """The candidates that the change concerns by their names, first the one that it concerns most."""
     area_lines = {
         area: sum(lines for path, lines in changed_lines.items() if path.startswith(area)) for area in AREAS
     }
 
-    def score(file: str) -> tuple[bool, int]:
+    def lines(file: str) -> int:
         name = Path(file).stem.removeprefix("test_")
-        concerned = (area_lines[area] for area, parts in AREAS.items() if any(part in name for part in parts))
-        return file in changed_lines, sum(concerned)
+        return sum(area_lines[area] for area, parts in AREAS.items() if any(part in name for part in parts))
 
-    scores = {file: score(file) for file in candidates}
+    return _by_lines(changed_lines, {file: lines(file) for file in candidates})
+
+
+def importing(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> list[str]:
+    """The candidates that import a changed file, first the one with most changed lines. A test also has the
+    imports of the files in `tests` that it imports."""
+    by_module = {
+        ".".join(Path(path).with_suffix("").parts[first:]).removesuffix(".__init__"): lines
+        for path, lines in changed_lines.items()
+        if path.endswith(".py")
+        for first in [0 if path.startswith(("tests/", "bench/", "demo/")) else 1]
+    }
+    return _by_lines(
+        changed_lines,
+        {file: sum(by_module.get(name, 0) for name in imports(ROOT / file)) for file in candidates},
+    )
+
+
+def _by_lines(changed_lines: Mapping[str, int], lines: Mapping[str, int]) -> list[str]:
+    scores = {file: (file in changed_lines, lines[file]) for file in lines}
     return sorted((file for file in scores if any(scores[file])), key=lambda file: scores[file], reverse=True)
+
+
+@cache
+def imports(file: Path) -> frozenset[str]:
+    """The modules that a file imports at any place, and what is imported from them, which may be modules."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Import(names):
+                found.update(alias.name for alias in names)
+            case ast.ImportFrom(str(module), names):
+                found.add(module)
+                found.update(f"{module}.{alias.name}" for alias in names)
+    for name in [name for name in found if name.startswith("tests.")]:
+        helper = ROOT / (name.replace(".", "/") + ".py")
+        if helper.exists() and helper != file:
+            found |= imports(helper)
+    return frozenset(found)
 
 
 def within_budget(files: Iterable[str], durations: Mapping[str, float], budget_s: float) -> list[str]:
@@ -169,14 +215,15 @@ def read_durations() -> dict[str, float]:
     return {file: float(seconds) for seconds, file in (line.split() for line in lines)}
 
 
-def durations_of(junit_xml: str) -> dict[str, float]:
-    """Seconds by test file, of a run's report."""
+def durations_of(*junit_xml: str) -> dict[str, float]:
+    """Seconds by test file, of the reports of runs."""
     durations: dict[str, float] = {}
-    for case in ElementTree.fromstring(junit_xml).iter("testcase"):
-        words = case.attrib["classname"].split(".")
-        module = next(i for i, word in enumerate(words) if word.startswith("test_"))
-        file = "/".join(words[: module + 1]) + ".py"
-        durations[file] = durations.get(file, 0.0) + float(case.attrib["time"])
+    for report in junit_xml:
+        for case in ElementTree.fromstring(report).iter("testcase"):
+            words = case.attrib["classname"].split(".")
+            module = next(i for i, word in enumerate(words) if word.startswith("test_"))
+            file = "/".join(words[: module + 1]) + ".py"
+            durations[file] = durations.get(file, 0.0) + float(case.attrib["time"])
     return durations
 
 
@@ -196,26 +243,46 @@ def base_of_change() -> str:
 def lines_changed_since(base: str) -> dict[str, int]:
     """Added and deleted lines by path; 1 for a binary file."""
     changed: dict[str, int] = {}
-    for row in _git("diff", "--numstat", "--no-renames", base, "HEAD").splitlines():
+    for row in _git("diff", "--numstat", "--no-renames", base).splitlines():
         added, deleted, path = row.split("\t")
         changed[path] = 1 if added == "-" else int(added) + int(deleted)
-    return changed
+    for path in _git("ls-files", "--others", "--exclude-standard").splitlines():
+        changed[path] = 1
+    return {path: lines for path, lines in changed.items() if (ROOT / path).exists()}
 
 
 def main(arguments: list[str]) -> None:
     match arguments:
         case ["core"]:
             print(*CORE)
-        case ["changed", *base]:
-            concerned = ranked(lines_changed_since(base[0] if base else base_of_change()), slow_files())
-            chosen = within_budget(concerned, read_durations(), BUDGET_S)
+        case ["unit" | "changed" as command, *base] if len(base) < 2:
+            lines = lines_changed_since(base[0] if base else base_of_change())
+            if command == "unit":
+                files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_*.py")]
+                concerned = importing(lines, sorted(files))
+            else:
+                concerned = ranked(lines, slow_files())
+            chosen = within_budget(concerned, read_durations(), BUDGETS_S[command])
             left_out = [file for file in concerned if file not in chosen]
             if left_out:
-                print("not run here, but by `make test-all`:", *left_out, sep="\n  ", file=sys.stderr)
+                print(
+                    "the change also concerns, and there is no time for:",
+                    *left_out,
+                    sep="\n  ",
+                    file=sys.stderr,
+                )
             print(*chosen)
-        case ["record", junit_xml]:
-            durations = durations_of(Path(junit_xml).read_text())
-            DURATIONS.write_text("".join(f"{durations[file]:.0f} {file}\n" for file in sorted(durations)))
+        case ["shard", *names] if set(names) <= set(shards()):
+            durations = read_durations()
+            files = [file for name in names or ["*"] for file in interop_files(name)]
+            print(*sorted(files, key=lambda file: -durations.get(file, UNKNOWN_S)))
+        case ["shard", *names]:
+            raise SystemExit(
+                f"no shard {' '.join(sorted(set(names) - set(shards())))}: {', '.join(shards())}"
+            )
+        case ["record", _, *_]:
+            durations = durations_of(*(Path(path).read_text() for path in arguments[1:]))
+            DURATIONS.write_text("".join(f"{durations[file]:.1f} {file}\n" for file in sorted(durations)))
         case _:
             raise SystemExit(__doc__)
 

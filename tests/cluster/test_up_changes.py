@@ -1,4 +1,4 @@
-"""`ottla up` applies changes of its files: scaling, settings, topics, invalid resources, and a killed broker.
+"""`ottla up` applies changes: scaling, rolling restarts, settings of other tools; a killed broker comes back.
 
 One run for all tests of this module; each leaves it Ready, as it found it.
 """
@@ -41,16 +41,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpSession]:
     session = UpSession(tmp_path_factory.mktemp("up"))
     session.write("BrokerCluster", "demo", cluster_spec())
     session.write("Topic", "orders", TOPIC)
-    session.write(
-        "Quota",
-        "all",
-        {
-            "clusterRef": {"name": "demo"},
-            "entity": {"user": "<default>"},
-            "limits": {"producerByteRate": 1_000_000},
-        },
-    )
-    session.write("ConsumerGroup", "readers", {"clusterRef": {"name": "demo"}, "maxLag": 5})
     with session:
         bootstrap, zookeeper = session.wait_ready()
         assert bootstrap == ",".join(f"{HOST}:{session.port + broker}" for broker in range(3))
@@ -129,11 +119,6 @@ def load(session: UpSession, topic: str) -> Counter[int]:
     return Counter(broker for partition in partitions for broker in partition.replicas)
 
 
-def partitions(session: UpSession, topic: str) -> int:
-    described = session.topic(topic)
-    return len(described.partitions) if described is not None else 0
-
-
 def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession) -> None:
     writer = Writer(up.bootstrap, "orders")
     up.write("BrokerCluster", "demo", cluster_spec(4))
@@ -155,33 +140,6 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
     assert len(writer.confirmed) > 100
     assert set(writer.confirmed) <= set(found)
     assert set(found.values()) == {1}
-
-
-def test_no_new_replica_is_placed_on_a_broker_that_is_to_be_removed(up: UpSession) -> None:
-    up.write("BrokerCluster", "demo", cluster_spec(4))
-    up.wait_ready()
-    up.wait_until(lambda: 3 in load(up, "orders"), "the fourth to have some")
-    up.write("BrokerCluster", "demo", {**cluster_spec(3), "scaleDown": {"policy": "Block"}})
-    up.wait_line(
-        r"BrokerCluster/demo Scaling=False ScaleDownBlocked "
-        r"scaleDown.policy is Block, and broker 3 holds \d+ replicas"
-    )
-    spec = {"clusterRef": {"name": "demo"}, "partitions": 4, "replicas": 2}
-    up.write("Topic", "late", spec)
-    up.wait_line("Topic/late Ready=True")
-    up.write("Topic", "late", {**spec, "partitions": 8})
-    up.wait_line("Topic/late Ready=True Created 8 partitions")
-    up.wait_until(lambda: partitions(up, "late") == 8, "the broker to hear of them")
-    assert set(load(up, "late")) == {0, 1, 2}
-    assert port_in_use(up.port + 3)
-
-    up.write("Topic", "late", {**spec, "partitions": 8, "replicas": 3})
-    up.wait_line("Topic/late Ready=True Created 8 partitions of 3 replicas")
-    up.remove("Topic", "late")
-    up.wait_line("Topic/late is deleted")
-    up.write("BrokerCluster", "demo", cluster_spec(3))
-    up.wait_ready()
-    up.wait_until(lambda: not port_in_use(up.port + 3), "the fourth to be gone")
 
 
 def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) -> None:
@@ -225,24 +183,6 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
 
     up.wait_until(lambda: run_admin([(HOST, up.port)], setting) == {"2000000"}, "all to have the setting")
     up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "all to be well")
-
-
-def test_a_changed_dynamic_setting_is_applied_without_a_restart(up: UpSession) -> None:
-    pids = {broker: up.broker_pid(broker) for broker in range(3)}
-    up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED, **{"log.segment.bytes": 3_000_000}))
-    up.wait_line("alter the brokers' settings: log.segment.bytes=3000000")
-    up.wait_ready()
-
-    async def settings(client: AdminClient) -> set[tuple[str | None, int]]:
-        found = [(await client.describe_broker_configs(b))["log.segment.bytes"] for b in range(3)]
-        return {(entry.value, entry.source) for entry in found}
-
-    dynamic_for_all = 3
-    up.wait_until(
-        lambda: run_admin([(HOST, up.port)], settings) == {("3000000", dynamic_for_all)},
-        "all to have the setting",
-    )
-    assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for it"
 
 
 def kafka_configs(up: UpSession, *arguments: str) -> str:
@@ -312,59 +252,6 @@ def test_settings_that_other_tools_set_are_shown_and_stay(up: UpSession) -> None
     up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "all to be well")
 
 
-def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:
-    pids = {broker: up.broker_pid(broker) for broker in range(3)}
-    changed = {**TOPIC, "partitions": 8, "config": {"min.insync.replicas": 2, "retention.ms": 3_600_000}}
-    up.write("Topic", "orders", changed)
-    up.wait_ready()
-    up.wait_until(lambda: partitions(up, "orders") == 8, "the broker to hear of them")
-
-    async def own_settings(client: AdminClient) -> dict[str, str | None]:
-        found = await client.describe_topic_configs(["orders"])
-        return {name: entry.value for name, entry in found["orders"].items() if entry.source == 1}
-
-    wanted = {"min.insync.replicas": "2", "retention.ms": "3600000"}
-    up.wait_until(lambda: run_admin([(HOST, up.port)], own_settings) == wanted, "the settings to be these")
-    assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for a topic"
-
-
-def test_a_topic_is_created_and_deleted_with_its_file(up: UpSession) -> None:
-    up.write("Topic", "short-lived", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
-    up.wait_line(r"Topic/short-lived Ready=True")
-    up.wait_until(lambda: partitions(up, "short-lived") == 1, "the broker to hear of it")
-    up.remove("Topic", "short-lived")
-    up.wait_line("Topic/short-lived is deleted")
-    up.wait_until(lambda: up.topic("short-lived") is None, "the broker to hear of its end")
-    up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the other to be as before")
-
-
-def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_affects_no_other(
-    up: UpSession,
-) -> None:
-    up.write("Topic", "orders", {**TOPIC, "partitions": "six"})
-    up.wait_line(r"Topic/orders Ready=False InvalidSpec .*spec\.partitions: 'six' is not allowed")
-    up.write("Topic", "bad", {"clusterRef": {"name": "demo"}, "config": {"retention.hours": 1}})
-    up.wait_line(r"Topic/bad Ready=False InvalidSpec .*spec\.config\[retention\.hours\]")
-    (up.files / "broken.yaml").write_text("kind: [")
-    up.wait_line(r"error: .*broken\.yaml: line 1")
-    up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "the cluster to be as before")
-    up.wait_until(lambda: partitions(up, "orders") == 8, "the topic to be as before")
-    up.write("Topic", "new", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
-    up.wait_line(r"Topic/new Ready=True")
-    (up.files / "broken.yaml").unlink()
-    up.remove("Topic", "bad")
-    up.remove("Topic", "new")
-    up.write("Topic", "orders", {**TOPIC, "partitions": 8})
-    up.wait_ready()
-
-
-def test_fewer_partitions_are_refused(up: UpSession) -> None:
-    up.write("Topic", "orders", {**TOPIC, "partitions": 2})
-    up.wait_line(r"Topic/orders Ready=False InvalidSpec .*spec\.partitions: partitions cannot be decreased")
-    up.write("Topic", "orders", {**TOPIC, "partitions": 8})
-    up.wait_ready()
-
-
 def test_a_killed_broker_is_restarted(up: UpSession) -> None:
     up.wait_until(lambda: up.cluster_status()["controllerId"] in (0, 1, 2), "a controller")
     controller = up.cluster_status()["controllerId"]
@@ -377,22 +264,3 @@ def test_a_killed_broker_is_restarted(up: UpSession) -> None:
     up.wait_until(lambda: up.broker_pid(controller) != pid, "it to be another process")
     assert not writer.failed
     up.wait_until(lambda: up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True", "full ISRs")
-
-
-def test_a_group_is_observed_with_its_lag(up: UpSession) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": up.bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["orders"])
-    deadline = time.monotonic() + 90
-    while (message := consumer.poll(0.2)) is None or message.error():
-        assert time.monotonic() < deadline
-    consumer.commit(offsets=[TopicPartition("orders", number, 0) for number in range(8)], asynchronous=False)
-    up.wait_until(
-        lambda: up.condition("ConsumerGroup/readers", "LagWithinLimit")[:2] == ("False", "LagTooHigh"), "lag"
-    )
-    assert up.condition("ConsumerGroup/readers")[:2] == ("True", "Observed")
-    consumer.close()
-    up.wait_until(
-        lambda: up.condition("Quota/all", "Effective")[:2] == ("True", "Enforced"), "the quota to be enforced"
-    )

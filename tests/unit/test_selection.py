@@ -1,10 +1,21 @@
-"""The rule by which `.ci/run` chooses the slow test files that a change concerns."""
+"""The rules by which `make check` and `.ci/run` choose the test files that a change concerns."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.selection import AREAS, CORE, ROOT, durations_of, ranked, slow_files, within_budget
+from tests.selection import (
+    AREAS,
+    CORE,
+    ROOT,
+    durations_of,
+    importing,
+    imports,
+    interop_files,
+    ranked,
+    slow_files,
+    within_budget,
+)
 
 
 def test_every_path_of_the_rule_exists() -> None:
@@ -13,11 +24,7 @@ def test_every_path_of_the_rule_exists() -> None:
 
 
 def test_every_part_of_a_name_matches_a_test_file() -> None:
-    names = [
-        Path(file).stem
-        for folder in ("cluster", "interop")
-        for file in (ROOT / "tests" / folder).glob("test_*.py")
-    ]
+    names = [Path(file).stem for file in interop_files()]
     unmatched = [
         part for parts in AREAS.values() for part in parts if not any(part in name for name in names)
     ]
@@ -33,15 +40,29 @@ def test_a_test_file_that_changed_comes_first_and_others_by_lines_changed_in_the
     changed = {
         "broker/ottla/quotas/budget.py": 3,
         "pipeline/ottla_pipeline/lake/tables.py": 50,
-        "tests/interop/clients/test_metrics.py": 1,
+        "tests/interop/a/test_metrics.py": 1,
         "README.md": 900,
     }
-    candidates = [f"tests/interop/test_{name}.py" for name in ("cli", "quotas", "pipeline_lake", "metrics")]
+    candidates = [f"tests/interop/a/test_{name}.py" for name in ("cli", "quotas", "pipeline_lake", "metrics")]
     assert ranked(changed, candidates) == [
-        "tests/interop/clients/test_metrics.py",
-        "tests/interop/spark/test_pipeline_lake.py",
-        "tests/interop/test_quotas.py",
+        "tests/interop/a/test_metrics.py",
+        "tests/interop/a/test_pipeline_lake.py",
+        "tests/interop/a/test_quotas.py",
     ]
+
+
+def test_a_unit_test_is_chosen_if_it_or_what_it_imports_has_changed() -> None:
+    changed = {"broker/ottla/quotas/rates.py": 3, "tests/unit/test_logs.py": 1}
+    files = [f"tests/unit/test_{name}.py" for name in ("selection", "logs", "quotas_clients")]
+    assert importing({"tests/selection.py": 1}, files) == ["tests/unit/test_selection.py"]
+    assert importing(changed, files) == ["tests/unit/test_logs.py", "tests/unit/test_quotas_clients.py"]
+
+
+def test_a_test_also_has_the_imports_of_the_helpers_that_it_imports() -> None:
+    helper = {"tests/worlds/storage_logs.py": 1}
+    files = ["tests/unit/test_storage_recovery.py", "tests/unit/test_logs.py"]
+    assert importing(helper, files) == ["tests/unit/test_storage_recovery.py"]
+    assert "ottla.storage.log" in imports(ROOT / "tests/unit/test_storage_recovery.py")
 
 
 def test_a_file_that_does_not_fit_into_the_budget_leaves_its_room_to_the_next() -> None:

@@ -13,7 +13,7 @@ from tests.judges.python_jobs import produce, read_committed
 from tests.judges.up_session import UpSession
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = Path(__file__).parents[2] / "docs" / "pipeline-streams.md"
+PAGE = Path(__file__).parents[3] / "docs" / "pipeline-streams.md"
 KEY = "Pipeline/totals"
 
 

@@ -20,7 +20,7 @@ from bench.apache_kafka import run_tool
 from tests.judges.up_session import UpSession
 from tests.oracles import needs_kafka_jars
 
-DOCS = Path(__file__).parents[2] / "docs/storage.md"
+DOCS = Path(__file__).parents[3] / "docs/storage.md"
 BUSINESS, BROKEN = "company_policies:BusinessDays", "company_policies:Broken"
 SETTING = "ottla.deletion.policies"
 DAY_MS = 24 * 60 * 60 * 1000
