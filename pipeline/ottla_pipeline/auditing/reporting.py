@@ -107,6 +107,7 @@ class Reporter:
         self._ending.set()
         if self.at_exit is not None:
             atexit.unregister(self.at_exit)
+            self.at_exit = None  # it refers to this object: together they would keep the publisher's client
         self._thread.join()
         self._publisher.flush(timeout_s)  # so that the last report includes the counts of lost ones
         self.report(final=True)

@@ -136,6 +136,7 @@ def start(
     check_reachable(config.target.bootstrap)
     metrics = metrics or MirrorMetrics(context)
     topics = topics_of(context, config)
+    context.at_end.callback(topics.close)  # Spark keeps the function of foreachBatch, and what that refers to
     topics.ensure(syncs_topic(config.mirror), {**SYNCS_SETTINGS, **config.target_topics.syncs_settings})
     topics.refresh()
     context.spark.conf.set(ROWS_SETTING, config.spark.settings.get(ROWS_SETTING, ROWS))

@@ -137,6 +137,10 @@ class TopicSync:
         self._refreshed_at = float("-inf")
         self.mirrored: dict[str, MirroredTopic] = {}
 
+    def close(self) -> None:
+        """Closes the connections; nothing may be called after this."""
+        del self._source, self._target
+
     def refresh(self, now_s: float | None = None) -> Mapping[str, MirroredTopic]:
         """The mirrored topics, after creation and growth on the target. Lists the source's topics each
         time, and describes them if these have changed, or after the interval."""

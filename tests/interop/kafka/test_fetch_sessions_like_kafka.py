@@ -350,7 +350,7 @@ def test_a_fetch_session_request_that_waits(ports: dict[str, int]) -> None:
         await recorder.fetch("begins", "s", 0, want)
         await recorder.fetch("in vain", "s", 1, wait_ms=300)
         fetch = asyncio.create_task(recorder.fetch("woken", "s", 2, wait_ms=20_000, client="bert"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # nothing shows that it waits; one that comes late has the same answer
         await recorder.produce("waits", 1, "one")
         await fetch
         await recorder.fetch(
@@ -358,7 +358,7 @@ def test_a_fetch_session_request_that_waits(ports: dict[str, int]) -> None:
         )
         much = recorder.fetch("much", "s", 4, wait_ms=20_000, min_bytes=220, client="bert")
         fetch = asyncio.create_task(much)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # as above
         await recorder.produce("waits", 0, "x" * 20)
         await recorder.produce("waits", 2, "y" * 20)
         await recorder.produce("waits", 0, "z" * 20)
@@ -372,7 +372,7 @@ def test_a_fetch_session_request_that_waits(ports: dict[str, int]) -> None:
             fetch = asyncio.create_task(
                 recorder.fetch("overtaken", "o", 1, begun, wait_ms=4000, client="bert")
             )
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # nothing shows from outside that a broker has read a request
             await recorder.fetch("overtakes", "o", 2, client="carl")
             await fetch
             await recorder.fetch("the end", "o", -1)

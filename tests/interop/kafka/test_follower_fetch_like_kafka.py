@@ -241,9 +241,8 @@ def test_a_leader_sends_consumers_to_their_rack_as_kafka_does(racks: Racks) -> N
             answers[f"epoch {epoch:+}"] = row_of(await leader.fetch(0, "b", epoch=epoch))
         answers["committed"] = row_of(await leader.fetch(0, "b", committed=True))
         answers["of an epoch to come"] = row_of(await leader.fetch(0, "b", last_epoch=99))
-        began = time.monotonic()
-        answers["does not wait"] = row_of(await leader.fetch(RECORDS, "b", wait_ms=30_000))
-        assert time.monotonic() - began < 20
+        # Longer than this test may take.
+        answers["does not wait"] = row_of(await leader.fetch(RECORDS, "b", wait_ms=3_600_000))
         # In a session it is said each time, and to whom it concerns.
         first = await leader.fetch(5, "b", session=(0, 0))
         answers["first of a session"] = row_of(first)

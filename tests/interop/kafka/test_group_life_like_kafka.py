@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from ottla.client.admin import AdminClient
 from ottla.coordinators.records import partition_for
 from ottla.local.cluster import run_admin
-from ottla.protocol.messages import JoinGroupRequest
+from ottla.protocol.messages import JoinGroupRequest, MetadataRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from tests.judges.kafka_tools import Command, Printed, run_all
 from tests.judges.request_recorder import (
@@ -113,6 +113,8 @@ def written(folder: Path, group: str) -> list[object]:
 
 def test_the_first_rebalance_waits_for_more_members(sides: Sides) -> None:
     async def scenario(recorder: RequestRecorder) -> None:
+        for client in ("anna", "bert", "carl"):
+            await recorder.send(client, MetadataRequest(topics=[]), 5)  # connected, so that all join at once
         began = time.monotonic()
         joins = [recorder.begin(client, join("first"), 3) for client in ("anna", "bert", "carl")]
         answers = await asyncio.gather(*joins)

@@ -174,7 +174,7 @@ def test_a_large_fetch_without_a_session_waits_for_new_records(broker: OneBroker
             target=lambda: answers.append(exchange(sock, request, 12, m.FetchResponse))
         )
         waiting.start()
-        waiting.join(timeout=1)
+        waiting.join(timeout=1)  # nothing shows that it waits; one that comes late has the same answer
         produce(producer, 77)
         waiting.join(timeout=60)
     with_records = [row for row in rows_of(answers[0]) if row.records]

@@ -100,7 +100,7 @@ class Line:
 
     def wait_for_the_windows_end(self) -> None:
         """Until no window of what was sent is within its grace."""
-        time.sleep(WINDOW_S + 1.1)
+        time.sleep(WINDOW_S + 1.1)  # the report of a job that has not begun depends on this machine's clock
 
     def raw(self, *tiers: dict[str, Any], **changes: Any) -> dict[str, Any]:
         return {

@@ -87,10 +87,10 @@ def test_each_record_is_written_once_whenever_the_driver_is_killed(
                 try:
                     began = wait_until(lambda: any(staged.glob("compaction-*")), timeout_s=WAIT_S)
                     assert began, log.read_text()[-3000:]
-                    time.sleep(chance.uniform(0.0, 1.0))
+                    time.sleep(chance.uniform(0.0, 1.0))  # a kill at any moment
                 finally:
                     compaction.kill()
-            time.sleep(chance.uniform(0.0, 2.0))
+            time.sleep(chance.uniform(0.0, 2.0))  # a kill at any moment
         finally:
             job.kill()
         seen = line.ids()

@@ -79,11 +79,13 @@ class Line:
     def run(self, config: mirror.MirrorConfig | None = None) -> str:
         """Mirrors all there is; the last batch in a line."""
         self.said.clear()
-        for query in mirror.start(JobContext(self.spark, self.said.append), config or self.config()):
-            query.awaitTermination()
-        for thread in threading.enumerate():
-            if thread.name == "mirror-groups":
-                thread.join(60)
+        context = JobContext(self.spark, self.said.append)
+        with context.at_end:
+            for query in mirror.start(context, config or self.config()):
+                query.awaitTermination()
+            for thread in threading.enumerate():
+                if thread.name == "mirror-groups":
+                    thread.join(60)
         return next((line for line in reversed(self.said) if line.startswith("batch")), "")
 
     def same(self) -> None:

@@ -138,7 +138,7 @@ def test_a_mirror_killed_at_random_moments_writes_each_record_once(
             )
             assert moved, "it mirrors"
             assert mirror.process.poll() is None, (tmp_path / f"mirror-{number}.log").read_text()
-            time.sleep(chance.uniform(0, 1.5))
+            time.sleep(chance.uniform(0, 1.5))  # a kill at any moment
             mirror.process.kill()  # not the group: what it started lives on for a while
             mirror.process.wait()
             held = ends(west)

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla_pipeline.mirroring.syncs import OffsetSyncReader
 from ottla_pipeline.mirroring.target import Limits, MirroredTopic, ReplicationPolicy, Target
-from ottla_pipeline.mirroring.tasks import mirror_partition, split_transactions
+from ottla_pipeline.mirroring.tasks import mirror_partition, split_transactions, worker_writers
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 from tests.judges.mirror_clusters import create, read
@@ -82,6 +84,24 @@ def place(broker: OneBroker) -> Place:
     return target, mirrored
 
 
+Open = Callable[..., PartitionWriter]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Makes writers, and closes them and those of this process's tasks at the end."""
+    made: list[PartitionWriter] = []
+
+    def make(*place: Any) -> PartitionWriter:
+        made.append(PartitionWriter(*place))
+        return made[-1]
+
+    yield make
+    for writer in (*made, *worker_writers()._open.values()):
+        writer.close()
+    worker_writers.cache_clear()
+
+
 def write(writer: PartitionWriter, offsets: range, limits: Limits = SMALL) -> Written:
     written = Written()
     for chunk in split_transactions(rows(offsets), limits):
@@ -94,9 +114,9 @@ def there(broker: OneBroker, mirrored: MirroredTopic) -> list[int]:
 
 
 def test_a_zombie_of_an_earlier_attempt_is_fenced_and_duplicates_nothing(
-    broker: OneBroker, place: Place
+    broker: OneBroker, place: Place, opened: Open
 ) -> None:
-    first, second = PartitionWriter(*place, 0), PartitionWriter(*place, 0)
+    first, second = opened(*place, 0), opened(*place, 0)
     assert write(first, range(100)).records == 100
     # Another task has the same partition now, and all of it to write: it begins where the first one is.
     again = write(second, range(200))
@@ -110,36 +130,41 @@ def test_a_zombie_of_an_earlier_attempt_is_fenced_and_duplicates_nothing(
 
 
 def test_an_open_transaction_of_a_killed_writer_is_aborted_and_written_again(
-    broker: OneBroker, place: Place
+    broker: OneBroker, place: Place, opened: Open
 ) -> None:
-    first = PartitionWriter(*place, 0)
+    first = opened(*place, 0)
     write(first, range(50))
     assert first._producer is not None
     first._producer.begin_transaction()
     first._produce(rows(range(50, 60))[0], [], [], last=True)
     first._producer.flush(30)
-    assert write(PartitionWriter(*place, 0), range(50, 75)).records == 25
+    assert write(opened(*place, 0), range(50, 75)).records == 25
     assert there(broker, place[1]) == list(range(75))
 
 
-def test_the_position_is_kept_when_the_groups_offsets_have_expired(broker: OneBroker, place: Place) -> None:
-    write(PartitionWriter(*place, 0), range(60))
+def test_the_position_is_kept_when_the_groups_offsets_have_expired(
+    broker: OneBroker, place: Place, opened: Open
+) -> None:
+    write(opened(*place, 0), range(60))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.delete_consumer_groups([place[0].mirror]).values():
         future.result(30)
-    again = write(PartitionWriter(*place, 0), range(70))
+    again = write(opened(*place, 0), range(70))
     assert (again.skipped, again.records) == (60, 10)
     assert there(broker, place[1]) == list(range(70))
 
 
-def test_every_offset_is_translated_to_the_records_position(broker: OneBroker, place: Place) -> None:
-    write(PartitionWriter(*place, 0), range(100, 300))
+def test_every_offset_is_translated_to_the_records_position(
+    broker: OneBroker, place: Place, opened: Open
+) -> None:
+    write(opened(*place, 0), range(100, 300))
     with OffsetSyncReader(dict(place[0].settings), place[0].syncs) as reader:
         table = reader.catch_up()
     # 25 records to a transaction (two whole batches of ten, in fact), and its marker behind them.
     assert [table.translate("t", 0, n) for n in (0, 100, 119, 120, 299, 300)] == [0, 0, 19, 21, 208, 209]
 
 
+@pytest.mark.usefixtures("opened")
 def test_a_task_reports_its_counts_and_rejects_records_of_two_partitions(
     broker: OneBroker, place: Place
 ) -> None:
@@ -163,14 +188,14 @@ def test_a_task_reports_its_counts_and_rejects_records_of_two_partitions(
         list(mirror_partition(target, {"t": mirrored}, owners)([mixed, other]))
 
 
-def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Place) -> None:
+def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Place, opened: Open) -> None:
     target, mirrored = place
     small = MirroredTopic("t", f"{mirrored.target}.small", mirrored.lineage, 100)
     create(broker.bootstrap, small.target, 1, max_message_bytes="100")
     batch = rows(range(1))[0]
     batch = batch.set_column(5, "value", pa.array([b"x" * 1000], pa.binary()))
     with pytest.raises(WriteFailed, match=rf"t-0 to {small.target} on west: .*MSG_SIZE_TOO_LARGE"):
-        PartitionWriter(target, small, 0).write([batch], Written())
+        opened(target, small, 0).write([batch], Written())
 
 
 def test_a_job_killed_at_any_moment_and_restarted_writes_each_record_once(
@@ -195,7 +220,7 @@ def test_a_job_killed_at_any_moment_and_restarted_writes_each_record_once(
             assert child.stdout is not None
             assert child.stdout.readline() == "begun\n", "its first transaction is through"
             if attempt < KILLS:
-                time.sleep(chance.uniform(0, 0.4))
+                time.sleep(chance.uniform(0, 0.4))  # a kill at any moment
                 # Now and then one is not killed but sleeps, and wakes up when another is at work.
                 child.send_signal(signal.SIGSTOP if attempt % 4 == 3 else signal.SIGKILL)
                 stopped_midway += child.poll() is None

@@ -85,11 +85,13 @@ def test_a_mirror_reads_and_writes_over_tls(
         "checkpoint": str(tmp_path / "checkpoint"),
         "trigger": {"availableNow": True},
     }
-    for query in mirror.start(JobContext(spark, lambda _: None), validate(raw, mirror.MirrorConfig, "test")):
-        query.awaitTermination()
-    for thread in threading.enumerate():
-        if thread.name == "mirror-groups":
-            thread.join(60)
+    context = JobContext(spark, lambda _: None)
+    with context.at_end:
+        for query in mirror.start(context, validate(raw, mirror.MirrorConfig, "test")):
+            query.awaitTermination()
+        for thread in threading.enumerate():
+            if thread.name == "mirror-groups":
+                thread.join(60)
     there = read(west.at["PLAINTEXT"], f"east.{topic}")
     assert there == read(east.at["PLAINTEXT"], topic)
     assert values(there) == sorted([*(f"r{number}" for number in range(20)), *kept])

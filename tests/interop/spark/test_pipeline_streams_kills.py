@@ -90,7 +90,7 @@ def test_whenever_the_driver_is_killed_each_row_is_written_once(
             assert process.running, process.said[-5000:]
             if number == 0:
                 produce(bootstrap, "kills.sold", [(None, row) for row in halves[1]])
-            time.sleep(chance.uniform(0.0, 2.0))
+            time.sleep(chance.uniform(0.0, 2.0))  # a kill at any moment
         ids = [row["id"] for _, row in read_committed(bootstrap, "kills.priced")]
         assert len(set(ids)) == len(ids), f"doubled after kill {number}, seed {SEED}"
     assert len(ids) < RECORDS, "it was killed too late to be of use"

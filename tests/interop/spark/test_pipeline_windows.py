@@ -604,7 +604,7 @@ def test_kills_at_any_moment_neither_lose_nor_duplicate_records(lines: Lines) ->
         try:
             if kill_after is not None:
                 assert any("batch" in text for text in process.stdout), "it does some of its work"
-                time.sleep(kill_after)
+                time.sleep(kill_after)  # a kill at any moment
             else:
                 assert process.wait(300) == 0
         finally:
