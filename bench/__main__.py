@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 
 from bench.apache_kafka import JarsUnavailable
+from bench.interpreter import say_interpreter
 from bench.loads import LOADS, chosen, scaled
 from bench.report import Result, as_json, as_markdown, machine, results_table
 from bench.runner import Plan, run_load
@@ -73,6 +74,7 @@ def main(
     plan = QUICK if quick else FULL
     if runs is not None:
         plan = Plan(runs=max(1, runs), warm_runs_max=plan.warm_runs_max)
+    say_interpreter()
     results: list[Result] = []
     ran_on, began = machine(), time.monotonic()
     try:
@@ -98,6 +100,7 @@ def main(
                 table = results_table(results)
                 console.print(as_markdown(table) if output == "markdown" else table)
                 console.print(f"took {took_s / 60:.1f} min; load average before: {ran_on['load_average']}")
+                console.print(f"interpreter: {ran_on['python']}")
 
 
 def _start(stack: ExitStack, brokers: int, tls: bool, progress: Console) -> list[Side]:

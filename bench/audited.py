@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from bench.interpreter import say_interpreter
 from ottla.local.cluster import LocalCluster
 from ottla_pipeline.auditing.confluent import AuditedProducer
 
@@ -49,6 +50,7 @@ def run(producer: Any, records: int, **settings: Any) -> tuple[float, float]:
 
 
 def main(records: int, rounds: int) -> None:
+    say_interpreter()
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder), brokers=1) as cluster:
         cluster.create_topic(TOPIC, partitions=4, replicas=1)
         cluster.create_topic("ottla.audit", replicas=1)

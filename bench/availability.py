@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import RequestConnection
+from bench.interpreter import say_interpreter
 from bench.processes import cpu_s_of
 from bench.requests import IN_FLIGHT, TOPIC, produce_frame
 from bench.sides import KafkaSide, OttlaSide, Side
@@ -177,6 +178,7 @@ def end_offset(side: Side) -> int:
 @click.option("--only", type=click.Choice(["catch-up", "leader"]), help="One of the two measurements.")
 def main(mib: int, rounds: int, only: str | None) -> None:
     """Catch-up of a follower in MiB/s, and leader failover as a client sees it, on both sides."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     catch_ups: dict[str, list[CatchUp]] = {}
     killed: dict[str, list[float]] = {}

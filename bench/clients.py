@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client_loads import BATCH_BYTES, LOADS
+from bench.interpreter import say_interpreter
 from bench.sides import on_core, python_path
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.client.admin import AdminClient
@@ -213,6 +214,7 @@ def main(
     json_file: Path | None,
 ) -> None:
     """Measure clients for Python on this machine."""
+    say_interpreter()
     if quick:
         runs, scale = 1, scale * QUICK
     other = None if against is None else against.resolve()

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import RequestConnection, check_errors, decode_response
+from bench.interpreter import say_interpreter
 from bench.processes import touch_free_pages
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import BROKER_CORE, CLIENT_CORE
@@ -232,6 +233,7 @@ def results_table(rounds_by_side: dict[str, list[Round]]) -> Table:
 @only_option
 def main(mib: int, keys: int, rate: float, idle: float, rounds: int, only: str | None) -> None:
     """Latencies of a producer while another topic is compacted, and before."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     rounds_by_side: dict[str, list[Round]] = {}
     with ExitStack() as stack:

@@ -25,6 +25,7 @@ from kazoo.client import KazooClient
 from rich.console import Console
 from rich.table import Table
 
+from bench.interpreter import say_interpreter
 from bench.sides import Side, chosen_sides, only_option
 from ottla.metadata import znodes
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
@@ -171,6 +172,7 @@ def fail_over(side: Side, partitions: int) -> Failover:
 @click.option("--rounds", default=1, show_default=True)
 def main(partitions: str, only: str | None, rounds: int) -> None:
     """The time from the end of the dead controller's session to the last partition's new leader."""
+    say_interpreter()
     table = Table(
         "partitions", "side", "elected ms", "last leader ms", "metadata ms", "moved", "transactions"
     )

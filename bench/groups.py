@@ -23,6 +23,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.interpreter import say_interpreter
 from bench.processes import usage_of
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
@@ -223,6 +224,7 @@ def main(
     groups: int, partitions: int, commits: int, offsets_partitions: int, rounds: int, only: str | None
 ) -> None:
     """Start a broker that coordinates many groups."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     load = Load(groups, partitions, commits, offsets_partitions)
     settings = {**SETTINGS, "offsets.topic.num.partitions": str(offsets_partitions)}

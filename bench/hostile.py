@@ -29,6 +29,7 @@ from rich.table import Table
 
 from bench.compaction import PACED_TOPIC, percentile, send_paced
 from bench.connection import RequestConnection, decode_response, error_codes
+from bench.interpreter import say_interpreter
 from bench.processes import touch_free_pages
 from bench.sides import Side, chosen_sides, only_option
 from bench.tools import CLIENT_CORE
@@ -207,6 +208,7 @@ def results_table(rounds_by_attack: dict[tuple[str, str], list[Round]]) -> Table
 @only_option
 def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, only: str | None) -> None:
     """Latencies of a producer alone, and beside ATTACKS (all, or those whose name has one of these words)."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     chosen = {n: a for n, a in ATTACKS.items() if not attacks or any(word in n for word in attacks)}
     rounds_by_attack: dict[tuple[str, str], list[Round]] = {}

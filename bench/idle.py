@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.interpreter import say_interpreter
 from bench.processes import usage_of
 from bench.sides import Side, chosen_sides, only_option
 from ottla.client.admin import AdminClient
@@ -116,6 +117,7 @@ def kill(side: Side) -> None:
 @click.option("--idle", default=30.0, show_default=True, help="Seconds of the idle measurement.")
 def main(partitions: int, only: str | None, idle: float) -> None:
     """A broker's start, memory and CPU with unused partitions, and without."""
+    say_interpreter()
     console = Console(width=150)
     table = Table(
         "side", "partitions", "start s", "CPU s of it", "after SIGKILL s", "CPU s of it",

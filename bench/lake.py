@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from bench.interpreter import say_interpreter
 from bench.processes import usage_of
 from bench.sides import Side, chosen_sides, only_option
 from demo import events
@@ -163,6 +164,7 @@ def results_table(records: int, size: int, runs_by_shape: dict[Shape, dict[str, 
 )
 def main(records: int, runs: int, warm_ups: int, only: str | None, chosen: tuple[str, ...]) -> None:
     """Compare the lake job from Ottla with that from Apache Kafka 3.9.1."""
+    say_interpreter()
     shapes_run = [shape for shape in SHAPES if not chosen or str(shape) in chosen]
     runs_by_shape: dict[Shape, dict[str, list[Run]]] = {}
     size = 0

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import SIZE
+from bench.interpreter import say_interpreter
 from bench.requests import TOPIC, MeasuredBroker, measured_broker
 from ottla.protocol import frames
 from ottla.protocol import messages as m
@@ -336,6 +337,7 @@ def measure(broker: MeasuredBroker, frame: bytes) -> Measured:
 )
 def main(words: tuple[str, ...], items: int, against: Path | None) -> None:
     """Measure the APIs whose names have one of WORDS, or all."""
+    say_interpreter()
     table = Table(
         "request", "MiB", "took s", "longest wait ms", "loop held, CPU ms", "peak MiB", "kept MiB", "answer"
     )

@@ -27,6 +27,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 
+from bench.interpreter import say_interpreter
 from ottla.local.cluster import LocalCluster
 from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import mirror
@@ -204,6 +205,7 @@ def main(
     max_records: int,
 ) -> None:
     """Print the mirror's throughput and lag between two clusters of one broker each, as JSON lines."""
+    say_interpreter()
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         folder = Path(directory)
         with (

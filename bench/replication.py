@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import RequestConnection
+from bench.interpreter import say_interpreter
 from bench.processes import main_thread_cpu_s, touch_free_pages
 from bench.requests import TOPIC, Load, comparison_options, produce_frame
 from bench.sides import OttlaSide, python_path
@@ -85,6 +86,7 @@ def measure(side: OttlaSide, load: Load, in_flight: int) -> Cost:
 @comparison_options
 def main(against: Path | None, rounds: int, only: str, in_flight: int) -> None:
     """CPU time that the brokers' loops spend on one acks=all Produce."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     table = Table("load", "code", "leader µs / request", "each follower", "requests / s")
     for column in table.columns[2:]:

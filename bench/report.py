@@ -17,6 +17,7 @@ from rich import box
 from rich.table import Column, Table
 
 from bench.apache_kafka import KAFKA_VERSION
+from bench.interpreter import interpreter
 from bench.loads import Load
 
 OURS, THEIRS = "Ottla", "Kafka"
@@ -166,7 +167,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": interpreter(),
         "kafka": KAFKA_VERSION,
         "load_average": [round(value, 2) for value in os.getloadavg()],
     }

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import RequestConnection
+from bench.interpreter import say_interpreter
 from bench.processes import cpu_ticks, main_thread_cpu_s, touch_free_pages
 from bench.sides import python_path
 from ottla.client.admin import AdminClient
@@ -48,6 +49,8 @@ TOPIC = "t"
 FETCHED_TOPIC = "fetched"
 """The topic that the fetches read; retention deletes records in the topic of the produce loads."""
 FETCHED_BATCHES = 32
+FETCHED_BYTES_MIN = 15 << 16
+"""A fetch of 1 MiB brings at least as many batches of 64 KiB; an empty one would look fast."""
 
 
 class Load(NamedTuple):
@@ -168,14 +171,17 @@ async def serve(directory: Path) -> None:
 def measure(broker: MeasuredBroker, load: Load, in_flight: int) -> tuple[float, float]:
     """(CPU µs per request, the kernel's share of it)."""
     connection = RequestConnection(broker.port)
-    if load.name.startswith("fetch"):
+    if is_fetch := load.name.startswith("fetch"):
         in_flight = 1
     if load.requests * len(load.frame) > TOUCH_FROM_BYTES:
         touch_free_pages()
     before, (user_before, system_before) = broker.cpu_s(), cpu_ticks(broker.pid)
     connection.run(load.frame, load.requests, in_flight)
+    received = connection.bytes_received
     used, (user, system) = broker.cpu_s() - before, cpu_ticks(broker.pid)
     connection.close()
+    if is_fetch and received < load.requests * FETCHED_BYTES_MIN:
+        raise click.ClickException(f"{load.requests} fetches have brought {received} bytes only")
     user, system = user - user_before, system - system_before
     return used / load.requests * 1e6, system / max(1, user + system)
 
@@ -202,6 +208,7 @@ def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(serve_in))
         return
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     table = Table("load", "code", "CPU µs / request", "least", "system")
     for column in table.columns[2:]:

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.connection import RequestConnection
+from bench.interpreter import say_interpreter
 from bench.requests import CLIENT_CORE, MeasuredBroker, measured_broker
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
@@ -118,6 +119,7 @@ def figures(broker: MeasuredBroker, partitions: int, rounds: int) -> Iterator[tu
 @click.option("--rounds", default=5, show_default=True)
 def main(rounds: int) -> None:
     """Measure the CPU time of the broker's event loop for a fetch of many partitions."""
+    say_interpreter()
     os.sched_setaffinity(0, {CLIENT_CORE})
     table = Table("partitions", "fetch", "CPU µs / request")
     table.columns[2].justify = "right"

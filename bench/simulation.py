@@ -15,6 +15,7 @@ from functools import partial
 
 import click
 
+from bench.interpreter import say_interpreter
 from ottla.simulation.cluster import Cluster
 from ottla.simulation.faults import RATES
 from ottla.simulation.runner import Plan, simulate
@@ -38,6 +39,7 @@ class SteadyAppend(Append):
 @click.option("--faults/--no-faults", default=True)
 @click.option("--profile", "profiles", is_flag=True, help="Show where the time goes.")
 def main(*, first: int, seeds: int, seconds: float, faults: bool, profiles: bool) -> None:
+    say_interpreter()
     rates = RATES if faults else {}
     load = partial(SteadyAppend, producers=1, consumers=0, rate=REQUESTS_PER_SECOND, lingers_ms=(0,))
     simulate(Plan(0, 5.0, available={"load": load}))  # compiles and imports

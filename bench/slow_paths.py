@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.interpreter import say_interpreter
 from ottla.protocol.compression import Codec
 from ottla.protocol.down_conversion import down_converted
 from ottla.protocol.legacy_records import encode_message_set
@@ -146,6 +147,7 @@ def measured(runs: list[tuple[str, Callable[[], object]]], rounds: int, times: i
 @click.option("--times", default=40, show_default=True, help="Batches of a round.")
 def main(rounds: int, times: int) -> None:
     """CPU time of the slow paths of appending and fetching, per batch of 16 KiB and per record."""
+    say_interpreter()
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
         appends = measured([(case.name, appender(case, Path(folder))) for case in cases()], rounds, times)
     fast = next(iter(appends.values()))

@@ -1,14 +1,21 @@
-"""Fixtures and hooks of all tests: skips that fail CI, port ranges, Hypothesis' profile, a fast-starting
-Spark.
+"""Fixtures and hooks of all tests: skips that fail CI, budgets of time, port ranges, Hypothesis' profile, a
+fast-starting Spark.
 
 With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
+
+A unit test has a second, a test beside other programs 20 s, without its fixtures; `@pytest.mark.budget(5)`
+gives it another budget. Slower ones are listed at the end of the run. A unit test that uses twice its budget
+of CPU time fails: that does not depend on what else the machine does.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from math import inf
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,11 +28,17 @@ settings.register_profile(
 )
 settings.load_profile("ottla")
 
+ROOT = Path(__file__).parent
+BUDGETS_S = {"unit": 1.0, "interop": 20.0}
+"""By folder of `tests`."""
+
 _skipped: list[str] = []
+_slow: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each pytest-xdist worker a port range of its own."""
+    config.addinivalue_line("markers", "budget(seconds): how long the test may take, instead of the folder's")
     if _is_worker(config):
         worker = config.workerinput
         share, shares = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
@@ -34,7 +47,25 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["OTTLA_PORTS"] = f"{first}-{first + size - 1}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    folder = item.path.relative_to(ROOT).parts[0]
+    marked = item.get_closest_marker("budget")
+    budget_s = marked.args[0] if marked else BUDGETS_S.get(folder, inf)
+    began, used = time.monotonic(), time.process_time()
+    yield
+    took_s, used_s = time.monotonic() - began, time.process_time() - used
+    if took_s > budget_s:
+        item.user_properties.append(("slow", f"{took_s:.1f} s of {budget_s:g}"))
+    if folder == "unit" and used_s > 2 * budget_s:
+        pytest.fail(
+            f"used {used_s:.1f} s of CPU time, and has a budget of {budget_s:g} s (tests/conftest.py)"
+        )
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        _slow.extend(f"{value}: {report.nodeid}" for name, value in report.user_properties if name == "slow")
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = reason.removeprefix("Skipped: ")
@@ -49,6 +80,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _slow:
+        terminalreporter.section("slower than their budget")
+        for line in sorted(_slow, key=lambda line: -float(line.split()[0])):
+            terminalreporter.write_line(line)
     if os.environ.get("OTTLA_NO_SKIPS") and _skipped:
         terminalreporter.section("skipped, where no skip is allowed", red=True)
         for line in _skipped:

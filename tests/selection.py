@@ -35,12 +35,6 @@ UNKNOWN_S = 30.0
 CORE = (
     # Whole simulated clusters
     "tests/unit/test_simulation_seeds.py",
-    # Processes that fail, Kubernetes' resources without Kubernetes, Kafka Streams and Connect
-    "tests/cluster/test_failover.py",
-    "tests/cluster/test_network_faults.py",
-    "tests/cluster/test_torn_tail.py",
-    "tests/cluster/test_up_runs.py",
-    "tests/cluster/test_streams_and_connect.py",
     # Spark, the schema registry
     "tests/interop/spark/test_pipeline_decoding.py",
     "tests/interop/spark/test_pipeline_command.py",

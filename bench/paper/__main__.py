@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from bench.interpreter import say_interpreter
 from bench.maven import JarsUnavailable
 from bench.paper.activemq import ActiveMq
 from bench.paper.rabbitmq import RabbitMq
@@ -107,6 +108,7 @@ class Figure:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_file: Path | None) -> None:
     """Measure Ottla, Apache Kafka, RabbitMQ and ActiveMQ as the Kafka paper did."""
+    say_interpreter()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the brokers, too
     progress, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:

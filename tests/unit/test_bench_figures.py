@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
+import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from bench import clients
 from bench.backlog import next_offset
+from bench.interpreter import Build, build_of, say_interpreter
 from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
 from bench.processes import make_cold, parse_rollup, resident_share, usage_of
 from bench.report import (
@@ -186,3 +190,48 @@ def test_clients_are_measured_beside_ours_and_its_predecessor(tmp_path: Path) ->
     console = Console(record=True, width=110, file=io.StringIO())
     console.print(clients.results_table([ours, theirs]))
     assert "3.00 ×" in console.export_text()
+
+
+PYENV = {
+    "CONFIG_ARGS": "'--prefix=/home/me/.pyenv/versions/3.13.0' '--enable-shared' 'LDFLAGS=-L/lib -Wl,-rpath'",
+    "PGO_PROF_USE_FLAG": "-fprofile-use -fprofile-correction",
+    "CFLAGS": "-fno-strict-overflow -Wsign-compare -DNDEBUG -g -O3 -Wall",
+    "Py_DEBUG": 0,
+}
+DEBIAN = {
+    "CONFIG_ARGS": "'--enable-shared' '--prefix=/usr' '--with-dbmliborder=bdb:gdbm' 'CFLAGS=-g   -Wformat '",
+    "PGO_PROF_USE_FLAG": "",
+    "CFLAGS": "-Wsign-compare -DNDEBUG -g -fwrapv -O2 -Wall",
+    "Py_DEBUG": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "build"),
+    [
+        (PYENV, Build(pgo=False, lto=False, debug=False)),
+        ({**PYENV, "CFLAGS": "-O3 -fprofile-use=x.profdata"}, Build(pgo=True, lto=False, debug=False)),
+        ({"CONFIG_ARGS": "--enable-optimizations --with-lto"}, Build(pgo=True, lto=True, debug=False)),
+        ({"CONFIG_ARGS": "'--with-lto=thin'"}, Build(pgo=False, lto=True, debug=False)),
+        ({"CONFIG_ARGS": "'--with-lto=no'"}, Build(pgo=False, lto=False, debug=False)),
+        (DEBIAN, Build(pgo=True, lto=True, debug=False)),
+        ({}, Build(pgo=False, lto=False, debug=False)),
+        ({"CONFIG_ARGS": None}, Build(pgo=False, lto=False, debug=False)),
+    ],
+)
+def test_a_build_is_what_its_configuration_says(variables: dict[str, Any], build: Build) -> None:
+    assert build_of(variables) == build
+    assert build.is_optimised == build.pgo
+    assert not build_of({**variables, "Py_DEBUG": 1}).is_optimised
+
+
+def test_an_unoptimised_build_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variables, warnings in ((PYENV, 1), (DEBIAN, 0)):
+        monkeypatch.setattr(sysconfig, "get_config_vars", lambda variables=variables: variables)
+        say_interpreter()
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"interpreter: CPython {platform.python_version()}, ")
+        assert err.count("warning: this is not an optimised build") == warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,15 @@ import pytest
 
 from bench import hostile
 from bench.connection import RequestConnection
-from bench.requests import FETCH_VERSION, PRODUCE_VERSION, fetch_frame, produce_frame
+from bench.requests import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    Load,
+    MeasuredBroker,
+    fetch_frame,
+    measure,
+    produce_frame,
+)
 from ottla.protocol import frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse, ProduceResponse
@@ -90,6 +99,13 @@ def test_a_fetch_error_fails_the_benchmark(response: FetchResponse) -> None:
     run(fetch_frame(), [(fetched(0), FETCH_VERSION)])
     with pytest.raises(click.ClickException, match="FetchResponse has error OFFSET_OUT_OF_RANGE"):
         run(fetch_frame(), [(response, FETCH_VERSION)])
+
+
+def test_a_fetch_without_records_fails_the_benchmark() -> None:
+    with broker_with([(fetched(0), FETCH_VERSION)] * 3) as port:
+        broker = MeasuredBroker("empty", os.getpid(), port)
+        with pytest.raises(click.ClickException, match="3 fetches have brought"):
+            measure(broker, Load("fetch, nothing", 3, fetch_frame()), 1)
 
 
 def test_an_attack_that_the_broker_refuses_is_no_attack() -> None:

@@ -406,3 +406,18 @@ def test_a_broker_that_is_too_old_fails_each_poll(problem: Exception) -> None:
             assert "group.instance.id=one needs brokers of Kafka 2.3" in str(raised)
             assert client.coordinator.node() == 0, "it is still the coordinator"
             client.member.problems.clear()
+
+
+def test_a_member_whose_assignor_fails_joins_again_with_its_id() -> None:
+    """As Kafka's consumer does: the group would wait for another id of it until the session has expired."""
+    client, group = Client("range"), Group()
+
+    def fail(*_: object) -> None:
+        raise LookupError("on purpose")
+
+    client.member._assign = fail
+    for step in range(100):
+        client.application(step / 10)
+        exchange(client, group, step / 10)
+    assert len(client.member.problems) > 1
+    assert list(group.members) == ["member-1"]

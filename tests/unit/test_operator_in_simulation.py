@@ -10,6 +10,8 @@ import pytest
 from ottla.simulation.runner import Plan
 from ottla_operator.simulation.scenarios import one_await_more, simulate
 
+pytestmark = pytest.mark.budget(10)
+
 
 @pytest.mark.parametrize("scenario", ["scale", "roll", "factor", "rebalance"])
 def test_an_operator_that_is_killed_at_each_await_does_what_it_is_asked(scenario: str) -> None:

@@ -9,6 +9,8 @@ from tests.simulation_bugs.catalogue import BUGS, Bug
 from tests.simulation_bugs.planting import ROOT, copy_source, edited, plant, search
 from tests.simulation_bugs.table import TABLE, page, read_rows
 
+pytestmark = pytest.mark.budget(5)
+
 FOUND_QUICKLY = (
     "high-watermark-before-fetch",
     "markers-of-one-partition-only",

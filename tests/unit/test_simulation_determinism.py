@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ottla.simulation import runner
+
+pytestmark = pytest.mark.budget(15)
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

@@ -10,6 +10,8 @@ import pytest
 
 from ottla.simulation.runner import Plan, simulate
 
+pytestmark = pytest.mark.budget(30)
+
 REGRESSIONS = (
     # An idempotent producer's record was stored twice.
     Plan(4, 40.0, workloads=("append",)),

@@ -91,6 +91,23 @@ def test_the_index_of_a_damaged_log_stays_for_what_it_still_finds(tmp_path: Path
     logs.close(NOW_MS)
 
 
+def test_a_timestamp_of_a_damaged_batch_does_not_get_into_the_index(tmp_path: Path) -> None:
+    filled(tmp_path)
+    index = min(tmp_path.glob("events-0/*.index"))
+    times = index.with_suffix(".timeindex")
+    before, times_before = index.read_bytes(), times.read_bytes()
+    second = struct.unpack(">ii", before[8:16])
+    flip(index.with_suffix(".log"), second[1] + 40, 0x10)  # its max timestamp
+    logs, log = opened(tmp_path)
+    log.offset_for_timestamp(NOW_MS + second[0])
+    assert log.segments[0].index_is_suspect
+    logs.run_deferred_tasks(NOW_MS)
+    assert (index.read_bytes(), times.read_bytes()) == (before, times_before)
+    flip(index.with_suffix(".log"), second[1] + 40, 0x10)
+    assert log.max_timestamp() == (RECORDS - 1, NOW_MS + RECORDS - 1, 0)
+    logs.close(NOW_MS)
+
+
 BIT_STEP = 23
 """Of all bits of an index so many are passed over from one that is flipped to the next."""
 

@@ -21,11 +21,13 @@ from ottla.testing.simulation import (
     simulated,
 )
 
+pytestmark = pytest.mark.budget(10)
+
 pytest_plugins = ["pytester"]
 
 SAMPLES = Path(__file__).parents[2] / "docs/samples"
 CARELESS_SEED = 4
-SEEDS = 200
+SEEDS = 50
 AT_ONCE = 50
 
 

@@ -373,7 +373,8 @@ class KubernetesSimulation:
     def reconcile_once(self) -> ReconcileResult:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder)
         platform = KubernetesPlatform(
-            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self._set_acls
+            *(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms),
+            *(self._set_acls, self._leader_of),
         )
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
@@ -383,6 +384,9 @@ class KubernetesSimulation:
             )
         )
         return asyncio.run(reconcile(reconciler, store))
+
+    async def _leader_of(self, hosts: Mapping[int, str], port: int, context: object) -> int | None:
+        return None
 
     def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
         assert tls.key

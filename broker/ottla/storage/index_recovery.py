@@ -17,15 +17,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from crc32c import crc32c
-
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
-    CRC_START,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    verify_crc,
 )
 from ottla.storage.indexes import AbortedTransaction, CorruptIndex
 from ottla.storage.log_config import INT64_MAX
@@ -109,7 +107,7 @@ def _batch_at(segment: LogSegment, offset: int) -> BatchHeader | None:
     if len(batch) < RECORD_BATCH_OVERHEAD:
         return None
     header = BatchHeader(*BATCH_HEADER.unpack_from(batch))
-    return header if crc32c(memoryview(batch)[CRC_START:]) == header.crc else None
+    return header if verify_crc(batch, 0, header) else None
 
 
 def rebuild_indexes(
@@ -151,8 +149,11 @@ class _IndexBuilder:
         self._max_timestamp, self._max_timestamp_offset = -1, segment.base_offset
 
     def scan(self) -> None:
-        """Index the batches from `end` to the segment's current end, or to the first incomplete batch."""
+        """Index the batches from `end` to the segment's current end, or to the first that is incomplete or
+        has a wrong checksum."""
         for position, header in self._segment.headers(self.end):
+            if not verify_crc(self._segment.read_batch(position), 0, header):
+                return
             if header.max_timestamp > self._max_timestamp:
                 self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, header.last_offset
             if self._since_entry > self._segment.index_interval_bytes:

@@ -28,7 +28,7 @@ from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
-from ottla_operator.kubernetes.zookeeper_client import SetAcls, leader_of, set_acls
+from ottla_operator.kubernetes.zookeeper_client import FindLeader, SetAcls, leader_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
     ServerStage,
     ZooKeeperSecurity,
@@ -58,10 +58,12 @@ class KubernetesPlatform:
         cluster: str,
         clock_ms: Callable[[], int],
         set_acls: SetAcls = set_acls,
+        leader_of: FindLeader = leader_of,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._random_bytes = random_bytes
         self._set_acls = set_acls
+        self._leader_of = leader_of
         self._zookeeper = ZooKeeperSecurity()
         self._images = images
         self._clock_ms = clock_ms
@@ -188,9 +190,10 @@ class KubernetesPlatform:
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
         # Servers have a plain port until all of them have the TLS port.
         if stage >= ServerStage.QUORUM_TLS:
-            leader = await leader_of(hosts, manifests_zookeeper.SECURE_PORT, client_context(self._tls()))
+            port, context = manifests_zookeeper.SECURE_PORT, client_context(self._tls())
+            leader = await self._leader_of(hosts, port, context)
         else:
-            leader = await leader_of(hosts, manifests_zookeeper.CLIENT_PORT)
+            leader = await self._leader_of(hosts, manifests_zookeeper.CLIENT_PORT, None)
         going = next_to_replace(stateful_set, pods, members, leader)
         if going is not None:
             await self._objects.delete_pod(pods[going])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -26,6 +26,9 @@ from ottla.security.tls import TlsSettings
 
 SetAcls = Callable[[str, TlsSettings, str], int]
 """(zookeeper.connect, TLS settings, the brokers' distinguished name) -> the number of changed nodes."""
+
+FindLeader = Callable[[Mapping[int, str], int, ssl.SSLContext | None], Awaitable[int | None]]
+"""(host by member, port, TLS settings of the port) -> the member that leads."""
 
 # Requests in flight.
 _BATCH: Final = 500

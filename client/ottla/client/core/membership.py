@@ -401,7 +401,7 @@ class GroupMember:
                 shares = self._assign(self._protocol, self._to_assign)
             except Exception as problem:  # including exceptions of a user's assignor
                 self.problems.append(problem)
-                self._reset("the assignor failed")
+                self._reset("the assignor failed", keep_id=True)
                 return None
             if shares is None:
                 return None
