@@ -145,16 +145,14 @@ def test_a_too_large_record_is_rejected_and_the_connection_stays_open(bootstrap:
 
 
 def test_a_waiting_consumer_gets_a_record_long_before_its_poll_ends(bootstrap: str, topic: str) -> None:
-    patient = {"fetch.wait.max.ms": 90_000, "socket.timeout.ms": 120_000}
+    patient = {"fetch.wait.max.ms": 290_000, "socket.timeout.ms": 300_000}  # longer than `take` waits
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **patient})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     assert consumer.poll(0.5) is None
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     producer.produce(topic, b"now")
     producer.flush(90)
-    began = time.monotonic()
     assert [m.value() for m in take(consumer, 1)] == [b"now"]
-    assert time.monotonic() - began < 30
     consumer.close()
 
 
