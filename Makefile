@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run tools oracles check test test-changed interop cluster e2e test-all lint format simulate soak bench \
+.PHONY: setup run tools oracles check test test-changed interop cluster coverage e2e test-all lint format simulate soak bench \
   bench-kubernetes lock clean
 
 setup: $(READY)
@@ -25,7 +25,7 @@ run: setup
 
 # File by file in the given order: the long ones first, so that all processes end at the same time.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 SELECTED := $(BIN)/python -m tests.selection
 
 # Other people's clients, tools and brokers, that the tests ask. A missing one is named by the tests that it skips.
@@ -56,6 +56,14 @@ interop: oracles
 # Clusters of real processes, and what kills them.
 cluster: oracles
 	$(PYTEST) tests/cluster --junitxml=build/cluster.xml
+
+# Lines and branches that `test` runs, or other tests: TESTS="tests/cluster tests/interop tests/unit".
+coverage: oracles
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(BIN)/coverage run -m $(subst $(BIN)/python -m,,$(PYTEST)) $(or $(TESTS),$$($(SELECTED) core))
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --sort=cover --skip-covered
 
 # On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped with a message without both.
 e2e: setup

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile(
     "ottla",
@@ -31,6 +33,9 @@ settings.load_profile("ottla")
 ROOT = Path(__file__).parent
 BUDGETS_S = {"unit": 1.0, "interop": 20.0}
 """By folder of `tests`."""
+
+SPREAD = "test_simulation_seeds.py"
+"""The file whose tests both processes run."""
 
 _skipped: list[str] = []
 _slow: list[str] = []
@@ -45,6 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
         size = 10_000 // shares
         first = 10_000 + share % shares * size
         os.environ["OTTLA_PORTS"] = f"{first}-{first + size - 1}"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """The tests of a file share its fixtures, and so run in one process; the simulation's have none."""
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if SPREAD in nodeid else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,8 +33,6 @@ UNKNOWN_S = 30.0
 """Counted for a file without a recorded duration."""
 
 CORE = (
-    # Whole simulated clusters
-    "tests/unit/test_simulation_seeds.py",
     # Spark, the schema registry
     "tests/interop/spark/test_pipeline_decoding.py",
     "tests/interop/spark/test_pipeline_command.py",
@@ -64,6 +62,8 @@ CORE = (
     "tests/interop/own/test_pytest_plugin.py",
     "tests/interop/clients/test_metrics.py",
     "tests/interop/own/test_fuzzed_requests.py",
+    # Whole simulated clusters
+    "tests/unit/test_simulation_seeds.py",
     "tests/unit",
 )
 """The arguments of `make test`: each part of the system and each family of oracles once. The long files come

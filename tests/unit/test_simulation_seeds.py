@@ -23,8 +23,6 @@ REGRESSIONS = (
 SEEDS = 100
 """How many other seeds run, with all workloads and faults; from 1."""
 SECONDS = 60.0
-AT_ONCE = 2
-"""Seeds in one test, so that pytest-xdist can divide them."""
 
 
 def _name(plan: Plan) -> str:
@@ -36,8 +34,6 @@ def test_a_seed_that_has_found_a_bug_passes(plan: Plan) -> None:
     assert not simulate(plan).violation
 
 
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
-def test_seeds_pass(first: int) -> None:
-    for seed in range(first, min(first + AT_ONCE, SEEDS + 1)):
-        result = simulate(Plan(seed, SECONDS))
-        assert not result.violation, f"make simulate SEED={seed}"
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_a_seed_passes(seed: int) -> None:
+    assert not simulate(Plan(seed, SECONDS)).violation, f"make simulate SEED={seed}"
