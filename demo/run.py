@@ -80,8 +80,9 @@ def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], Non
         )
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                say(line.rstrip())
+            with process.stdout as output:
+                for line in output:
+                    say(line.rstrip())
             return process.wait()
         finally:
             if process.poll() is None:  # after Ctrl-C or an error

@@ -11,6 +11,7 @@ of CPU time fails: that does not depend on what else the machine does.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+from tests import selection
 
 settings.register_profile(
     "ottla",
@@ -34,6 +37,12 @@ ROOT = Path(__file__).parent
 BUDGETS_S = {"unit": 1.0, "interop": 20.0}
 """By folder of `tests`."""
 
+LENIENT = (
+    "ignore::ResourceWarning",
+    "default::pytest.PytestUnraisableExceptionWarning",
+    "default::pytest.PytestUnhandledThreadExceptionWarning",
+)
+"""What is left open fails a test of `make test`, and is not looked for in the others."""
 SPREAD = "test_simulation_seeds.py"
 """The file whose tests both processes run."""
 
@@ -78,6 +87,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    core = [selection.ROOT / path for path in selection.CORE]
+    for item in items:
+        if not any(item.path.is_relative_to(path) for path in core):
+            for rule in LENIENT:
+                item.add_marker(pytest.mark.filterwarnings(rule))
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":
         _slow.extend(f"{value}: {report.nodeid}" for name, value in report.user_properties if name == "slow")
@@ -103,6 +120,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped, where no skip is allowed", red=True)
         for line in _skipped:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """What a test file leaves open is collected, and reported, before the next file begins."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ class Registry:
         self._command = [sys.executable, "-c", _RUN, "--bootstrap", bootstrap, "--topic", topic]
         self._command += ["--port", self.url.rpartition(":")[2], *options]
         self._process = ChildProcess("registry", self._command, log=self.log)
+        self._clients = ExitStack()
 
     def __enter__(self) -> Registry:
         self.start()
@@ -67,6 +69,7 @@ class Registry:
             assert "Traceback" not in self.log.read_text(), self.log.read_text()
         finally:
             self.kill()
+            self._clients.close()
 
     def launch(self) -> None:
         """Starts the process without waiting for it."""
@@ -83,8 +86,11 @@ class Registry:
     def kill(self) -> None:
         self._process.kill()
 
-    def client(self) -> SchemaRegistryClient:
-        return SchemaRegistryClient({"url": self.url, "max.retries": 0})
+    def client(self, **more: str) -> SchemaRegistryClient:
+        """It is closed with the registry. `_` in the names of settings is `.`."""
+        settings = {"url": self.url, "max.retries": 0}
+        settings |= {name.replace("_", "."): value for name, value in more.items()}
+        return self._clients.enter_context(SchemaRegistryClient(settings))
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """HTTP's status and the body; text where it is not JSON."""

@@ -116,14 +116,15 @@ class JavaMember:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line) if line.startswith("{") else {}
-            match event.get("name"):
-                case "records_consumed":
-                    for row in event["partitions"]:
-                        self.member.got.append((row["partition"], row["minOffset"], row["maxOffset"]))
-                case "offsets_committed" if not event["success"]:
-                    self.member.refused_count += 1
+        with self._process.stdout as output:
+            for line in output:
+                event = json.loads(line) if line.startswith("{") else {}
+                match event.get("name"):
+                    case "records_consumed":
+                        for row in event["partitions"]:
+                            self.member.got.append((row["partition"], row["minOffset"], row["maxOffset"]))
+                    case "offsets_committed" if not event["success"]:
+                        self.member.refused_count += 1
 
     @property
     def alive(self) -> bool:

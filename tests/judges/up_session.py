@@ -116,8 +116,9 @@ class UpSession:
 
     def _collect(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self.lines.append(line.rstrip("\n"))
+        with process.stdout as output:
+            for line in output:
+                self.lines.append(line.rstrip("\n"))
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 120) -> int:
         assert self.process is not None

@@ -69,12 +69,13 @@ class VerifiableProducer:
     def _read(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("name") == "producer_send_success":
-                self.acknowledged[event["partition"], event["offset"]] = event["value"]
-            elif event.get("name") == "producer_send_error" and not self._was_cut_off(event):
-                self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
+        with self._process.stdout as output:
+            for line in output:
+                event = json.loads(line) if line.startswith("{") else {}
+                if event.get("name") == "producer_send_success":
+                    self.acknowledged[event["partition"], event["offset"]] = event["value"]
+                elif event.get("name") == "producer_send_error" and not self._was_cut_off(event):
+                    self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
 
     def _was_cut_off(self, event: Mapping[str, str]) -> bool:
         """Whether a send failed because the tool was stopped while it waited for metadata. Such a record was

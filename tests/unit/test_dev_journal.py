@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.dev.journal import DamagedJournal, open_journaled_tree
+from ottla.dev.journal import DamagedJournal, journaled_tree
 from ottla.metadata.memory import MemoryTree
 from ottla.metadata.store import ANY_VERSION, Check, Create, Delete, Operation, SetData, Stat, StoreError
 
@@ -25,20 +26,20 @@ operations = st.one_of(
 )
 
 
-def tree(path: Path) -> MemoryTree:
-    return open_journaled_tree(path, clock=lambda: 1_700_000_000_000)
+def tree(path: Path) -> AbstractContextManager[MemoryTree]:
+    return journaled_tree(path, clock=lambda: 1_700_000_000_000)
 
 
 @settings(max_examples=40)
 @given(st.lists(st.lists(operations, min_size=1, max_size=3), max_size=12), st.integers(0, 12))
 def test_the_restored_tree_equals_the_tree_in_memory(changes: list[list[Operation]], restart_at: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         path = Path(folder) / "metadata.jsonl"
         memory: MemoryTree = MemoryTree(clock=lambda: 1_700_000_000_000)
-        kept = tree(path)
+        kept = opened.enter_context(tree(path))
         for number, change in enumerate(changes):
             if number == restart_at:
-                kept = tree(path)
+                kept = opened.enter_context(tree(path))
             outcomes: list[list[object]] = []
             for each in (memory, kept):
                 try:
@@ -47,7 +48,7 @@ def test_the_restored_tree_equals_the_tree_in_memory(changes: list[list[Operatio
                 except StoreError as refused:
                     outcomes.append([refused.path])
             assert outcomes[0] == outcomes[1]
-        assert _nodes(tree(path)) == _nodes(kept) == _nodes(memory)
+        assert _nodes(opened.enter_context(tree(path))) == _nodes(kept) == _nodes(memory)
 
 
 def _nodes(of: MemoryTree) -> dict[str, object]:
@@ -57,37 +58,40 @@ def _nodes(of: MemoryTree) -> dict[str, object]:
 
 def test_ephemeral_nodes_end_with_the_process_and_sessions_are_new(tmp_path: Path) -> None:
     path = tmp_path / "metadata.jsonl"
-    first = tree(path)
-    session = first.new_session()
-    first.apply([Create("/broker", b"here", ephemeral=True), Create("/topic")], session)
-    again = tree(path)
-    assert again.find("/broker") is None
-    assert again.find("/topic") is not None
-    assert again.new_session() > session
-    before = first.find("/topic")
-    assert before is not None
-    again.apply([Create("/later")], 9)
-    later = again.find("/later")
-    assert later is not None
-    assert later.czxid > before.czxid, "a broker's epoch only grows"
+    with tree(path) as first:
+        session = first.new_session()
+        first.apply([Create("/broker", b"here", ephemeral=True), Create("/topic")], session)
+        before = first.find("/topic")
+        assert before is not None
+    with tree(path) as again:
+        assert again.find("/broker") is None
+        assert again.find("/topic") is not None
+        assert again.new_session() > session
+        again.apply([Create("/later")], 9)
+        later = again.find("/later")
+        assert later is not None
+        assert later.czxid > before.czxid, "a broker's epoch only grows"
 
 
 def test_a_truncated_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "metadata.jsonl"
-    tree(path).apply([Create("/topic")], 1)
+    with tree(path) as first:
+        first.apply([Create("/topic")], 1)
     with path.open("a") as file:
         file.write('[9, 1, 0, [["create", "/oth')
-    assert tree(path).find("/topic") is not None
+    with tree(path) as again:
+        assert again.find("/topic") is not None
 
 
 def test_an_invalid_file_is_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "metadata.jsonl"
     path.write_text("hello\n")
-    with pytest.raises(DamagedJournal, match=r"metadata.jsonl, line 1: "):
-        tree(path)
+    with pytest.raises(DamagedJournal, match=r"metadata.jsonl, line 1: "), tree(path):
+        pass
     path.unlink()
-    tree(path).apply([Create("/topic")], 1)
+    with tree(path) as first:
+        first.apply([Create("/topic")], 1)
     with path.open("a") as file:
         file.write('[9, 1, 0, [["delete", "/never"]]]\n')
-    with pytest.raises(DamagedJournal, match="line 3: "):
-        tree(path)
+    with pytest.raises(DamagedJournal, match="line 3: "), tree(path):
+        pass

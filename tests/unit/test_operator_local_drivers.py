@@ -34,7 +34,8 @@ class FakeProcess:
 
     def start(self) -> None:
         self.running = True
-        self.log.open("a").write("lake: pipeline.yaml: a: is missing\nlake: pipeline.yaml: b: is missing\n")
+        with self.log.open("a") as log:
+            log.write("lake: pipeline.yaml: a: is missing\nlake: pipeline.yaml: b: is missing\n")
 
     def terminate(self) -> None:
         self.end(0)

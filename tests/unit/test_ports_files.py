@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,14 @@ NEW = os.O_RDWR | os.O_CREAT
 
 
 @pytest.fixture(params=["machine", "simulation"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
     if request.param == "machine":
-        return OS_FILES
-    loop = SimulatedLoop()
-    simulated = ProcessFiles(SimulatedDisk(loop, random.Random(1), lambda: 0), Process(loop, "process"))
-    simulated.mkdir(tmp_path)
-    return simulated
+        yield OS_FILES
+        return
+    with closing(SimulatedLoop()) as loop:
+        simulated = ProcessFiles(SimulatedDisk(loop, random.Random(1), lambda: 0), Process(loop, "process"))
+        simulated.mkdir(tmp_path)
+        yield simulated
 
 
 def test_bytes_are_where_they_were_written(files: Files, tmp_path: Path) -> None:

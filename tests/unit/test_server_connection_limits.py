@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Self
 
 import pytest
 
@@ -68,10 +69,22 @@ class Served:
         self.server.listen()
         self.server.serve()
 
+        self._clients: list[Client] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close_all()
+        self.server.stop_accepting()
+        for client in self._clients:
+            client.writer.close()
+
     async def connect(self, listener: str = "PLAINTEXT", source: str = "127.0.0.1") -> Client:
-        return Client(
-            *await asyncio.open_connection("127.0.0.1", self.ports[listener], local_addr=(source, 0))
-        )
+        port = self.ports[listener]
+        client = Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0)))
+        self._clients.append(client)
+        return client
 
 
 async def advance(seconds: float) -> None:
@@ -105,49 +118,43 @@ class Client:
 
 def test_a_full_broker_accepts_the_next_client_when_one_leaves(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        served = Served(config(max_connections="2"))
-        first, second, third = [await served.connect() for _ in range(3)]
-        await first.is_served()
-        await second.is_served()
-        third.ask()
-        await first.is_served()
-        assert len(served.server.connections) == 2
-        first.writer.close()
-        await third.answered()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(max_connections="2")) as served:
+            first, second, third = [await served.connect() for _ in range(3)]
+            await first.is_served()
+            await second.is_served()
+            third.ask()
+            await first.is_served()
+            assert len(served.server.connections) == 2
+            first.writer.close()
+            await third.answered()
 
     run.run(scenario())
 
 
 def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        served = Served(config(max_connections="1"))
-        first, second = await served.connect(), await served.connect()
-        await first.is_served()
-        second.ask()
-        await first.is_served()
-        served.config.apply_dynamic({}, {"max.connections": "2"})
-        served.server.tick()
-        await second.answered()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(max_connections="1")) as served:
+            first, second = await served.connect(), await served.connect()
+            await first.is_served()
+            second.ask()
+            await first.is_served()
+            served.config.apply_dynamic({}, {"max.connections": "2"})
+            served.server.tick()
+            await second.answered()
 
     run.run(scenario())
 
 
 def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        served = Served(config(**BOTH, max_connections="2"))
-        idle, busy = await served.connect("CLIENTS"), await served.connect("CLIENTS")
-        await idle.is_served()
-        await busy.is_served()
-        broker = await served.connect("BROKERS")
-        await broker.is_served()
-        await idle.was_closed()
-        await busy.is_served()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(**BOTH, max_connections="2")) as served:
+            idle, busy = await served.connect("CLIENTS"), await served.connect("CLIENTS")
+            await idle.is_served()
+            await busy.is_served()
+            broker = await served.connect("BROKERS")
+            await broker.is_served()
+            await idle.was_closed()
+            await busy.is_served()
 
     run.run(scenario())
 
@@ -155,38 +162,34 @@ def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.R
 def test_an_address_that_has_its_share_is_refused_and_others_are_served(run: asyncio.Runner) -> None:
     async def scenario() -> None:
         limits = {"max_connections_per_ip": "1", "max_connections_per_ip_overrides": "127.0.0.3:2"}
-        served = Served(config(**limits))
-        first = await served.connect(source="127.0.0.2")
-        await first.is_served()
-        await (await served.connect(source="127.0.0.2")).was_closed()
-        favoured = [await served.connect(source="127.0.0.3") for _ in range(2)]
-        for client in favoured:
-            await client.is_served()
-        await (await served.connect(source="127.0.0.3")).was_closed()
-        first.writer.write(b"\xff\xff\xff\xff")  # a size that closes the connection
-        await first.was_closed()
-        await (await served.connect(source="127.0.0.2")).is_served()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(**limits)) as served:
+            first = await served.connect(source="127.0.0.2")
+            await first.is_served()
+            await (await served.connect(source="127.0.0.2")).was_closed()
+            favoured = [await served.connect(source="127.0.0.3") for _ in range(2)]
+            for client in favoured:
+                await client.is_served()
+            await (await served.connect(source="127.0.0.3")).was_closed()
+            first.writer.write(b"\xff\xff\xff\xff")  # a size that closes the connection
+            await first.was_closed()
+            await (await served.connect(source="127.0.0.2")).is_served()
 
     run.run(scenario())
 
 
 def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        served = Served(config(**BOTH, **{"listener.name.clients.max.connections": "1"}))
-        first, second = await served.connect("CLIENTS"), await served.connect("CLIENTS")
-        await first.is_served()
-        second.ask()
-        brokers = [await served.connect("BROKERS") for _ in range(3)]
-        for broker in brokers:
-            await broker.is_served()
-        assert len(served.server.connections) == 4
-        served.config.apply_dynamic({"listener.name.clients.max.connections": "2"}, {})
-        served.server.tick()
-        await second.answered()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(**BOTH, **{"listener.name.clients.max.connections": "1"})) as served:
+            first, second = await served.connect("CLIENTS"), await served.connect("CLIENTS")
+            await first.is_served()
+            second.ask()
+            brokers = [await served.connect("BROKERS") for _ in range(3)]
+            for broker in brokers:
+                await broker.is_served()
+            assert len(served.server.connections) == 4
+            served.config.apply_dynamic({"listener.name.clients.max.connections": "2"}, {})
+            served.server.tick()
+            await second.answered()
 
     run.run(scenario())
 
@@ -196,23 +199,21 @@ def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner,
     """One a second, counted over two: most of four have to wait; on the brokers' listener nobody has."""
 
     async def scenario() -> None:
-        served = Served(
+        with Served(
             config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
             ConnectionQuotas(Windows(2, 1000)),
-        )
-        clients = [await served.connect("CLIENTS") for _ in range(4)]
-        for client in clients:
-            client.ask()
-        if prefix:
-            await (await served.connect("BROKERS")).is_served()
-        answered = asyncio.gather(*[client.answered() for client in clients])
-        await advance(0.9)
-        assert not answered.done(), "four connections in no time"
-        while not answered.done():
-            await advance(0.1)
-        await answered
-        served.server.close_all()
-        served.server.stop_accepting()
+        ) as served:
+            clients = [await served.connect("CLIENTS") for _ in range(4)]
+            for client in clients:
+                client.ask()
+            if prefix:
+                await (await served.connect("BROKERS")).is_served()
+            answered = asyncio.gather(*[client.answered() for client in clients])
+            await advance(0.9)
+            assert not answered.done(), "four connections in no time"
+            while not answered.done():
+                await advance(0.1)
+            await answered
 
     run.run(scenario())
 
@@ -223,22 +224,20 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
     async def scenario() -> None:
         rates = ConnectionQuotas(Windows(11, 1000))
         rates.set_address_limit("127.0.0.2", 0)
-        served = Served(config(), rates)
-        refused = await served.connect(source="127.0.0.2")
-        refused.ask()
-        other = await served.connect(source="127.0.0.3")
-        await other.is_served()
-        closed = asyncio.ensure_future(refused.was_closed())
-        await advance(0.9)
-        assert not closed.done(), "it was closed at once"
-        await advance(0.2)
-        await closed
-        assert len(served.server.connections) == 1
-        rates.set_address_limit("127.0.0.2", None)
-        forgiven = await served.connect(source="127.0.0.2")
-        await forgiven.is_served()
-        served.server.close_all()
-        served.server.stop_accepting()
+        with Served(config(), rates) as served:
+            refused = await served.connect(source="127.0.0.2")
+            refused.ask()
+            other = await served.connect(source="127.0.0.3")
+            await other.is_served()
+            closed = asyncio.ensure_future(refused.was_closed())
+            await advance(0.9)
+            assert not closed.done(), "it was closed at once"
+            await advance(0.2)
+            await closed
+            assert len(served.server.connections) == 1
+            rates.set_address_limit("127.0.0.2", None)
+            forgiven = await served.connect(source="127.0.0.2")
+            await forgiven.is_served()
 
     run.run(scenario())
 

@@ -104,24 +104,29 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
         assert await reader.read() == b""
 
 
-async def connect(
-    port: HttpServer, count: int, sent: bytes
-) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connections, which are open as long as they are referenced."""
-    opened = []
-    for _ in range(count):
-        opened.append(await asyncio.open_connection("127.0.0.1", port.port))
-        opened[-1][1].write(sent)
-    return opened
+@asynccontextmanager
+async def connected(port: HttpServer, count: int, sent: bytes) -> AsyncIterator[list[asyncio.StreamReader]]:
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    try:
+        for _ in range(count):
+            opened.append(await asyncio.open_connection("127.0.0.1", port.port))
+            opened[-1][1].write(sent)
+        yield [reader for reader, _ in opened]
+    finally:
+        for _, writer in opened:
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea"])
 def test_silent_connections_do_not_block_others(run: asyncio.Runner, sent: bytes) -> None:
     async def scenario() -> None:
-        async with serving(Broker()) as port, asyncio.timeout(60):
-            silent = await connect(port, 2 * CONNECTIONS_MAX, sent)
+        async with (
+            asyncio.timeout(60),
+            serving(Broker()) as port,
+            connected(port, 2 * CONNECTIONS_MAX, sent) as silent,
+        ):
             assert await get(port, "/healthz") == (200, b"ok\n")
-            for reader, _ in silent[:CONNECTIONS_MAX]:
+            for reader in silent[:CONNECTIONS_MAX]:
                 await until_closed(reader)
 
     run.run(scenario())
@@ -140,11 +145,11 @@ def test_a_request_in_progress_is_not_evicted(run: asyncio.Runner) -> None:
             port.metrics = metrics
             scrape = asyncio.get_running_loop().create_task(get(port, "/metrics"))
             await asked.wait()
-            silent = await connect(port, 2 * CONNECTIONS_MAX, b"")
-            assert await get(port, "/healthz") == (200, b"ok\n")
-            await until_closed(silent[0][0])
-            go_on.set()
-            assert await scrape == (200, b"m 1\n")
+            async with connected(port, 2 * CONNECTIONS_MAX, b"") as silent:
+                assert await get(port, "/healthz") == (200, b"ok\n")
+                await until_closed(silent[0])
+                go_on.set()
+                assert await scrape == (200, b"m 1\n")
 
     run.run(scenario())
 
@@ -157,9 +162,9 @@ def test_unfinished_requests_do_not_block_others(run: asyncio.Runner) -> None:
 
         async with serving(Broker()) as port, asyncio.timeout(60):
             port.metrics = metrics
-            stuck = await connect(port, CONNECTIONS_MAX, b"GET /metrics HTTP/1.1\r\n\r\n")
-            assert await get(port, "/healthz") == (200, b"ok\n")
-            await until_closed(stuck[0][0])
+            async with connected(port, CONNECTIONS_MAX, b"GET /metrics HTTP/1.1\r\n\r\n") as stuck:
+                assert await get(port, "/healthz") == (200, b"ok\n")
+                await until_closed(stuck[0])
 
     run.run(scenario())
 

@@ -76,26 +76,26 @@ def segment(disk: SlowDisk, tmp_path: Path, size: int) -> tuple[SegmentFile, byt
 def test_other_requests_are_served_during_a_page_cache_miss(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness()
-        file, content = segment(disk, tmp_path, 100_000)
-        await h.send(framed(b"fetch") + framed(b"next"))
-        await h.request(1)
-        h.connection.respond((b"head", FileSlice(file, 100, 50_000), b"tail"))
-        await until(lambda: disk.loads == [range(100, 50_100)])
+        with Harness() as h:
+            file, content = segment(disk, tmp_path, 100_000)
+            await h.send(framed(b"fetch") + framed(b"next"))
+            await h.request(1)
+            h.connection.respond((b"head", FileSlice(file, 100, 50_000), b"tail"))
+            await until(lambda: disk.loads == [range(100, 50_100)])
 
-        ours, other = socket.socketpair()
-        ours.setblocking(False)
-        other.setblocking(False)
-        h.server.adopt(ours, "PLAINTEXT", ("10.0.0.8", 1))
-        h.echo = True
-        await h.loop.sock_sendall(other, framed(b"hot"))
-        assert await asyncio.wait_for(h.loop.sock_recv(other, 100), 60) == framed(b"hot")
-        assert h.requests == [b"fetch", b"hot"], "the cold one's next request waits for its answer"
+            ours, other = socket.socketpair()
+            ours.setblocking(False)
+            other.setblocking(False)
+            h.server.adopt(ours, "PLAINTEXT", ("10.0.0.8", 1))
+            h.echo = True
+            await h.loop.sock_sendall(other, framed(b"hot"))
+            assert await asyncio.wait_for(h.loop.sock_recv(other, 100), 60) == framed(b"hot")
+            assert h.requests == [b"fetch", b"hot"], "the cold one's next request waits for its answer"
 
-        disk.give()
-        expected = b"head" + content[100:50_100] + b"tail" + framed(b"next")
-        assert await h.receive(len(expected)) == expected
-        other.close()
+            disk.give()
+            expected = b"head" + content[100:50_100] + b"tail" + framed(b"next")
+            assert await h.receive(len(expected)) == expected
+            other.close()
 
     run.run(scenario())
 
@@ -103,17 +103,17 @@ def test_other_requests_are_served_during_a_page_cache_miss(run: asyncio.Runner,
 def test_a_range_is_checked_in_chunks_and_loaded_chunks_are_sent(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness()
-        file, content = segment(disk, tmp_path, 2 * MIB + 5000)
-        disk.warm.append(range(MIB))
-        disk.give(10)
-        await h.send(framed(b"fetch"))
-        await h.request(1)
-        h.connection.respond((FileSlice(file, 0, len(content)), b"end"))
-        assert await h.receive(len(content) + 3) == content + b"end"
-        assert SENDFILE_TURN_BYTES == MIB
-        assert disk.loads[0] == range(MIB, 2 * MIB)
-        assert disk.warm.count(range(MIB, 2 * MIB)) == 0, "it was sent although it may be gone again"
+        with Harness() as h:
+            file, content = segment(disk, tmp_path, 2 * MIB + 5000)
+            disk.warm.append(range(MIB))
+            disk.give(10)
+            await h.send(framed(b"fetch"))
+            await h.request(1)
+            h.connection.respond((FileSlice(file, 0, len(content)), b"end"))
+            assert await h.receive(len(content) + 3) == content + b"end"
+            assert SENDFILE_TURN_BYTES == MIB
+            assert disk.loads[0] == range(MIB, 2 * MIB)
+            assert disk.warm.count(range(MIB, 2 * MIB)) == 0, "it was sent although it may be gone again"
 
     run.run(scenario())
 
@@ -166,12 +166,12 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        h = Harness()
-        file, _ = segment(disk, tmp_path, 100_000)
-        await h.send(framed(b"fetch"))
-        await h.request(1)
-        h.connection.respond((FileSlice(file, 0, 100_000),))
-        assert await h.closed_by_server()
+        with Harness() as h:
+            file, _ = segment(disk, tmp_path, 100_000)
+            await h.send(framed(b"fetch"))
+            await h.request(1)
+            h.connection.respond((FileSlice(file, 0, 100_000),))
+            assert await h.closed_by_server()
 
     run.run(scenario())
 
@@ -179,17 +179,17 @@ def test_a_disk_that_fails_closes_the_connection_that_needed_it(run: asyncio.Run
 def test_a_closed_connection_is_left_alone(run: asyncio.Runner, tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = SlowDisk()
-        h = Harness()
-        file, _ = segment(disk, tmp_path, 100_000)
-        await h.send(framed(b"fetch"))
-        await h.request(1)
-        h.connection.respond((FileSlice(file, 0, 100_000),))
-        await until(lambda: len(disk.loads) == 1)
-        h.connection.close()
-        disk.give()
-        await until(lambda: len(disk.ahead) == 1)
-        await h.turns()
-        assert await h.closed_by_server()
+        with Harness() as h:
+            file, _ = segment(disk, tmp_path, 100_000)
+            await h.send(framed(b"fetch"))
+            await h.request(1)
+            h.connection.respond((FileSlice(file, 0, 100_000),))
+            await until(lambda: len(disk.loads) == 1)
+            h.connection.close()
+            disk.give()
+            await until(lambda: len(disk.ahead) == 1)
+            await h.turns()
+            assert await h.closed_by_server()
 
     run.run(scenario())
 

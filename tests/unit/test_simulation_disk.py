@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -19,14 +20,22 @@ from ottla.simulation.loop import Process, ProcessKilled, SimulatedLoop
 NEW = os.O_RDWR | os.O_CREAT
 
 
-def machine(seed: int = 1) -> tuple[SimulatedDisk, Callable[[], ProcessFiles]]:
-    """A disk, and a function that opens it by a new process."""
-    loop = SimulatedLoop()
-    disk = SimulatedDisk(loop, Random(seed), lambda: 0)
-    return disk, lambda: ProcessFiles(disk, Process(loop, "process"))
+Machine = Callable[..., tuple[SimulatedDisk, Callable[[], ProcessFiles]]]
 
 
-def test_what_was_synced_survives_a_loss_of_power() -> None:
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Makes disks: each by its seed, with a function that opens it by a new process."""
+    with closing(SimulatedLoop()) as loop:
+
+        def make(seed: int = 1) -> tuple[SimulatedDisk, Callable[[], ProcessFiles]]:
+            disk = SimulatedDisk(loop, Random(seed), lambda: 0)
+            return disk, lambda: ProcessFiles(disk, Process(loop, "process"))
+
+        yield make
+
+
+def test_what_was_synced_survives_a_loss_of_power(machine: Machine) -> None:
     for seed in range(20):
         disk, start = machine(seed)
         files = start()
@@ -37,7 +46,7 @@ def test_what_was_synced_survives_a_loss_of_power() -> None:
         assert read_file(start(), "/data/file") == b"synced"
 
 
-def test_unsynced_writes_survive_are_lost_or_are_torn() -> None:
+def test_unsynced_writes_survive_are_lost_or_are_torn(machine: Machine) -> None:
     outcomes = set()
     new = bytes(range(1, 5)) * SECTOR_BYTES
     for seed in range(200):
@@ -57,7 +66,7 @@ def test_unsynced_writes_survive_are_lost_or_are_torn() -> None:
     assert outcomes == {"lost", "whole", "torn"}
 
 
-def test_a_name_whose_directory_is_not_synced_may_be_lost_with_all_later_changes() -> None:
+def test_a_name_whose_directory_is_not_synced_may_be_lost_with_all_later_changes(machine: Machine) -> None:
     outcomes = set()
     for seed in range(100):
         disk, start = machine(seed)
@@ -70,7 +79,7 @@ def test_a_name_whose_directory_is_not_synced_may_be_lost_with_all_later_changes
     assert outcomes == {(), ("first",), ("first", "second"), ("second", "third")}
 
 
-def test_a_killed_process_leaves_its_writes_in_the_page_cache_and_its_locks_free() -> None:
+def test_a_killed_process_leaves_its_writes_in_the_page_cache_and_its_locks_free(machine: Machine) -> None:
     _, start = machine()
     files = start()
     fd = files.open("/file", NEW)
@@ -90,7 +99,7 @@ def test_a_killed_process_leaves_its_writes_in_the_page_cache_and_its_locks_free
     again.lock(again.open("/file"))
 
 
-def test_a_process_is_killed_in_the_middle_of_a_write() -> None:
+def test_a_process_is_killed_in_the_middle_of_a_write(machine: Machine) -> None:
     lengths = set()
     for seed in range(30):
         disk, start = machine(seed)
@@ -109,7 +118,7 @@ def test_a_process_is_killed_in_the_middle_of_a_write() -> None:
     assert len(lengths) > 2
 
 
-def test_a_full_disk_takes_what_fits_and_then_refuses() -> None:
+def test_a_full_disk_takes_what_fits_and_then_refuses(machine: Machine) -> None:
     disk, start = machine()
     files = start()
     fd = files.open("/file", NEW)
@@ -127,7 +136,7 @@ def test_a_full_disk_takes_what_fits_and_then_refuses() -> None:
     assert disk.used == 0
 
 
-def test_errors_damage_and_replacement() -> None:
+def test_errors_damage_and_replacement(machine: Machine) -> None:
     disk, start = machine()
     files = start()
     write_file(files, "/file", b"\0", sync=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -45,7 +46,8 @@ def run(scenario: Scenario) -> None:
     async def main() -> None:
         await scenario(world)
 
-    world.loop.run(main())
+    with closing(world.loop):
+        world.loop.run(main())
 
 
 def test_a_session_lives_as_long_as_its_client() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from ottla.simulation.loop import Deadlock, Process, SimulatedLoop
 
 
 @pytest.fixture
-def loop() -> SimulatedLoop:
-    return SimulatedLoop()
+def loop() -> Iterator[SimulatedLoop]:
+    with closing(SimulatedLoop()) as loop:
+        yield loop
 
 
 def test_an_hour_passes_at_once_and_timers_fire_in_order(loop: SimulatedLoop) -> None:

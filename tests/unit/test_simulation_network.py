@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -74,7 +75,8 @@ def run(scenario: Scenario) -> None:
         await world.listen()
         await scenario(world)
 
-    world.loop.run(main())
+    with closing(world.loop):
+        world.loop.run(main())
 
 
 def read(sock: SimulatedSocket) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Self
 
 from ottla.ports.network import OsNetwork
 from ottla.ports.workers import OsWorkers
@@ -39,6 +40,14 @@ class Harness:
         ours.setblocking(False)
         self.client.setblocking(False)
         self.connection = self.server.adopt(ours, "PLAINTEXT", ("10.0.0.7", 1234))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop_accepting()
+        self.server.close_all()
+        self.client.close()
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         self.requests.append(bytes(frame))

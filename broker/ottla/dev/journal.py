@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ class DamagedJournal(Exception):
     """The journal is corrupt; the message has the line."""
 
 
-def open_journaled_tree(path: Path, clock: Callable[[], int]) -> MemoryTree:
+@contextmanager
+def journaled_tree(path: Path, clock: Callable[[], int]) -> Iterator[MemoryTree]:
     """A MemoryTree that is restored from the journal at `path`, and writes its changes to it. Raises
     DamagedJournal, OSError."""
     tree = MemoryTree(clock)
@@ -39,15 +41,15 @@ def open_journaled_tree(path: Path, clock: Callable[[], int]) -> MemoryTree:
         head = {"format": FORMAT, "last_session": last_session, **tree.dump()}
         file.write(json.dumps(head) + "\n")
     fresh.replace(path)
-    write = path.open("a", buffering=1).write
+    with path.open("a", buffering=1) as journal:
 
-    def journal(change: AppliedChange) -> None:
-        done = [_encoded(*each) for each in zip(change.operations, change.results, strict=True)]
-        entry = [change.zxid, change.session, clock(), [each for each in done if each]]
-        write(json.dumps(entry) + "\n")
+        def write(change: AppliedChange) -> None:
+            done = [_encoded(*each) for each in zip(change.operations, change.results, strict=True)]
+            entry = [change.zxid, change.session, clock(), [each for each in done if each]]
+            journal.write(json.dumps(entry) + "\n")
 
-    tree.on_applied = journal
-    return tree
+        tree.on_applied = write
+        yield tree
 
 
 def _restore(tree: MemoryTree, path: Path) -> int:

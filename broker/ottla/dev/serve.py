@@ -11,13 +11,14 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ottla.dev.control import Control
 from ottla.dev.faults import Faults
-from ottla.dev.journal import open_journaled_tree
+from ottla.dev.journal import journaled_tree
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.ports import Ports
@@ -68,10 +69,11 @@ def run(options: DevOptions, ready: Callable[[str], None]) -> int:
     )
     ports = Ports()
     clock = ports.clock.wall_ms
-    tree = open_journaled_tree(options.data / "metadata.jsonl", clock) if options.keep else MemoryTree(clock)
-    broker = Broker(config, store=MemoryStore(tree), ports=ports)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(broker, options, ready))
+    journal = options.data / "metadata.jsonl"
+    with journaled_tree(journal, clock) if options.keep else nullcontext(MemoryTree(clock)) as tree:
+        broker = Broker(config, store=MemoryStore(tree), ports=ports)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_serve(broker, options, ready))
 
 
 async def _serve(broker: Broker, options: DevOptions, ready: Callable[[str], None]) -> int:

@@ -424,7 +424,7 @@ def unheard() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+            warnings.simplefilter("ignore")  # a coroutine was never awaited; there is no current event loop
             yield
     finally:
         logging.disable(disabled)

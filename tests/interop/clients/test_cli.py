@@ -223,7 +223,8 @@ def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: s
             assert reader.stdout.readline() == f"{value}\n"
     finally:
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(90) == 0
+        reader.communicate(timeout=90)
+    assert reader.returncode == 0
 
 
 def test_members_and_lag_of_a_group_are_shown_and_its_offsets_reset(

@@ -189,7 +189,8 @@ def test_tail_returns_records_although_offsets_have_gaps(
         assert reader.stdout.readline() == "new\n"
     finally:
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(60) == 0
+        reader.communicate(timeout=60)
+    assert reader.returncode == 0
 
 
 def test_a_group_commits_only_printed_records(

@@ -80,7 +80,8 @@ def test_the_command_serves_until_sigterm_and_keeps_its_folder(tmp_path: Path) -
             producer.close()
         finally:
             process.terminate()
-            assert process.wait(WAIT_S) == 0
+            process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
 
 
 def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions(

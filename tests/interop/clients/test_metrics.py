@@ -112,7 +112,8 @@ class Observed:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[broker]}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
-            return refused.code, refused.read().decode()
+            with refused:
+                return refused.code, refused.read().decode()
 
     def scrape(self) -> Scrape:
         """All samples of all brokers, by name."""

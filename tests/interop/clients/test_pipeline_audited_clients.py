@@ -303,7 +303,7 @@ def test_a_killed_producer_has_no_last_report_and_no_wrong_one(broker: OneBroker
             assert time.monotonic() < until, "it reports a window that is over"
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     events, held = line.events(), line.names()
     assert not any(event["final"] for event in events)
     assert sorted(event["report"] for event in events) == list(range(len(events)))

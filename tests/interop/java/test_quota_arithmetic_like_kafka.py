@@ -49,7 +49,7 @@ def jvm() -> Iterator[Any]:
     finally:
         gateway.shutdown()
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 class KafkaQuotas:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,13 +16,14 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from ottla.local.processes import wait_until
 from ottla_pipeline.registry.access import Access, Passwords, Rule, hashed
 from ottla_pipeline.registry.command import main as command
+from tests.certificates import Authority
 from tests.judges.one_broker import OneBroker
 from tests.judges.registries import Registry, rules_file
 
 
 def client(registry: Registry, name: str, password: str | None = None) -> SchemaRegistryClient:
     login = f"{name}:{password or name + '-secret'}"
-    return SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": login, "max.retries": 0})
+    return registry.client(basic_auth_user_info=login)
 
 
 def test_users_have_the_access_of_their_rules(broker: OneBroker, tmp_path: Path) -> None:
@@ -67,26 +67,18 @@ def test_users_have_the_access_of_their_rules(broker: OneBroker, tmp_path: Path)
         )
         with pytest.raises(urllib.error.HTTPError) as through:
             urllib.request.urlopen(request, timeout=30)
-        assert through.value.code == 403, "who may not read a schema may not refer to it"
-
-
-def certificates(directory: Path) -> None:
-    """An authority, and certificates of it: the server's, and one of CN=reader."""
-    openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    authority = ["-CA", "ca.pem", "-CAkey", "ca.key"]
-    for name, more in (
-        ("ca", ["-addext", "keyUsage=keyCertSign"]),
-        ("server", [*authority, "-addext", "subjectAltName=IP:127.0.0.1"]),
-        ("reader", authority),
-    ):
-        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/O=x/CN={name}"]
-        subprocess.run([*openssl, *files, *more], cwd=directory, check=True, capture_output=True)
+        with through.value as answer:
+            assert answer.code == 403, "who may not read a schema may not refer to it"
 
 
 def test_the_principal_is_that_of_the_clients_certificate(broker: OneBroker, tmp_path: Path) -> None:
-    certificates(tmp_path)
-    options = ["--tls-certificate", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]
-    options += ["--tls-client-ca", str(tmp_path / "ca.pem"), "--tls-client-optional"]
+    authority = Authority()
+    trusted = str(authority.write(tmp_path / "ca.pem"))
+    server, own = (
+        str(authority.sign(name).write_pem(tmp_path / f"{name}.pem")) for name in ("server", "reader")
+    )
+    options = ["--tls-certificate", server, "--tls-key", server]
+    options += ["--tls-client-ca", trusted, "--tls-client-optional"]
     options += [
         "--tls-principal-mapping",
         "RULE:^.*CN=([^,]*).*$/$1/L",
@@ -97,31 +89,30 @@ def test_the_principal_is_that_of_the_clients_certificate(broker: OneBroker, tmp
     registry.launch()
     url = registry.url.replace("http", "https")
     try:
-        trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        trust = ssl.create_default_context(cafile=trusted)
 
         def healthy() -> bool:
             try:
-                return bool(urllib.request.urlopen(f"{url}/healthz", timeout=5, context=trust).status == 200)
+                with urllib.request.urlopen(f"{url}/healthz", timeout=5, context=trust) as answer:
+                    return bool(answer.status == 200)
             except OSError:
                 return False
 
         assert wait_until(healthy, timeout_s=60), registry.log.read_text()
-        common = {"url": url, "ssl.ca.location": str(tmp_path / "ca.pem"), "max.retries": 0}
-        pair = {
-            "ssl.certificate.location": str(tmp_path / "reader.pem"),
-            "ssl.key.location": str(tmp_path / "reader.key"),
-        }
-        reader = SchemaRegistryClient({**common, **pair})
-        assert reader.get_subjects() == []
-        with pytest.raises(SchemaRegistryError) as denied:
-            reader.register_schema("flights-value", Schema('"int"'))
-        assert denied.value.error_code == 40301
-        assert "User reader is denied" in str(denied.value)
-        with pytest.raises(SchemaRegistryError) as unknown:
-            SchemaRegistryClient(common).get_subjects()
-        assert unknown.value.error_code == 40101
-        writer = SchemaRegistryClient({**common, "basic.auth.user.info": "writer:writer-secret"})
-        assert writer.register_schema("flights-value", Schema('"int"')) == 1
+        common = {"url": url, "ssl.ca.location": trusted, "max.retries": 0}
+        pair = {"ssl.certificate.location": own, "ssl.key.location": own}
+        with SchemaRegistryClient({**common, **pair}) as reader:
+            assert reader.get_subjects() == []
+            with pytest.raises(SchemaRegistryError) as denied:
+                reader.register_schema("flights-value", Schema('"int"'))
+            assert denied.value.error_code == 40301
+            assert "User reader is denied" in str(denied.value)
+        with SchemaRegistryClient(common) as nobody:
+            with pytest.raises(SchemaRegistryError) as unknown:
+                nobody.get_subjects()
+            assert unknown.value.error_code == 40101
+        with SchemaRegistryClient({**common, "basic.auth.user.info": "writer:writer-secret"}) as writer:
+            assert writer.register_schema("flights-value", Schema('"int"')) == 1
     finally:
         registry.stop()
         registry.kill()

@@ -112,7 +112,7 @@ def test_java_logs_in_with_a_password(broker: OneBroker, tmp_path: Path) -> None
         def login(user: str, password: str) -> tuple[str, ...]:
             return *common, f"basic.auth.user.info={user}:{password}"
 
-        python = SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": "writer:writer-secret"})
+        python = registry.client(basic_auth_user_info="writer:writer-secret")
         exchange(broker, "flights", python, *login("writer", "writer-secret"))
         bootstrap, changed = f"bootstrap.servers={broker.bootstrap}", FORMATS["AVRO"][1]
         for user, password, topic, code in (
@@ -136,14 +136,16 @@ def test_java_has_a_certificate(broker: OneBroker, tmp_path: Path) -> None:
     with Registry(
         broker.bootstrap, tmp_path, "_schemas_java_tls", *options, tls=(trusted, writer)
     ) as registry:
-        common = {"url": registry.url, "ssl.ca.location": str(trusted)}
-        own = {"ssl.certificate.location": str(writer), "ssl.key.location": str(writer)}
+        own = str(writer)
+        python = registry.client(
+            ssl_ca_location=str(trusted), ssl_certificate_location=own, ssl_key_location=own
+        )
         settings = [f"schema.registry.url={registry.url}"]
         for store, file in (("truststore", trusted), ("keystore", writer)):
             settings += [
                 f"schema.registry.ssl.{store}.type=PEM",
                 f"schema.registry.ssl.{store}.location={file}",
             ]
-        exchange(broker, "flights-tls", SchemaRegistryClient({**common, **own}), *settings)
+        exchange(broker, "flights-tls", python, *settings)
         bootstrap = f"bootstrap.servers={broker.bootstrap}"
         assert ran("produce", "secret-tls", AVRO % "", "UA", bootstrap, *settings) == "refused 40301"

@@ -318,10 +318,10 @@ class Job:
         self.port = 0
 
     def __enter__(self) -> Job:
-        log = (self.line.folder / "audit.log").open("a")
-        self.process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
+        with (self.line.folder / "audit.log").open("a") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rpartition(":")[2])
         return self
@@ -338,8 +338,10 @@ class Job:
 
     def __exit__(self, *_: Any) -> None:
         assert self.process is not None
+        assert self.process.stdout is not None
         self.process.kill()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def leave_in_a_window(line: Line) -> AuditedProducer:

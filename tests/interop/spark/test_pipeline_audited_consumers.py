@@ -330,20 +330,19 @@ def test_records_committed_by_killed_consumers_are_reported_and_others_processed
     processed: Counter[Name] = Counter()
     command = [sys.executable, "-c", MEMBER, line.bootstrap, line.topic, line.audit_topic]
     for most in (300, 611, 1_033):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            for _ in range(most):
-                partition, offset = process.stdout.readline().split()
-                processed[held[int(partition), int(offset)]] += 1
-            process.send_signal(signal.SIGKILL)
-            for rest in process.stdout:  # what it had printed before it was killed
-                words = rest.split()
-                if len(words) == 2 and rest.endswith("\n"):
-                    processed[held[int(words[0]), int(words[1])]] += 1
-        finally:
-            process.kill()
-            process.wait()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                for _ in range(most):
+                    partition, offset = process.stdout.readline().split()
+                    processed[held[int(partition), int(offset)]] += 1
+                process.send_signal(signal.SIGKILL)
+                for rest in process.stdout:  # what it had printed before it was killed
+                    words = rest.split()
+                    if len(words) == 2 and rest.endswith("\n"):
+                        processed[held[int(words[0]), int(words[1])]] += 1
+            finally:
+                process.kill()
         reported = ConsumerEvents(line).names
         committed = {held[p, offset] for p, end in committed_of(line).items() for offset in range(end)}
         assert committed

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +70,12 @@ def started(server: Server) -> Iterator[Server]:
         server.stop()
 
 
+@pytest.fixture
+def simulated_loop() -> Iterator[SimulatedLoop]:
+    with closing(SimulatedLoop()) as loop:
+        yield loop
+
+
 _chroots = itertools.count()
 
 
@@ -91,7 +98,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
             return ZooKeeperStore(place, 30_000, access=ours)
 
     elif request.param == "simulated":
-        loop = SimulatedLoop()
+        loop: SimulatedLoop = request.getfixturevalue("simulated_loop")
         network = SimulatedNetwork(loop, random.Random(1))
         simulated = Ensemble(loop, network, random.Random(2), lambda: 0)
         run_loop = loop.run
