@@ -89,6 +89,7 @@ class Writer:
         self._stop.set()
         self._thread.join(150)
         assert not self._thread.is_alive()
+        del self._producer
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, expected: set[int]) -> Counter[int]:

@@ -81,6 +81,7 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
         ]
         for made in anna.create_acls(granted, request_timeout=60).values():
             made.result(timeout=120)
+        del anna  # it would outlive its broker
         yield of_user
 
 

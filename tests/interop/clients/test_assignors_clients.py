@@ -23,6 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
     with one_broker(tmp_path_factory.mktemp("assignors")) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(90)
+        del admin  # it would outlive its broker
         yield running
 
 

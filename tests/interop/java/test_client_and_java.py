@@ -99,6 +99,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
             admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
             for made in admin.create_topics(new).values():
                 made.result(60)
+            del admin  # it would outlive its broker
         yield by_name
 
 

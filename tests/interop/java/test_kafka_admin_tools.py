@@ -44,6 +44,7 @@ def topic(cluster: LocalCluster) -> Iterator[str]:
     for n in range(100):
         producer.produce("operated", b"record %d" % n, partition=n % 2)
     assert producer.flush(90) == 0
+    del producer  # it would outlive its cluster
     yield "operated"
     cluster.admin(lambda client: client.delete_topic("operated"))
 

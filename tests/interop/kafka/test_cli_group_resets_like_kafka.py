@@ -70,6 +70,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
                 producer.produce("t", b"v", partition=partition, timestamp=ago)
             producer.produce("u", b"v", partition=0, timestamp=day_ms + hour * HOUR_MS)
         assert producer.flush(60) == 0
+        del producer  # it would outlive its broker
         yield running
 
 
