@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -170,7 +171,7 @@ class Compaction(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-TestCompaction = Compaction.TestCase
+TestCompaction = pytest.mark.budget(3)(Compaction.TestCase)
 TestCompaction.settings = settings(
     max_examples=100,
     stateful_step_count=40,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ changes = st.one_of(
 )
 
 
+@pytest.mark.budget(5)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(changes, max_size=12))
 def test_any_script_of_changes_and_crashes_converges_without_a_violation(

@@ -7,6 +7,7 @@ import asyncio
 import os
 from typing import Literal
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -255,4 +256,4 @@ class Pipelining(RuleBasedStateMachine):
 
 
 Pipelining.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40)
-TestPipelining = Pipelining.TestCase
+TestPipelining = pytest.mark.budget(5)(Pipelining.TestCase)

@@ -237,7 +237,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._cancelled -= 1
             else:
                 self.ready.append(handle)
-        if now - self._collected >= COLLECT_S:
+        if now - self._collected >= COLLECT_S and not gc.isenabled():
             self._collected = now
             gc.collect()
 
@@ -383,11 +383,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         enabled = gc.isenabled()
         gc.collect()
         gc.disable()
-        gc.freeze()  # what there is already is not looked through again
         try:
-            return self.run_until_complete(work)
+            with frozen():
+                return self.run_until_complete(work)
         finally:
-            gc.unfreeze()
             if enabled:
                 gc.enable()
 
@@ -414,6 +413,25 @@ def _end_coroutine(work: Any) -> None:
         with suppress(BaseException):
             work.close()
             return
+
+
+_is_frozen = False
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Collections within skip the objects that there were before the outermost of these."""
+    global _is_frozen
+    if _is_frozen:
+        yield
+        return
+    _is_frozen = True
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        _is_frozen = False
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ottla.simulation.cluster import Cluster, Event, Violation
 from ottla.simulation.faults import RATES, Fault, FaultInjector, plan, varied
 from ottla.simulation.final_checks import check_files
 from ottla.simulation.invariants import Monitor
-from ottla.simulation.loop import Deadlock, Livelock, unheard
+from ottla.simulation.loop import Deadlock, Livelock, frozen, unheard
 from ottla.simulation.workloads import Workload
 from ottla.simulation.workloads.acks_one import AcksOne
 from ottla.simulation.workloads.append import Append
@@ -88,13 +88,11 @@ def simulate(run: Plan) -> Result:
 @contextmanager
 def separate_run() -> Iterator[None]:
     """A run within this, whose objects are all local to a function, leaves nothing behind."""
-    # The collections of the run skip the objects that were there before, and so cost less.
-    gc.freeze()
-    try:
-        yield
-    finally:
-        collect_killed()
-        gc.unfreeze()
+    with frozen():
+        try:
+            yield
+        finally:
+            collect_killed()
 
 
 def collect_killed() -> None:
