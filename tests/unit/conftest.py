@@ -12,7 +12,7 @@ import pytest
 HERE = {None, "", "localhost", b"localhost"}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_name_is_resolved() -> Iterator[None]:
     resolve = socket.getaddrinfo
 
