@@ -16,6 +16,7 @@ from ottla.client.admin.fan_out import COORDINATOR, RetryPolicy, fan_out
 from ottla.client.core.types import Node
 from ottla.client.errors import ClientError, ConfigError
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
+from tests.worlds.clocks import run_in_virtual_time
 
 HERE, THERE = Node(1, "h", 1), Node(2, "h", 2)
 RETRY_POLICY = RetryPolicy(
@@ -97,7 +98,7 @@ def test_an_unreachable_broker_fails_only_its_own_items() -> None:
             raise ConnectionLost("gone")
         return {key: key for key in keys if key != "forgotten"}
 
-    results = asyncio.run(fan_out(["a", "forgotten", "X"], everybody, ask, COORDINATOR, HASTY))
+    results = run_in_virtual_time(fan_out(["a", "forgotten", "X"], everybody, ask, COORDINATOR, HASTY))
     assert dict(results) == {"a": "a"}
     assert [type(results.errors[key]) for key in ("forgotten", "X")] == [
         errors.UnknownServerError,

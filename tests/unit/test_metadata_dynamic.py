@@ -11,6 +11,7 @@ from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.notifications import EXPIRATION_MS
 from ottla.metadata.registration import ensure_tree
+from tests.worlds.clocks import run_in_virtual_time
 
 WAIT_S = 60.0
 
@@ -47,7 +48,7 @@ class RecordingConfigs:
 
 
 def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]], now_ms: int = 0) -> None:
-    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: now_ms)), 120))
+    run_in_virtual_time(asyncio.wait_for(scenario(MemoryTree(lambda: now_ms)), 120))
 
 
 def test_settings_are_loaded_at_start_and_followed_afterwards() -> None:

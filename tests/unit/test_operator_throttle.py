@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +182,7 @@ def test_a_topic_deleted_during_moves_does_not_block_them() -> None:
     assert cluster.throttles == {}
 
 
+@pytest.mark.budget(3)
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(

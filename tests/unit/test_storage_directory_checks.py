@@ -143,6 +143,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.budget(3)
 def test_every_damage_is_found_and_named(directory: Path) -> None:
     missed = []
     for path in sorted(directory.rglob("*")):

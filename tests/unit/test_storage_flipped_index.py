@@ -19,6 +19,8 @@ from ottla.storage.log_manager import LogManager
 from tests.worlds.cleaner_logs import in_memory_place
 from tests.worlds.storage_logs import NOW_MS, append, contents
 
+pytestmark = pytest.mark.budget(3)  # all bits, one by one
+
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 60
 

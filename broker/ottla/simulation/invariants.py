@@ -32,6 +32,7 @@ import asyncio
 import struct
 from collections.abc import Coroutine
 from typing import Any, Final
+from uuid import UUID
 
 from ottla.metadata import znodes
 from ottla.metadata.memory import AppliedChange
@@ -48,8 +49,12 @@ of it until the next check, which comes with the tick of each second, and a spar
 _HEADER: Final = struct.Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 
-_Key = tuple[str, str, int]
-"""Topic, topic id, partition: a re-created topic is another one."""
+_Key = tuple[str, int, int]
+"""Topic, topic id as a number, partition: a re-created topic is another one."""
+
+
+def _number(topic_id: UUID | None) -> int:
+    return 0 if topic_id is None else topic_id.int
 
 
 class Monitor:
@@ -135,7 +140,7 @@ class Monitor:
         """A high watermark has advanced, or the broker has become the leader."""
         if not partition.is_leader:
             return
-        key = (partition.topic, str(partition.topic_id), partition.partition)
+        key = (partition.topic, _number(partition.topic_id), partition.partition)
         try:
             self._check_leader(machine, key, partition)
             self._check_isr(key, partition)
@@ -167,7 +172,7 @@ class Monitor:
                         if (
                             partition is not None
                             and partition.is_leader
-                            and str(partition.topic_id) == key[1]
+                            and _number(partition.topic_id) == key[1]
                         ):
                             self._check_isr(key, partition)
 
@@ -196,7 +201,7 @@ class Monitor:
         if node is not None:
             self._advance(("controller epoch", ""), int(node.data))
         for (topic, partition), state in cluster.partition_states():
-            self._states[topic, str(topics[topic].topic_id), partition] = state
+            self._states[topic, _number(topics[topic].topic_id), partition] = state
             where = f"{topic}-{partition}"
             if state.leader != znodes.NO_LEADER and state.leader not in state.isr:
                 raise Violation(f"LeaderInIsr: {where} is led by {state.leader}, and its ISR is {state.isr}")
@@ -240,8 +245,8 @@ class Monitor:
     def _check_broker(self, machine: Machine) -> None:
         assert machine.broker is not None
         for partition in machine.broker.replication.replicas.partitions():
-            key = (partition.topic, str(partition.topic_id), partition.partition)
-            where = f"{partition.topic}-{partition.partition} {key[1]} on {machine.host}, {machine.starts}"
+            key = (partition.topic, _number(partition.topic_id), partition.partition)
+            where = f"{partition.topic}-{partition.partition} {key[1]:x} on {machine.host}, {machine.starts}"
             if partition.leader_epoch >= 0:
                 self._advance(("leader epoch of", where), partition.leader_epoch)
             if partition.is_leader:
@@ -340,7 +345,7 @@ class Monitor:
         if machine is None or not machine.is_serving or machine.broker is None:
             return None
         replica: Partition | None = machine.broker.replication.replicas.find(key[0], key[2])
-        if replica is None or str(replica.topic_id) != key[1] or replica.log.closed:
+        if replica is None or _number(replica.topic_id) != key[1] or replica.log.closed:
             return None
         return replica
 

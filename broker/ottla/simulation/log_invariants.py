@@ -233,7 +233,7 @@ class LogInvariants:
 
     def _check_log(self, machine: Machine, partition: Partition, *, is_first: bool) -> None:
         log = partition.log
-        directory = str(log.directory)
+        directory = log._local.directory_str
         key = (machine.id, machine.starts, directory)
         where = f"{partition.topic}-{partition.partition} on broker {machine.id}"
         replica = self._replicas.get(key)
