@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from math import inf
 from pathlib import Path
@@ -88,6 +88,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(
             f"used {used_s:.1f} s of CPU time, and has a budget of {budget_s:g} s (tests/conftest.py)"
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.excinfo is not None:
+        files = [Path(entry.path) for entry in call.excinfo.traceback]
+        if packages := selection.at_fault(item.path, files):
+            report.sections.append(("look first in", ", ".join(packages)))
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

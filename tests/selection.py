@@ -19,13 +19,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests/durations.txt"
+SOURCES = ("client", "broker", "operator", "pipeline")
 WORKERS = 2
 BUDGETS_S = {"unit": 25.0 * WORKERS, "changed": 300.0 * WORKERS}
 """Of all chosen files together; they run in WORKERS processes."""
@@ -168,6 +169,16 @@ def importing(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> li
         changed_lines,
         {file: sum(by_module.get(name, 0) for name in imports(ROOT / file)) for file in candidates},
     )
+
+
+def at_fault(test: Path, traceback: Sequence[Path]) -> list[str]:
+    """The packages in which the cause of a failure probably is: that of the innermost of our files in its
+    traceback, else those that the test's name says, by AREAS."""
+    for file in reversed(traceback):
+        if file.is_relative_to(ROOT) and (path := file.relative_to(ROOT)).parts[0] in SOURCES:
+            return [str(path.parent)]
+    name = test.stem.removeprefix("test_")
+    return [area for area, parts in AREAS.items() if any(part in name for part in parts)]
 
 
 def _by_lines(changed_lines: Mapping[str, int], lines: Mapping[str, int]) -> list[str]:

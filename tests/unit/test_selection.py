@@ -8,6 +8,7 @@ from tests.selection import (
     AREAS,
     CORE,
     ROOT,
+    at_fault,
     durations_of,
     importing,
     imports,
@@ -67,6 +68,13 @@ def test_a_test_also_has_the_imports_of_the_helpers_that_it_imports() -> None:
 
 def test_a_file_that_does_not_fit_into_the_budget_leaves_its_room_to_the_next() -> None:
     assert within_budget(["a", "b", "c"], {"a": 10.0, "b": 100.0, "c": 5.0}, 20.0) == ["a", "c"]
+
+
+def test_a_failure_names_the_package_of_its_traceback_or_those_of_the_tests_name() -> None:
+    test = ROOT / "tests/interop/kafka/test_quotas_like_kafka.py"
+    inner = [test, ROOT / "broker/ottla/storage/log.py", Path("/usr/lib/python3/asyncio/tasks.py")]
+    assert at_fault(test, inner) == ["broker/ottla/storage"]
+    assert at_fault(test, [test]) == ["broker/ottla/quotas"]
 
 
 def test_durations_are_summed_by_file() -> None:
