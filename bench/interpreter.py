@@ -66,7 +66,7 @@ def interpreter() -> str:
 
 
 def say_interpreter() -> None:
-    """On standard error, for whoever reads the figures; with a warning if they are those of a slow build."""
+    """Print the interpreter on standard error, and a warning if it is not an optimised build."""
     click.echo(f"interpreter: {interpreter()}", err=True)
     if not build_of(sysconfig.get_config_vars()).is_optimised:
         click.echo(

@@ -35,7 +35,6 @@ settings.register_profile(
 )
 settings.load_profile("ottla")
 
-ROOT = Path(__file__).parent
 BUDGETS_S = {"unit": 1.0, "interop": 20.0}
 """By folder of `tests`."""
 
@@ -76,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    folder = item.path.relative_to(ROOT).parts[0]
+    folder = item.path.relative_to(selection.ROOT).parts[1]
     marked = item.get_closest_marker("budget")
     budget_s = marked.args[0] if marked else BUDGETS_S.get(folder, inf)
     began, used = time.monotonic(), time.process_time()
@@ -104,8 +103,9 @@ def pytest_runtest_makereport(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     core = [selection.ROOT / path for path in selection.CORE]
+    strict = {path for path in {item.path for item in items} if any(map(path.is_relative_to, core))}
     for item in items:
-        if not any(item.path.is_relative_to(path) for path in core):
+        if item.path not in strict:
             for rule in LENIENT:
                 item.add_marker(pytest.mark.filterwarnings(rule))
 

@@ -23,6 +23,7 @@ REGISTRY_CLIENT = "com.snowflake:snowflake-kafka-connector:2.2.2"
 """With io.confluent's kafka-schema-registry-client and kafka-avro-serializer 7.2.1 under their own names."""
 JUDGES = Path(__file__).with_name("judges")
 """Programs in other languages, and in Python, that tests start."""
+JAVA = JUDGES / "java"
 _CACHE = Path("~/.cache/ottla/kafka").expanduser()
 
 

@@ -159,16 +159,16 @@ def ranked(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> list[
 def importing(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> list[str]:
     """The candidates that import a changed file, first the one with most changed lines. A test also has the
     imports of the files in `tests` that it imports."""
-    by_module = {
-        ".".join(Path(path).with_suffix("").parts[first:]).removesuffix(".__init__"): lines
-        for path, lines in changed_lines.items()
-        if path.endswith(".py")
-        for first in [0 if path.startswith(("tests/", "bench/", "demo/")) else 1]
-    }
+    by_module = {_module(Path(path)): lines for path, lines in changed_lines.items() if path.endswith(".py")}
     return _by_lines(
         changed_lines,
         {file: sum(by_module.get(name, 0) for name in imports(ROOT / file)) for file in candidates},
     )
+
+
+def _module(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] in SOURCES else parts).removesuffix(".__init__")
 
 
 def at_fault(test: Path, traceback: Sequence[Path]) -> list[str]:

@@ -21,12 +21,12 @@ from bench.maven import JarsUnavailable
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import ChildProcess, free_port, wait_until
 from tests.judges.faults import bring_back, cluster_for_faults, present_leader
-from tests.oracles import JUDGES, java, needs_kafka_jars, streams_and_connect
+from tests.oracles import JAVA, java, needs_kafka_jars, streams_and_connect
 
 WAIT_S = 240
 WORDS = ("water", "wheel", "mill", "stone", "grain", "flour")
 LINES, ROUNDS = 1500, 2
-SOURCE = JUDGES / "java" / "WordCount.java"
+SOURCE = JAVA / "WordCount.java"
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from bench.apache_kafka import LEAN_JVM
 from bench.maven import JarsUnavailable
-from tests.oracles import JUDGES, java, kafka_082
+from tests.oracles import JAVA, java, kafka_082
 
 ANSWER_TIMEOUT_S: Final = 150
 """For one line: a rebalance of old consumers may take many tries of half a second."""
-_SOURCE: Final = JUDGES / "java" / "Clients082.java"
+_SOURCE: Final = JAVA / "Clients082.java"
 _LOG4J: Final = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender

@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 from bench.apache_kafka import kafka_classpath, run_tool
 from ottla.local.zookeeper import find_java
-from tests.oracles import JUDGES
+from tests.oracles import JAVA
 
-_PROGRAMS = JUDGES / "java"
 _OUR_OWN = ("Tools$Ended: ended", "ended", "Tools$Ended")
 """What the runner's own exception leaves in what a tool prints."""
 
@@ -53,7 +52,7 @@ def run_program(name: str, *arguments: str, timeout_s: float = 250) -> str:
 def compiled(name: str) -> Path:
     """The folder of a program's classes. Compilation at each start (Java's source launcher) takes half the
     CPU time."""
-    source, java, jars = _PROGRAMS / f"{name}.java", find_java(), Path(kafka_classpath()).parent
+    source, java, jars = JAVA / f"{name}.java", find_java(), Path(kafka_classpath()).parent
     release = java.resolve().parents[1] / "release"
     made_of = source.read_bytes() + (release.read_bytes() if release.is_file() else b"")
     folder = jars.with_name(f"{jars.name}-{name}-{hashlib.sha256(made_of).hexdigest()[:12]}")

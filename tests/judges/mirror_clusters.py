@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from ottla.local.processes import wait_until
+from ottla_pipeline.jobs import mirror
+from ottla_pipeline.running import JobContext
 from tests.judges.confluent_reader import read_to_end
 from tests.judges.one_broker import one_broker
 
@@ -94,3 +97,13 @@ def send_transactions(bootstrap: str, topic: str, texts: Sequence[str], size: in
             producer.commit_transaction(60)
             kept += chunk
     return kept
+
+
+def run_mirror(context: JobContext, config: mirror.MirrorConfig) -> None:
+    """Mirror all there is, in this process."""
+    with context.at_end:
+        for query in mirror.start(context, config):
+            query.awaitTermination()
+        for thread in threading.enumerate():
+            if thread.name == "mirror-groups":
+                thread.join(60)

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from ottla.metadata import acl_nodes
 from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, CreateAclsRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import ZERO_UUID, Field, FieldType, Message, Struct, fields_of
 from ottla.security.acls import (
@@ -50,6 +50,23 @@ _DUMPED = re.compile(r"^Request .* is not authorized\.$", re.DOTALL)
 def allow_from_admin_host(pattern: ResourcePattern) -> Entry:
     """An ACL entry that allows everything from 127.0.0.1."""
     return Entry(ANYBODY, ADMIN_HOST, Operation.ALL, Permission.ALLOW)
+
+
+def creation(bindings: Iterable[tuple[ResourcePattern, Entry]]) -> CreateAclsRequest:
+    return CreateAclsRequest(
+        creations=[
+            CreateAclsRequest.AclCreation(
+                resource_type=pattern.resource_type,
+                resource_name=pattern.name,
+                resource_pattern_type=pattern.pattern_type,
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission,
+            )
+            for pattern, entry in bindings
+        ]
+    )
 
 
 def allow(

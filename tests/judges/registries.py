@@ -12,8 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import grpc_tools
 import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
+from google.protobuf import message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_tools import protoc
 
 from ottla.local.processes import ChildProcess, free_port, wait_until
 from ottla_pipeline.registry.access import hashed
@@ -34,6 +39,26 @@ def rules_file(directory: Path) -> Path:
     users = {name: hashed(f"{name}-secret") for name in ("writer", "reader", "admin")}
     path.write_text(yaml.safe_dump({"users": users, "rules": RULES}))
     return path
+
+
+def message_class(directory: Path, sources: Mapping[str, str], name: str) -> Any:
+    """The class of a Protobuf message, by its files' names and texts, the one that has it last."""
+    for path, text in sources.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_text(text)
+    built_in, out = Path(grpc_tools.__file__).parent / "_proto", directory / "set"
+    command = [
+        "protoc",
+        f"-I{directory}",
+        f"-I{built_in}",
+        "--include_imports",
+        f"--descriptor_set_out={out}",
+    ]
+    assert protoc.main([*command, list(sources)[-1]]) == 0
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(out.read_bytes()).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 class Registry:

@@ -1136,8 +1136,8 @@ _ALL: Final = (
     ),
     Bug(
         "requests-of-former-topic",
-        "KAFKA-10545, KIP-516 (a topic that is created anew)",
-        "a broker takes the state of a deleted topic for that of the new one with its name",
+        "KAFKA-10545, KIP-516 (a re-created topic)",
+        "a broker accepts the state of a deleted topic for the new topic of that name",
         "no records of a deleted topic",
         (
             Edit(

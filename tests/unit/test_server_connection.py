@@ -124,7 +124,7 @@ def test_a_client_that_has_closed_its_half_has_the_answers_that_wait(run: asynci
 
 def test_answers_to_requests_that_came_together_leave_together(run: asyncio.Runner) -> None:
     async def scenario() -> None:
-        with Harness(socket.SOCK_SEQPACKET) as h:  # one receive, one send: whoever sent it
+        with Harness(socket.SOCK_SEQPACKET) as h:  # one receive returns what one send has sent
             h.echo = True
             three = framed(b"one") + framed(b"two") + framed(b"three")
             await h.send(three)

@@ -139,9 +139,10 @@ class LogContent:
                 producer.transaction_start = header.base_offset
             return
         start, producer.transaction_start = producer.transaction_start, None
-        if start is not None or self.compacts:
-            # The cleaner may have removed the first batches of the transaction, or all.
-            self.ended.append((self.start if start is None or self.compacts else start, header.base_offset))
+        # The cleaner may have removed the first batches of the transaction, or all.
+        first = self.start if self.compacts else start
+        if first is not None:
+            self.ended.append((first, header.base_offset))
         if start is not None and parse_control_record(decode_batch(batch)[0]).type == ControlType.ABORT:
             self.aborted.append((header.producer_id, start, header.base_offset))
 

@@ -237,6 +237,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._cancelled -= 1
             else:
                 self.ready.append(handle)
+        # Outside `run`, Python collects by itself.
         if now - self._collected >= COLLECT_S and not gc.isenabled():
             self._collected = now
             gc.collect()

@@ -191,9 +191,9 @@ class KubernetesPlatform:
         # Servers have a plain port until all of them have the TLS port.
         if stage >= ServerStage.QUORUM_TLS:
             port, context = manifests_zookeeper.SECURE_PORT, client_context(self._tls())
-            leader = await self._leader_of(hosts, port, context)
         else:
-            leader = await self._leader_of(hosts, manifests_zookeeper.CLIENT_PORT, None)
+            port, context = manifests_zookeeper.CLIENT_PORT, None
+        leader = await self._leader_of(hosts, port, context)
         going = next_to_replace(stateful_set, pods, members, leader)
         if going is not None:
             await self._objects.delete_pod(pods[going])

@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import grpc_tools
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -22,14 +21,10 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import message_factory
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_tools import protoc
 
 from ottla.cli.main import main
 from tests.judges.one_broker import OneBroker
-from tests.judges.registries import Registry
+from tests.judges.registries import Registry, message_class
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -312,31 +307,11 @@ def test_json_schema(
     assert '"id" is a required property' in refused.output
 
 
-def flight_class(directory: Path) -> Any:
-    (directory / "net").mkdir()
-    (directory / "net" / "airport.proto").write_text(AIRPORT)
-    (directory / "flight.proto").write_text(FLIGHT)
-    built_in = Path(grpc_tools.__file__).parent / "_proto"
-    out = directory / "set"
-    command = [
-        "protoc",
-        f"-I{directory}",
-        f"-I{built_in}",
-        "--include_imports",
-        f"--descriptor_set_out={out}",
-    ]
-    assert protoc.main([*command, "flight.proto"]) == 0
-    pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(out.read_bytes()).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("air.Flight"))
-
-
 @pytest.mark.parametrize("known_types", [True, False])
 def test_protobuf(
     broker: OneBroker, registry: Registry, topic: str, ottla: Command, tmp_path: Path, known_types: bool
 ) -> None:
-    flight = flight_class(tmp_path)
+    flight = message_class(tmp_path, {"net/airport.proto": AIRPORT, "flight.proto": FLIGHT}, "air.Flight")
     context = SerializationContext(topic, MessageField.VALUE)
     message = flight(carrier="UA", to={"code": "LAX"}, seats=[7, 8])
     message.at.FromSeconds(1_700_000_000)

@@ -8,7 +8,6 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -38,9 +37,10 @@ from ottla.client.admin import (
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.testing import DevBroker
+from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(300)
-PAGE = Path(__file__).parents[3] / "docs" / "client-names.md"
+PAGE = ROOT / "docs" / "client-names.md"
 T0, T1 = ("orders", 0), ("orders", 1)
 """Plain tuples, as the page has it."""
 

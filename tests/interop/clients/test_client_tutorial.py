@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ottla.testing import DevBroker
+from tests.selection import ROOT
 
-PAGE = Path(__file__).parents[3] / "docs" / "client-tutorial.md"
+PAGE = ROOT / "docs" / "client-tutorial.md"
 BROKER = "127.0.0.1:9092"
 """As the page has it."""
 SECONDS_MAX = 60

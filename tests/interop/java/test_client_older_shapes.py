@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +47,7 @@ from ottla.protocol.records import codec_of as codec_of_attributes
 from tests.judges.brokers_082 import Brokers082, Side, wait_for
 from tests.judges.clients_082 import needs_jars_082
 from tests.oracles import JUDGES, needs_kafka_jars
+from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 IN_ZOOKEEPER = {
@@ -509,7 +509,7 @@ def test_a_topic_filter_matches_topics_and_offsets_move_to_kafka_and_back(broker
 
 
 def test_the_documents_examples_run(brokers: Brokers082, capfd: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "client-older.md").read_text()
+    page = (ROOT / "docs" / "client-older.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     brokers.make_topic("orders", partitions=3)
     addresses = {

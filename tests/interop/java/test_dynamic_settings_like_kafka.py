@@ -10,7 +10,7 @@ from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
-from tests.oracles import JUDGES, java, needs_kafka_jars
+from tests.oracles import JAVA, java, needs_kafka_jars
 
 NOT_SERVED = frozenset(
     (
@@ -47,7 +47,7 @@ broker listener.name.other.ssl.client.auth perhaps
 @pytest.fixture(scope="module")
 def oracle_rows() -> list[list[str]]:
     needs_kafka_jars()
-    program = JUDGES / "java" / "DynamicConfigs.java"
+    program = JAVA / "DynamicConfigs.java"
     command = [java(), "-cp", kafka_classpath(), str(program)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=True, input=CASES.lstrip()

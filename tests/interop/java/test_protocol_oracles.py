@@ -29,7 +29,7 @@ from ottla.protocol import codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message, Struct, fields_of
-from tests.oracles import JUDGES, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.oracles import JAVA, SLF4J, java, kafka_clients_jar, maven_jar
 from tests.protocol_samples import CASES, MESSAGES, OWN_FIELDS, RandomChoices, build, case_id, strategy
 
 SAMPLES_PER_CASE = 6
@@ -43,7 +43,7 @@ def test_apache_kafka_reads_and_writes_the_same_bytes() -> None:
         for seed in range(SAMPLES_PER_CASE):
             sample = build(cls, version, RandomChoices(seed))
             lines.append(f"{java_class(cls)} {version} {codec.encode(sample, version).hex()}")
-    source = JUDGES / "java" / "RoundTrip.java"
+    source = JAVA / "RoundTrip.java"
     command = [java(), "-cp", classpath, str(source)]
     done = subprocess.run(
         command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=240, check=False

@@ -25,7 +25,7 @@ from ottla.protocol.types import (
     default_of,
     fields_of,
 )
-from tests.oracles import JUDGES, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.oracles import JAVA, SLF4J, java, kafka_clients_jar, maven_jar
 from tests.protocol_samples import MESSAGES, OWN_FIELDS, case_id
 
 
@@ -132,7 +132,7 @@ def default(definition: dict[str, Any], kind: FieldType) -> Any:
 def enums(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """The jar's error codes and ZooKeeper-mode APIs, printed by a small Java program."""
     classpath = f"{kafka_clients_jar()}:{maven_jar(SLF4J)}"
-    source = JUDGES / "java" / "PrintEnums.java"
+    source = JAVA / "PrintEnums.java"
     command = [java(), "-cp", classpath, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return [line.split("\t") for line in done.stdout.splitlines()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,7 @@ from tests.judges.raw_client import (
     RawClient,
     allow,
     comparable,
+    creation,
     requests,
     served,
     write_acls,
@@ -143,23 +144,6 @@ def test_every_api_refuses_an_unauthorized_client_as_kafka_does(brokers: dict[st
 
 
 # --- the scenes ----------------------------------------------------------------------------------------
-
-
-def creation(bindings: Sequence[AclBinding]) -> m.CreateAclsRequest:
-    return m.CreateAclsRequest(
-        creations=[
-            m.CreateAclsRequest.AclCreation(
-                resource_type=pattern.resource_type,
-                resource_name=pattern.name,
-                resource_pattern_type=pattern.pattern_type,
-                principal=entry.principal,
-                host=entry.host,
-                operation=entry.operation,
-                permission_type=entry.permission,
-            )
-            for pattern, entry in bindings
-        ]
-    )
 
 
 ANY, MATCH = 1, 2

@@ -30,9 +30,10 @@ from ottla.protocol.errors import ErrorCode, UnencodableMessage
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import DevBroker
 from tests.oracles import needs_kafka_jars
+from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(420)
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = ROOT / "docs"
 PAGE = DOCS / "client-requests.md"
 EXAMPLE = DOCS / "samples" / "replica_offsets.py"
 WAIT_S = 90.0

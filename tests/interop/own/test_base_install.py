@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ottla.extras import EXTRAS
+from tests.selection import ROOT
 
-ROOT = Path(__file__).parents[3]
 NAME = re.compile(r"[\w.-]+")
 MODULES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 """Import names that differ from the distribution's."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from bench.apache_kafka import run_tool
 from tests.judges.up_session import UpSession
 from tests.oracles import needs_kafka_jars
+from tests.selection import ROOT
 
-DOCS = Path(__file__).parents[3] / "docs/storage.md"
+DOCS = ROOT / "docs/storage.md"
 BUSINESS, BROKEN = "company_policies:BusinessDays", "company_policies:Broken"
 SETTING = "ottla.deletion.policies"
 DAY_MS = 24 * 60 * 60 * 1000

@@ -35,6 +35,7 @@ from tests.judges.raw_client import (
     RawClient,
     allow_from_admin_host,
     comparable,
+    creation,
     sample,
     served,
 )
@@ -202,19 +203,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
         assert wait_until(lambda: SECRET in send(it, produced_and_fetched(it), patience_s=60), timeout_s=60)
         with RawClient(it.port, ADMIN_HOST) as admin:
             entries = [(pattern, allow_from_admin_host(pattern)) for pattern in EVERYTHING]
-            rows = [
-                m.CreateAclsRequest.AclCreation(
-                    resource_type=pattern.resource_type,
-                    resource_name=pattern.name,
-                    resource_pattern_type=pattern.pattern_type,
-                    principal=entry.principal,
-                    host=entry.host,
-                    operation=entry.operation,
-                    permission_type=entry.permission,
-                )
-                for pattern, entry in entries
-            ]
-            admin.ask(m.CreateAclsRequest(creations=rows), 3)
+            admin.ask(creation(entries), 3)
         assert wait_until(lambda: enforces_acls(it), timeout_s=60)
         yield it
 

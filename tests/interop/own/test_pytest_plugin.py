@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.selection import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -124,7 +125,7 @@ def test_errors_are_reported(pytester: pytest.Pytester, ini: str, marker: str, p
 
 @pytest.mark.parametrize("page", ["docs/testing.md", "README.md"])
 def test_the_documents_examples_run(pytester: pytest.Pytester, page: str) -> None:
-    text = (Path(__file__).parents[3] / page).read_text()
+    text = (ROOT / page).read_text()
     python = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     tests = "\n".join(block for block in python if "def test_" in block and "@simulated" not in block)
     pytester.makepyfile(tests)

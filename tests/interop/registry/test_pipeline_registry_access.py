@@ -107,9 +107,9 @@ def test_the_principal_is_that_of_the_clients_certificate(broker: OneBroker, tmp
                 reader.register_schema("flights-value", Schema('"int"'))
             assert denied.value.error_code == 40301
             assert "User reader is denied" in str(denied.value)
-        with SchemaRegistryClient(common) as nobody:
+        with SchemaRegistryClient(common) as anonymous:
             with pytest.raises(SchemaRegistryError) as unknown:
-                nobody.get_subjects()
+                anonymous.get_subjects()
             assert unknown.value.error_code == 40101
         with SchemaRegistryClient({**common, "basic.auth.user.info": "writer:writer-secret"}) as writer:
             assert writer.register_schema("flights-value", Schema('"int"')) == 1

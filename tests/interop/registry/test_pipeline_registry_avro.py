@@ -14,9 +14,9 @@ import pytest
 
 from ottla_pipeline.registry.formats import InvalidSchema, avro_schema
 from ottla_pipeline.spark import JavaMissing, check_java
-from tests.oracles import JUDGES
+from tests.oracles import JAVA
 
-JUDGE: Final = JUDGES / "java" / "AvroCompatibility.java"
+JUDGE: Final = JAVA / "AvroCompatibility.java"
 JARS: Final = Path(str(pyspark.__file__)).parent / "jars"
 PAIRS: Final = 2000
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")

@@ -19,9 +19,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.certificates import Authority
 from tests.judges.one_broker import OneBroker
 from tests.judges.registries import Registry, rules_file
-from tests.oracles import JUDGES, REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
+from tests.oracles import JAVA, REGISTRY_CLIENT, SLF4J, java, kafka_clients_jar, maven_jar
 
-PROGRAM: Final = JUDGES / "java" / "RegistryClients.java"
+PROGRAM: Final = JAVA / "RegistryClients.java"
 
 AVRO: Final = (
     '{"type":"record","name":"Flight","namespace":"air","fields":[{"name":"carrier","type":"string"}%s]}'

@@ -7,18 +7,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import grpc_tools
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import message_factory
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_tools import protoc
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from tests.judges.registries import Registry
+from tests.judges.registries import Registry, message_class
 
 NAMES = map("proto{}".format, count())
 AIRPORT = 'syntax = "proto3";\npackage net;\nmessage Airport { string code = 1; }\n'
@@ -41,17 +37,7 @@ message Flight {
 @pytest.fixture
 def flight(tmp_path: Path) -> Any:
     """The class of air.Flight."""
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net" / "airport.proto").write_text(AIRPORT)
-    (tmp_path / "flight.proto").write_text(FLIGHT)
-    built_in = Path(grpc_tools.__file__).parent / "_proto"
-    out = tmp_path / "set"
-    command = ["protoc", f"-I{tmp_path}", f"-I{built_in}", "--include_imports", f"--descriptor_set_out={out}"]
-    assert protoc.main([*command, "flight.proto"]) == 0
-    pool = DescriptorPool()
-    for file in FileDescriptorSet.FromString(out.read_bytes()).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("air.Flight"))
+    return message_class(tmp_path, {"net/airport.proto": AIRPORT, "flight.proto": FLIGHT}, "air.Flight")
 
 
 @pytest.mark.parametrize("known_types", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,6 +25,7 @@ from tests.judges.mirror_clusters import (
     create,
     delete,
     read,
+    run_mirror,
     send,
     send_transactions,
     two_clusters,
@@ -79,13 +79,7 @@ class Line:
     def run(self, config: mirror.MirrorConfig | None = None) -> str:
         """Mirrors all there is; the last batch in a line."""
         self.said.clear()
-        context = JobContext(self.spark, self.said.append)
-        with context.at_end:
-            for query in mirror.start(context, config or self.config()):
-                query.awaitTermination()
-            for thread in threading.enumerate():
-                if thread.name == "mirror-groups":
-                    thread.join(60)
+        run_mirror(JobContext(self.spark, self.said.append), config or self.config())
         return next((line for line in reversed(self.said) if line.startswith("batch")), "")
 
     def same(self) -> None:

@@ -23,10 +23,10 @@ from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 from tests.judges.mirror_clusters import create, read
 from tests.judges.one_broker import OneBroker
+from tests.selection import ROOT
 
 pa = pytest.importorskip("pyarrow")
 NUMBERS = count()
-ROOT = Path(__file__).parents[3]
 KILLS = 8
 SEED = 20261122
 BEGAN_MS = 1_700_000_000_000

@@ -6,7 +6,6 @@ What is there is told by readers on the brokers' plaintext listeners.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from ottla.local.processes import free_port, wait_until
 from ottla_pipeline.config.common import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.running import JobContext
-from tests.judges.mirror_clusters import create, read, send, send_transactions, values
+from tests.judges.mirror_clusters import create, read, run_mirror, send, send_transactions, values
 from tests.judges.one_broker import one_broker
 from tests.judges.registries import Registry
 from tests.judges.secured import ANNA, ANNAS_PASSWORD, Place
@@ -85,13 +84,7 @@ def test_a_mirror_reads_and_writes_over_tls(
         "checkpoint": str(tmp_path / "checkpoint"),
         "trigger": {"availableNow": True},
     }
-    context = JobContext(spark, lambda _: None)
-    with context.at_end:
-        for query in mirror.start(context, validate(raw, mirror.MirrorConfig, "test")):
-            query.awaitTermination()
-        for thread in threading.enumerate():
-            if thread.name == "mirror-groups":
-                thread.join(60)
+    run_mirror(JobContext(spark, lambda _: None), validate(raw, mirror.MirrorConfig, "test"))
     there = read(west.at["PLAINTEXT"], f"east.{topic}")
     assert there == read(east.at["PLAINTEXT"], topic)
     assert values(there) == sorted([*(f"r{number}" for number in range(20)), *kept])

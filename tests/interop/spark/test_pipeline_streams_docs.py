@@ -20,9 +20,10 @@ from ottla_operator.resources.loading import parse_resource
 from ottla_pipeline.lake.manifest import committed_files
 from tests.judges.postgres import PASSWORD, PostgreSql, postgresql
 from tests.judges.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
+from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-streams.md").read_text()
+PAGE = (ROOT / "docs" / "pipeline-streams.md").read_text()
 CUSTOMERS = {"ann": "NO"}
 
 

@@ -11,9 +11,10 @@ import yaml
 from ottla.local.zookeeper import JavaUnusable, find_java
 from tests.judges.python_jobs import produce, read_committed
 from tests.judges.up_session import UpSession
+from tests.selection import ROOT
 
 pytestmark = pytest.mark.timeout(600)
-PAGE = Path(__file__).parents[3] / "docs" / "pipeline-streams.md"
+PAGE = ROOT / "docs" / "pipeline-streams.md"
 KEY = "Pipeline/totals"
 
 
