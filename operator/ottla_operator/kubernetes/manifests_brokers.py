@@ -46,8 +46,6 @@ from ottla_operator.resources import BrokerCluster
 DEFAULT_SIZE: Final = "10Gi"
 _STATE_FILE: Final = "/run/ottla/state"
 _DATA_DIR: Final = "/var/lib/ottla"
-_CONFIG_DIR: Final = "/etc/ottla"
-_PROPERTIES: Final = "server.properties"
 
 # Log recovery of terabytes may take this long.
 _STARTUP_HOURS_MAX: Final = 12
@@ -151,7 +149,7 @@ def build_broker_config(
         "ConfigMap",
         naming.broker_config(cluster.metadata.name, broker),
         naming.BROKER,
-        {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
+        {"data": {naming.PROPERTIES: "\n".join(lines) + "\n"}},
         all_annotations,
     )
 
@@ -204,7 +202,10 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
                 "name": naming.broker_config(cluster, broker),
                 "optional": True,
                 "items": [
-                    {"key": _PROPERTIES, "path": f"{naming.broker_pod(cluster, broker)}/{_PROPERTIES}"}
+                    {
+                        "key": naming.PROPERTIES,
+                        "path": f"{naming.broker_pod(cluster, broker)}/{naming.PROPERTIES}",
+                    }
                 ],
             }
         }
@@ -220,7 +221,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     arguments = [
         "broker",
         "--config",
-        f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
+        f"{naming.CONFIG_DIR}/$(POD_NAME)/{naming.PROPERTIES}",
         "--state-file",
         _STATE_FILE,
     ]
@@ -246,7 +247,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
         ),
         "volumeMounts": [
             {"name": "data", "mountPath": _DATA_DIR},
-            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
+            {"name": "config", "mountPath": naming.CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
             *([_RACK_MOUNT] if racked else []),
