@@ -173,17 +173,20 @@ class Metadata(Model):
 
 
 class Status(Model):
-    observed_generation: int = 0
+    observed_generation: int = Field(
+        default=0, description="The generation of the resource that the operator has reconciled last."
+    )
     conditions: list[Condition] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="The state of the resource.",
     )
 
 
 class UnmanagedSetting(Model):
     """A setting that another tool has set."""
 
-    name: str
+    name: str = Field(description="The name of the setting.")
     value: str | None = Field(
         default=None, description="None for a sensitive value, which brokers do not describe."
     )
