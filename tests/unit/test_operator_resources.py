@@ -325,6 +325,21 @@ def test_secured_listeners_have_an_effect_on_every_platform() -> None:
     assert [note.split()[0] for note in cluster.notes()] == ["spec.image"]
 
 
+@pytest.mark.parametrize(
+    ("listeners", "path"),
+    [
+        ([{"name": "a", "port": 9091}], "spec.listeners[0].port"),
+        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "spec.listeners[1].port"),
+        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "spec.listeners[1].name"),
+        ([{"name": "replication", "port": 9092}], "spec.listeners[0].name"),
+    ],
+)
+def test_listeners_have_names_and_ports_of_their_own(listeners: list[dict[str, Any]], path: str) -> None:
+    (found,) = problems("BrokerCluster", {"replicas": 3, "listeners": listeners})
+    assert found.startswith(f"{path}: ")
+    assert "must be unique" in found
+
+
 def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
     def notes(replicas: int | None, least: int) -> list[str]:
         spec = {**REF, "replicas": replicas, "config": {"min.insync.replicas": least}}

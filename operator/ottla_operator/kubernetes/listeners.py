@@ -22,9 +22,9 @@ from ottla_operator.planning.listener_security import (
     security_settings,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener, ListenerStatus
+from ottla_operator.resources.cluster import INTER_BROKER_PORT, Listener, ListenerStatus
 
-REPLICATION_PORT: Final = 9091
+REPLICATION_PORT: Final = INTER_BROKER_PORT
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
 CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
@@ -40,18 +40,6 @@ def client_ports(cluster: BrokerCluster) -> dict[str, int]:
 def external_listeners(cluster: BrokerCluster) -> tuple[Listener, ...]:
     """The listeners for clients outside of the Kubernetes cluster."""
     return tuple(listener for listener in listeners_of(cluster) if listener.type != "internal")
-
-
-def listeners_problem(cluster: BrokerCluster) -> str:
-    """Why spec.listeners is invalid beyond its schema, or ""."""
-    listeners = listeners_of(cluster)
-    ports = [REPLICATION_PORT, *(listener.port for listener in listeners)]
-    names = [REPLICATION, *(kafka_name(listener) for listener in listeners)]
-    if len(set(ports)) < len(ports):
-        return f"spec.listeners: ports must be unique; {REPLICATION_PORT} is the inter-broker listener"
-    if len(set(names)) < len(names):
-        return "spec.listeners: names must be unique"
-    return ""
 
 
 def broker_host(cluster: BrokerCluster, broker: int) -> str:
