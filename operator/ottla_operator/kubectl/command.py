@@ -1,7 +1,7 @@
 """The commands of `kubectl ottla`, installed as `kubectl-ottla`, which kubectl finds on the PATH.
 
 All requests go through kubectl, with the caller's contexts, credentials and permissions. The plugin changes
-annotations and specs only; the operator executes the changes.
+annotations only, which are no part of the spec that a GitOps tool keeps; the operator executes the requests.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ottla_operator.resources.common import (
     GROUP,
     PAUSE_ANNOTATION,
     REASSIGN_ANNOTATION,
+    RESTART_ANNOTATION,
 )
-from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
 _TIMEOUT_S = 60
 _POLL_S = 2
@@ -148,9 +148,8 @@ def roll(kubectl: Kubectl, cluster: str) -> None:
         kubectl.run("annotate", _PLURAL, cluster, approval, "--overwrite")
         click.echo(f"approved: {cluster} rolls to revision {rollout['targetHash']}")
         return
-    annotations = {RESTARTED_ANNOTATION: iso_time(time.time_ns() // 1_000_000)}
-    patch = {"spec": {"template": {"pod": {"metadata": {"annotations": annotations}}}}}
-    kubectl.run("patch", _PLURAL, cluster, "--type=merge", "-p", json.dumps(patch))
+    request = f"{RESTART_ANNOTATION}={iso_time(time.time_ns() // 1_000_000)}"
+    kubectl.run("annotate", _PLURAL, cluster, request, "--overwrite")
     click.echo(f"rolling restart of {cluster} requested; kubectl ottla status {cluster} shows the progress")
 
 

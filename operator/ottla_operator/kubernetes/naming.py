@@ -30,6 +30,8 @@ REPLACED_HASH_ANNOTATION: Final = f"{GROUP}/replaced-hash"
 REPLACED_SETTINGS_ANNOTATION: Final = f"{GROUP}/replaced-settings"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 RACK_ANNOTATION: Final = f"{GROUP}/rack"
+RESTARTED_AT_ANNOTATION: Final = "kubectl.kubernetes.io/restartedAt"
+"""Of a pod template: set by `kubectl rollout restart`."""
 CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
 ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # for a pod on a node without the label

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    APPROVE_ANNOTATION,
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
     UNMANAGED_SETTINGS,
@@ -423,6 +424,11 @@ class BrokerClusterStatus(Status):
         description="The brokers.",
     )
     rollout: RolloutStatus | None = Field(default=None, description="The rolling restart in progress.")
+    handled_restarts: list[str] = Field(
+        default_factory=list,
+        description="Requested restarts that the operator has taken up, the latest last. Each value causes "
+        "one rolling restart; removing a request, or setting it back to one of these, causes none.",
+    )
     reassignment: ReassignmentStatus | None = Field(default=None, description="The reassignment in progress.")
     reassign_request: ReassignRequestStatus | None = Field(
         default=None, description="The requested reassignment."
@@ -468,6 +474,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
 
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
+
+    def may_roll_to(self, revision: str) -> bool:
+        """Whether the strategy allows a roll to this revision. An approval names one or several."""
+        approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
+        return self.spec.rolling_update.strategy == "Auto" or revision in approved.split(",")
 
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))

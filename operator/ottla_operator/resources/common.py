@@ -23,6 +23,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 PAUSE_ANNOTATION = f"{GROUP}/pause-reconciliation"
 MANAGED_ANNOTATION = f"{GROUP}/managed"
 APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
+RESTART_ANNOTATION = f"{GROUP}/restart-requested-at"
 
 REASSIGN_ANNOTATION = f"{GROUP}/reassign"
 REPLACE_KEY_ANNOTATION = f"{GROUP}/force-replace"

@@ -23,7 +23,7 @@ _OWN_LABELS: Final = frozenset(
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")
 )
 RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
-"""Annotation of a pod template that `kubectl ottla roll` sets, so that all pods are replaced."""
+"""Annotation of a pod template by which earlier versions of `kubectl ottla roll` requested a restart."""
 # Deprecated annotations that can relax the security context.
 _SECURITY_ANNOTATIONS: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
