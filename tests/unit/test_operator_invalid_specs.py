@@ -129,6 +129,14 @@ def test_sidecars_and_names_that_only_kubernetes_refuses_keep_the_last_valid_spe
     assert ("Service", "demo-bootstrap") in sim.api.items
 
 
+@pytest.mark.parametrize("ports", [(9092, 9092), (9092, 9091)])
+def test_listeners_have_ports_of_their_own(sim: KubernetesSimulation, ports: tuple[int, int]) -> None:
+    sim.apply_cluster(listeners=[{"name": f"l{n}", "port": port} for n, port in enumerate(ports)])
+    reconcile(sim)
+    assert sim.condition() == ("False", "InvalidSpec")
+    assert message_of(sim).startswith(f"spec.listeners[1].port: {ports[1]} is not allowed: ports must be")
+
+
 def test_an_edit_of_a_resource_that_refers_to_the_cluster(sim: KubernetesSimulation) -> None:
     group(sim, maxLag=5)
     reconcile(sim)

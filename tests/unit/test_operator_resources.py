@@ -326,17 +326,12 @@ def test_secured_listeners_have_an_effect_on_every_platform() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listeners", "path"),
-    [
-        ([{"name": "a", "port": 9091}], "spec.listeners[0].port"),
-        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "spec.listeners[1].port"),
-        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "spec.listeners[1].name"),
-        ([{"name": "replication", "port": 9092}], "spec.listeners[0].name"),
-    ],
+    ("names", "wrong"), [(["a", "a"], "spec.listeners[1].name"), (["replication"], "spec.listeners[0].name")]
 )
-def test_listeners_have_names_and_ports_of_their_own(listeners: list[dict[str, Any]], path: str) -> None:
+def test_listeners_have_names_of_their_own(names: list[str], wrong: str) -> None:
+    listeners = [{"name": name, "port": 9092} for name in names]
     (found,) = problems("BrokerCluster", {"replicas": 3, "listeners": listeners})
-    assert found.startswith(f"{path}: ")
+    assert found.startswith(f"{wrong}: ")
     assert "must be unique" in found
 
 

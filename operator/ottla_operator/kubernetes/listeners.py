@@ -7,7 +7,7 @@ the spec never disconnects brokers from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
@@ -21,10 +21,10 @@ from ottla_operator.planning.listener_security import (
     protocol_map,
     security_settings,
 )
-from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import INTER_BROKER_PORT, Listener, ListenerStatus
+from ottla_operator.resources import BrokerCluster, Problem
+from ottla_operator.resources.cluster import Listener, ListenerStatus
 
-REPLICATION_PORT: Final = INTER_BROKER_PORT
+REPLICATION_PORT: Final = 9091
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
 CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
@@ -40,6 +40,16 @@ def client_ports(cluster: BrokerCluster) -> dict[str, int]:
 def external_listeners(cluster: BrokerCluster) -> tuple[Listener, ...]:
     """The listeners for clients outside of the Kubernetes cluster."""
     return tuple(listener for listener in listeners_of(cluster) if listener.type != "internal")
+
+
+def port_problems(cluster: BrokerCluster) -> Iterator[Problem]:
+    """Listeners that cannot be on one pod."""
+    ports = {REPLICATION_PORT}
+    for n, listener in enumerate(cluster.spec.listeners):
+        if listener.port in ports:
+            message = f"ports must be unique, and {REPLICATION_PORT} is the inter-broker listener's"
+            yield Problem(f"spec.listeners[{n}].port", f"{listener.port} is not allowed: {message}")
+        ports.add(listener.port)
 
 
 def broker_host(cluster: BrokerCluster, broker: int) -> str:

@@ -47,7 +47,6 @@ _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
 # The listener of brokers and the operator, beside those of the spec.
 INTER_BROKER_LISTENER: Final = "replication"
-INTER_BROKER_PORT: Final = 9091
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
@@ -516,16 +515,12 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 )
 
     def _listener_problems(self) -> Iterator[Problem]:
-        names, ports = {INTER_BROKER_LISTENER}, {INTER_BROKER_PORT}
+        names = {INTER_BROKER_LISTENER}
         for n, listener in enumerate(self.spec.listeners):
             if listener.name in names:
                 message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
                 yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
-            if listener.port in ports:
-                message = f"ports must be unique, and {INTER_BROKER_PORT} is the inter-broker listener's"
-                yield Problem(f"spec.listeners[{n}].port", f"{listener.port} is not allowed: {message}")
             names.add(listener.name)
-            ports.add(listener.port)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
