@@ -18,10 +18,8 @@ from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
 from ottla_operator.platform import processes
-from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import Pipeline
-from ottla_operator.resources.pods import sidecar_problem
 
 _KINDS: Final = ("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding")
 
@@ -53,13 +51,6 @@ class KubernetesDrivers:
     # ---- steps
 
     async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        templates = {
-            "spec.driver.template.pod": pipeline.spec.driver.template.pod,
-            "spec.executor.template.pod": pipeline.spec.executor.template.pod,
-        }
-        problem = "" if self._images.allow_sidecars else sidecar_problem(templates)
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
         manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
         return [what for what in done if what]

@@ -48,8 +48,6 @@ from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 DEFAULT_SIZE: Final = "10Gi"
 _STATE_FILE: Final = "/run/ottla/state"
 _DATA_DIR: Final = "/var/lib/ottla"
-_CONFIG_DIR: Final = "/etc/ottla"
-_PROPERTIES: Final = "server.properties"
 
 # Log recovery of terabytes may take this long.
 _STARTUP_HOURS_MAX: Final = 12
@@ -154,7 +152,7 @@ def build_broker_config(
         "ConfigMap",
         naming.broker_config(cluster.metadata.name, broker),
         naming.BROKER,
-        {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
+        {"data": {naming.PROPERTIES: "\n".join(lines) + "\n"}},
         all_annotations,
     )
 
@@ -210,7 +208,10 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
                 "name": naming.broker_config(cluster, broker),
                 "optional": True,
                 "items": [
-                    {"key": _PROPERTIES, "path": f"{naming.broker_pod(cluster, broker)}/{_PROPERTIES}"}
+                    {
+                        "key": naming.PROPERTIES,
+                        "path": f"{naming.broker_pod(cluster, broker)}/{naming.PROPERTIES}",
+                    }
                 ],
             }
         }
@@ -226,7 +227,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     arguments = [
         "broker",
         "--config",
-        f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
+        f"{naming.CONFIG_DIR}/$(POD_NAME)/{naming.PROPERTIES}",
         "--state-file",
         _STATE_FILE,
     ]
@@ -252,7 +253,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
         ),
         "volumeMounts": [
             {"name": "data", "mountPath": _DATA_DIR},
-            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
+            {"name": "config", "mountPath": naming.CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
             *([_RACK_MOUNT] if racked else []),

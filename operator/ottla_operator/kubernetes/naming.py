@@ -37,6 +37,10 @@ ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # for a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
 
+# A broker's settings in its pod: CONFIG_DIR/POD/PROPERTIES.
+CONFIG_DIR: Final = "/etc/ottla"
+PROPERTIES: Final = "server.properties"
+
 # Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
 CLUSTER_NAME_MAX: Final = 40
 _CLUSTER_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")

@@ -13,7 +13,9 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from ssl import SSLError
 
+from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.kubernetes import (
     certificates,
@@ -47,7 +49,6 @@ from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, parse_quantity
-from ottla_operator.resources.pods import sidecar_problem
 
 
 class KubernetesPlatform:
@@ -136,10 +137,12 @@ class KubernetesPlatform:
         # Servers have a plain port until all of them have the TLS port.
         if self._zookeeper.servers < ServerStage.QUORUM_TLS:
             return await self._roles_of(hosts, manifests_zookeeper.CLIENT_PORT, None)
-        if not self.client_properties():
-            # The operator's certificate is created later in this reconciliation.
+        try:
+            context = client_context(self._tls())
+        except (StoreProblem, SSLError):
+            # Certificates are missing or damaged; they are created again later in this reconciliation.
             return {}
-        return await self._roles_of(hosts, manifests_zookeeper.SECURE_PORT, client_context(self._tls()))
+        return await self._roles_of(hosts, manifests_zookeeper.SECURE_PORT, context)
 
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         listed = self._objects.listed
@@ -181,26 +184,11 @@ class KubernetesPlatform:
     def _configs(self) -> dict[int, Object]:
         return observing.configs_of(self._objects.listed, self._name)
 
-    def _check(self, cluster: BrokerCluster) -> None:
-        """Raise StepFailed for an invalid spec before any object is written."""
-        problem = naming.name_problem(cluster.metadata.name) or listeners.listeners_problem(cluster)
-        if not problem and not self._images.allow_sidecars:
-            of_servers = manifests_zookeeper.managed(cluster).template.pod
-            problem = sidecar_problem(
-                {
-                    "spec.template.pod": cluster.spec.template.pod,
-                    "spec.zookeeper.managed.template.pod": of_servers,
-                }
-            )
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
-
     # ---- objects around the brokers
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Sequence[str]:
-        self._check(cluster)
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
@@ -413,7 +401,6 @@ class KubernetesPlatform:
     # ---- brokers
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
-        self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
         if launch is not None:
