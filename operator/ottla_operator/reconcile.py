@@ -20,6 +20,7 @@ from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
+from ottla_operator.planning.restarts import handled_restarts
 from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
@@ -80,9 +81,12 @@ class Reconciler:
         result.observed = observed
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
-        target = target_revision(cluster.spec, traits, upgrade.version)
+        restarts = handled_restarts(cluster, observed, self._platform.restart_request())
+        target = target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
-        plan = plan_cluster(cluster, observed, target, upgrade, quota_owns_default_client=elsewhere)
+        plan = plan_cluster(
+            cluster, observed, target, upgrade, restarts=restarts, quota_owns_default_client=elsewhere
+        )
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:

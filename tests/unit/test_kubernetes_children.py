@@ -219,7 +219,7 @@ def give_pull_secret(item: Item) -> None:
 
 def restart(item: Item) -> None:
     template = item["spec"]["template"]["metadata"]
-    template.setdefault("annotations", {})["kubectl.kubernetes.io/restartedAt"] = "2026-11-27T10:00:00Z"
+    template.setdefault("annotations", {})[naming.RESTARTED_AT_ANNOTATION] = "2026-11-27T10:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,6 @@ def restart(item: Item) -> None:
         ("Service", BOOTSTRAP, fix_node_port),
         ("Service", BOOTSTRAP, give_address),
         ("ServiceAccount", BROKERS, give_pull_secret),
-        ("StatefulSet", BROKERS, restart),
     ],
 )
 def test_what_other_components_legitimately_set_stays(
@@ -240,6 +239,14 @@ def test_what_other_components_legitimately_set_stays(
     edited = {**sim.api.items[kind, name], "status": None}
     sim.reconcile()
     assert {**sim.api.items[kind, name], "status": None} == edited
+
+
+def test_kubectl_rollout_restart_is_no_edit(sim: KubernetesSimulation) -> None:
+    sim.api.edit("StatefulSet", BROKERS, restart, "kubectl-rollout")
+    settle(sim)
+    annotations = sim.api.items["StatefulSet", BROKERS]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations[naming.RESTARTED_AT_ANNOTATION] == "2026-11-27T10:00:00Z"
+    assert not [m for m in messages(sim) if m.startswith("repair")]
 
 
 # ---- two controllers

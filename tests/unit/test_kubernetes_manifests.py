@@ -17,6 +17,7 @@ from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.pods import PodSpec
 
 IMAGES = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
 OPERATOR = {
@@ -43,7 +44,7 @@ def all_manifests(cluster: BrokerCluster) -> list[dict[str, Any]]:
         *manifests_zookeeper.build_all(cluster, IMAGES, ZooKeeperSecurity.of_new(cluster).servers),
         *manifests_brokers.build_children(cluster, IMAGES, under_replicated=False),
         broker_config(cluster, 0),
-        manifests_brokers.build_stateful_set(cluster, IMAGES, 3, "abc"),
+        manifests_brokers.build_stateful_set(cluster, IMAGES, 3, LAUNCH),
     ]
 
 
@@ -116,7 +117,7 @@ def test_the_settings_of_a_broker_are_valid() -> None:
 
 def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
     cluster = a_cluster()
-    stateful_set = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")
+    stateful_set = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)
     spec = stateful_set["spec"]["template"]["spec"]
     config = next(volume for volume in spec["volumes"] if volume["name"] == "config")
     paths = {
@@ -132,7 +133,7 @@ def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
 
 def test_every_broker_has_prometheus_annotations() -> None:
     cluster = a_cluster()
-    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)["spec"]["template"]
     annotations = template["metadata"]["annotations"]
     (container,) = template["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -148,7 +149,7 @@ def test_every_broker_has_prometheus_annotations() -> None:
 
 def test_a_listener_on_the_metrics_port_disables_metrics() -> None:
     cluster = a_cluster(listeners=[{"name": "plain", "port": manifests_brokers.METRICS_PORT}])
-    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)["spec"]["template"]
     (container,) = template["spec"]["containers"]
     assert [port["name"] for port in container["ports"]] == ["replication", "plain"]
     assert "ottla.http.port" not in properties_of(broker_config(cluster, 1))
@@ -300,6 +301,44 @@ def test_changes_that_need_a_bounce_change_their_trait(
     before = traits_of(a_cluster())
     after = traits_of(a_cluster(**change))
     assert {name for name in before if before[name] != after[name]} == traits_changed
+
+
+_OF_PODS: dict[str, Any] = {
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "kafka", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [{"maxSkew": 1}],
+    "priorityClassName": "high",
+    "schedulerName": "mine",
+    "imagePullSecrets": [{"name": "of-the-registry"}],
+    "terminationGracePeriodSeconds": 60,
+    "volumes": [{"name": "zones", "emptyDir": {}}],
+    "containers": [{"name": "broker", "env": [{"name": "TZ", "value": "UTC"}]}],
+    "initContainers": [{"name": "first", "image": "first:1"}],
+}
+"""A value of each field of a pod template."""
+
+
+def test_each_field_of_the_pod_template_needs_a_bounce() -> None:
+    assert {field.alias or name for name, field in PodSpec.model_fields.items()} == set(_OF_PODS)
+    templates = [{"spec": {name: value}} for name, value in _OF_PODS.items()]
+    templates += [{"metadata": {kind: {"team": "data"}}} for kind in ("labels", "annotations")]
+    specs: list[dict[str, Any]] = [{"template": {"pod": template}} for template in templates]
+    specs.append({"template": {"topologySpreadConstraints": [{"maxSkew": 1}]}})
+    images = replace(IMAGES, allow_sidecars=True)
+    none = ZooKeeperSecurity()
+    before = manifests_brokers.traits(a_cluster(), images, none)
+    for spec in specs:
+        after = manifests_brokers.traits(a_cluster(**spec), images, none)
+        assert [name for name in after if after[name] != before.get(name)] == ["pod template"], spec
+
+
+def test_the_rack_of_the_nodes_needs_a_bounce_also_with_constraints_of_the_users_own() -> None:
+    constraints = {"topologySpreadConstraints": [{"maxSkew": 1}]}
+    zones, rooms = (
+        traits_of(a_cluster(rack={"topologyKey": key}, template=constraints)) for key in ("zone", "room")
+    )
+    assert [name for name in rooms if rooms[name] != zones[name]] == ["rack"]
 
 
 WITH_A_SIDECAR = {

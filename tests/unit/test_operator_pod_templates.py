@@ -207,5 +207,5 @@ def test_the_crd_checks_types_and_preserves_unknown_fields() -> None:
     for each in (pod, spec, container, spec["properties"]["volumes"]["items"]):
         assert each["type"] == "object"
         assert each["x-kubernetes-preserve-unknown-fields"] is True
-    assert spec["properties"]["priorityClassName"] == {"type": "string"}
+    assert spec["properties"]["priorityClassName"]["type"] == "string"
     assert container["required"] == ["name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -553,6 +554,19 @@ def test_schemas_are_structural(kind: str) -> None:
         assert not {"$ref", "$defs", "anyOf", "oneOf", "const", "title", "prefixItems"} & set(node), path
         assert not ("properties" in node and "additionalProperties" in node), path
         assert isinstance(node.get("exclusiveMinimum", True), bool), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_field_has_a_description_with_its_default(kind: str) -> None:
+    """For `kubectl explain`, which does not show defaults."""
+    schema = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node in nodes(schema):
+        for name, field in node.get("properties", {}).items():
+            text = field.get("description", "")
+            assert len(text) > 5, f"{path}.{name} has no description"
+            default = field.get("default")
+            if path.startswith(".spec") and isinstance(default, str | int):
+                assert re.search(r"Default: ", text), f"{path}.{name}: {text}"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -112,6 +112,7 @@ class SimulatedCluster:
         self.log: list[str] = []
         self.max_unavailable = 0
         self.broker_traits: dict[str, str] = {}
+        self.restart_requested = ""
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.scram: dict[str, tuple[int, str]] = {}
         """Iterations and password by user."""
@@ -235,6 +236,9 @@ class SimulatedCluster:
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self.broker_traits
+
+    def restart_request(self) -> str:
+        return self.restart_requested
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool

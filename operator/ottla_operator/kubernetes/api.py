@@ -30,6 +30,7 @@ _PAGE: Final = 500
 _PLURALS: Final = {
     "ConfigMap": ("v1", "configmaps"),
     "Event": ("v1", "events"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
     "Node": ("v1", "nodes"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),

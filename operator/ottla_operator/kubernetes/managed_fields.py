@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla_operator.kubernetes.naming import MANAGER
+from ottla_operator.kubernetes.naming import MANAGER, RESTARTED_AT_ANNOTATION
 from ottla_operator.kubernetes.observing import Object
 
 Path = tuple[str, ...]
@@ -29,7 +29,6 @@ MISSING: Final = object()
 
 _ITEM: Final = "."
 _ANY: Final = "*"
-_RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 _NOT_CHECKED: Final = ("f:metadata", "f:status", "f:apiVersion", "f:kind")
 
 # What other components legitimately set: the cluster's allocations, load-balancer controllers, controllers
@@ -46,7 +45,7 @@ _OF_OTHERS: Final[Mapping[str, Collection[Path]]] = {
         ("f:spec", "f:ports", _ANY, "f:nodePort"),
     ),
     "ServiceAccount": (("f:secrets",), ("f:imagePullSecrets",)),
-    "StatefulSet": (("f:spec", "f:template", "f:metadata", "f:annotations", f"f:{_RESTARTED_AT}"),),
+    "StatefulSet": (("f:spec", "f:template", "f:metadata", "f:annotations", f"f:{RESTARTED_AT_ANNOTATION}"),),
 }
 
 

@@ -100,6 +100,9 @@ class KubernetesPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return manifests_brokers.traits(cluster, self._images, self._zookeeper)
 
+    def restart_request(self) -> str:
+        return "" if self._set is None else observing.restarted_at(self._set)
+
     # ---- observing
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
@@ -334,7 +337,7 @@ class KubernetesPlatform:
         return await self._apply_set(cluster, launch, _replicas(live))
 
     async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
-        manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch.config_hash)
+        manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
         return await self._objects.ensure(volumes.never_shrinking(manifest, self._set))
 
     async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:

@@ -64,7 +64,7 @@ def finding_of(found: Iterable[str]) -> list[Finding]:
     text = "; ".join(found)
     if not text:
         return []
-    why = "a volume cannot shrink or change its class; only new volumes and replacements have the spec's class"
+    why = "volumes cannot shrink or change their class; only new ones and replacements get the spec's class"
     return [no("VolumesMatch", "VolumesDiffer", f"{text}: {why}")]
 
 

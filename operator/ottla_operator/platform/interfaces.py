@@ -102,6 +102,11 @@ class Platform(Protocol):
         needs a restart."""
         ...
 
+    def restart_request(self) -> str:
+        """A restart of all brokers that a tool of the platform requests, by a value of its own; "" for
+        none."""
+        ...
+
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Ensured:

@@ -148,6 +148,9 @@ class LocalPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self._secured.traits(cluster) if cluster.spec.is_secured else {}
 
+    def restart_request(self) -> str:
+        return ""
+
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Ensured:

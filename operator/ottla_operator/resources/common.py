@@ -23,6 +23,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 PAUSE_ANNOTATION = f"{GROUP}/pause-reconciliation"
 MANAGED_ANNOTATION = f"{GROUP}/managed"
 APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
+RESTART_ANNOTATION = f"{GROUP}/restart-requested-at"
 
 REASSIGN_ANNOTATION = f"{GROUP}/reassign"
 REPLACE_KEY_ANNOTATION = f"{GROUP}/force-replace"
@@ -172,17 +173,20 @@ class Metadata(Model):
 
 
 class Status(Model):
-    observed_generation: int = 0
+    observed_generation: int = Field(
+        default=0, description="The generation of the resource that the operator has reconciled last."
+    )
     conditions: list[Condition] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="The state of the resource.",
     )
 
 
 class UnmanagedSetting(Model):
     """A setting that another tool has set."""
 
-    name: str
+    name: str = Field(description="The name of the setting.")
     value: str | None = Field(
         default=None, description="None for a sensitive value, which brokers do not describe."
     )

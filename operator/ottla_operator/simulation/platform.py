@@ -163,6 +163,9 @@ class SimulatedPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return {}
 
+    def restart_request(self) -> str:
+        return ""
+
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Ensured:
