@@ -35,6 +35,7 @@ from ottla_operator.planning.users import jaas_config
 from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, StepFailed
 from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import invalid_finding
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,8 @@ class StepExecutor:
             return
         ready = find(resource.status.conditions, "Ready")
         current = ready is not None and ready.observed_generation == resource.metadata.generation
-        if planned.keep_status and current and ready is not None and ready.reason != "Pending":
+        kept = current and ready is not None and ready.reason not in ("Pending", "InvalidSpec")
+        if planned.keep_status and kept and not resource.refused:
             result.converged = False
             result.unready.append(resource.kind)
             return
@@ -258,6 +260,12 @@ class StepExecutor:
                 )
             )
             observed_generation = resource.status.observed_generation
+        in_force = next((f for f in findings if f.type == "Ready"), None)
+        if in_force is not None and in_force.status != "True":
+            result.converged = False
+        if resource.refused:
+            findings = [f for f in findings if f.type != "Ready"]
+            findings.insert(0, invalid_finding(resource.refused, in_force))
         status = with_conditions(
             planned.status,
             merge(
@@ -269,7 +277,6 @@ class StepExecutor:
             observed_generation,
         )
         if not is_true(status.conditions, "Ready"):
-            result.converged = False
             result.unready.append(resource.kind)
         catching_up = find(status.conditions, "CaughtUp")
         if catching_up is not None and catching_up.status == "False":

@@ -384,20 +384,6 @@ def test_a_disruption_budget_of_the_spec_selects_only_brokers() -> None:
     assert budget == {"maxUnavailable": "20%", "selector": selector}
 
 
-@pytest.mark.parametrize(
-    ("spec", "word"),
-    [
-        ([{"name": "a", "port": 9091}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "name"),
-        ([{"name": "replication", "port": 9092}], "name"),
-    ],
-)
-def test_invalid_listeners_are_rejected(spec: list[dict[str, Any]], word: str) -> None:
-    assert word in listeners.listeners_problem(a_cluster(listeners=spec))
-    assert not listeners.listeners_problem(a_cluster())
-
-
 def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:
     cluster = a_cluster(listeners=SECURED, authorization={"type": "simple"})
     written = properties_of(broker_config(cluster, 2))

@@ -325,6 +325,16 @@ def test_secured_listeners_have_an_effect_on_every_platform() -> None:
     assert [note.split()[0] for note in cluster.notes()] == ["spec.image"]
 
 
+@pytest.mark.parametrize(
+    ("names", "wrong"), [(["a", "a"], "spec.listeners[1].name"), (["replication"], "spec.listeners[0].name")]
+)
+def test_listeners_have_names_of_their_own(names: list[str], wrong: str) -> None:
+    listeners = [{"name": name, "port": 9092} for name in names]
+    (found,) = problems("BrokerCluster", {"replicas": 3, "listeners": listeners})
+    assert found.startswith(f"{wrong}: ")
+    assert "must be unique" in found
+
+
 def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
     def notes(replicas: int | None, least: int) -> list[str]:
         spec = {**REF, "replicas": replicas, "config": {"min.insync.replicas": least}}

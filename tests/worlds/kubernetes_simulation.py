@@ -199,7 +199,7 @@ class InMemoryApi(Api):
         metadata = content["metadata"]
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and kind in KINDS:
             self._remove(content)
-        return content
+        return copy.deepcopy(content)
 
     def put(self, kind: str, name: str, body: Mapping[str, Any]) -> Item:
         """Create an object, as the API server does for another client."""
@@ -475,7 +475,9 @@ class KubernetesSimulation:
             self.api.tick()
 
     def reconcile_once(self) -> ReconcileResult:
-        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder)
+        store = KubernetesStore(
+            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder
+        )
         platform = KubernetesPlatform(
             *(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms),
             *(self._set_acls, self._leader_of),

@@ -123,9 +123,11 @@ def spark_jars() -> Path:
 
 
 def class_archive(java: Path) -> Path:
-    """The path of the class archive for this Java and these jars; it may not exist."""
+    """The path of the class archive for this Java and these jars; it may not exist. Java ignores the archive
+    after the same jars were installed again: it compares their times."""
     release = java.resolve().parents[1] / "release"
-    made_of = f"{release.read_text() if release.is_file() else java}{spark_jars()}"
+    times = sorted((jar.name, jar.stat().st_mtime) for jar in spark_jars().iterdir())
+    made_of = f"{release.read_text() if release.is_file() else java}{spark_jars()}{times}"
     return _ARCHIVES / f"zookeeper-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
 
 

@@ -74,10 +74,11 @@ class ChildObjects:
         self.listed = Listed()
         self._contested: dict[tuple[str, str], Sequence[str]] = {}
 
-    def findings(self) -> list[Finding]:
-        """The condition with the fields that the last `ensure` of each object left as somebody else set
-        them; empty when there are none."""
-        contested = sorted(self._contested.items())
+    def findings(self, of: Collection[Manifest] | None = None) -> list[Finding]:
+        """The condition with the fields that `ensure` left as somebody else set them; empty when there are
+        none. `of`: only those of these objects."""
+        names = None if of is None else {(manifest["kind"], name_of(manifest)) for manifest in of}
+        contested = sorted(item for item in self._contested.items() if names is None or item[0] in names)
         text = "; ".join(f"{kind} {name}: {'; '.join(fields)}" for (kind, name), fields in contested)
         return [yes("Contested", "FieldsComeBack", text)] if text else []
 
@@ -88,6 +89,7 @@ class ChildObjects:
             *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
         )
         self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
+        self._contested = {}
 
     async def find_unlabelled(self, kind: str, name: str) -> str:
         """Add an object without the cluster's label to the lists, so that it is not created again."""
@@ -112,7 +114,6 @@ class ChildObjects:
         """Create the object, or restore it completely. Returns a description, or ""."""
         kind, name = manifest["kind"], name_of(manifest)
         live = self.listed.find(kind, name)
-        self._contested.pop((kind, name), None)
         if live is None:
             self._put(kind, await self._apply(manifest))
             return f"create {kind} {name}"
@@ -201,6 +202,7 @@ class ChildObjects:
         return f"recreate {kind} {name}: {error.message}"
 
     def _note(self, kind: str, name: str, fields: Sequence[str]) -> None:
+        self._contested.pop((kind, name), None)
         if fields:
             self._contested[kind, name] = fields
 

@@ -18,10 +18,9 @@ from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
 from ottla_operator.platform import processes
-from ottla_operator.platform.interfaces import Ensured, StepFailed
+from ottla_operator.platform.interfaces import Ensured
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import Pipeline
-from ottla_operator.resources.pods import sidecar_problem
 
 _KINDS: Final = (
     *("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding"),
@@ -58,17 +57,11 @@ class KubernetesDrivers:
     # ---- steps
 
     async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
-        templates = {
-            "spec.driver.template.pod": pipeline.spec.driver.template.pod,
-            "spec.executor.template.pod": pipeline.spec.executor.template.pod,
-        }
-        problem = "" if self._images.allow_sidecars else sidecar_problem(templates)
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
         ensured = Ensured()
         name, listed = pipeline.metadata.name, self._objects.listed
         live = listed.find("StatefulSet", naming.driver_name(name))
-        for manifest in manifests_pipelines.build_all(pipeline, self._images, launch):
+        manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
+        for manifest in manifests:
             is_set = manifest["kind"] == "StatefulSet"
             kept = volumes.never_shrinking(manifest, live) if is_set else manifest
             await ensured.attempt(self._objects.ensure(kept))
@@ -79,7 +72,7 @@ class KubernetesDrivers:
                 await ensured.attempt(self._objects.grow(claim, storage.size))
             found = volumes.differences([claim], storage.size, storage.storage_class, "spec.storage")
             ensured.findings += volumes.finding_of(found)
-        ensured.findings += self._objects.findings()
+        ensured.findings += self._objects.findings(manifests)
         return ensured
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:

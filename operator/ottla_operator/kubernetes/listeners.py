@@ -7,7 +7,7 @@ the spec never disconnects brokers from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
@@ -21,7 +21,7 @@ from ottla_operator.planning.listener_security import (
     protocol_map,
     security_settings,
 )
-from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources import BrokerCluster, Problem
 from ottla_operator.resources.cluster import Listener, ListenerStatus
 
 REPLICATION_PORT: Final = 9091
@@ -42,16 +42,14 @@ def external_listeners(cluster: BrokerCluster) -> tuple[Listener, ...]:
     return tuple(listener for listener in listeners_of(cluster) if listener.type != "internal")
 
 
-def listeners_problem(cluster: BrokerCluster) -> str:
-    """Why spec.listeners is invalid beyond its schema, or ""."""
-    listeners = listeners_of(cluster)
-    ports = [REPLICATION_PORT, *(listener.port for listener in listeners)]
-    names = [REPLICATION, *(kafka_name(listener) for listener in listeners)]
-    if len(set(ports)) < len(ports):
-        return f"spec.listeners: ports must be unique; {REPLICATION_PORT} is the inter-broker listener"
-    if len(set(names)) < len(names):
-        return "spec.listeners: names must be unique"
-    return ""
+def port_problems(cluster: BrokerCluster) -> Iterator[Problem]:
+    """Listeners that cannot be on one pod."""
+    ports = {REPLICATION_PORT}
+    for n, listener in enumerate(cluster.spec.listeners):
+        if listener.port in ports:
+            message = f"ports must be unique, and {REPLICATION_PORT} is the inter-broker listener's"
+            yield Problem(f"spec.listeners[{n}].port", f"{listener.port} is not allowed: {message}")
+        ports.add(listener.port)
 
 
 def broker_host(cluster: BrokerCluster, broker: int) -> str:

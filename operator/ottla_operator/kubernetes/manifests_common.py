@@ -34,6 +34,8 @@ class Images:
     """The ClusterRole of pipelines' drivers."""
     allow_sidecars: bool = False
     """Whether pod templates may have additional containers."""
+    operator: str = ""
+    """NAMESPACE/NAME of the operator's Deployment; "" outside of Kubernetes."""
     operator_namespace: str = ""
     """The namespace of the operator's pod; "" outside of Kubernetes."""
 

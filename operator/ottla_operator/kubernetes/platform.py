@@ -46,7 +46,6 @@ from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, S
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
-from ottla_operator.resources.pods import sidecar_problem
 
 
 class KubernetesPlatform:
@@ -149,20 +148,11 @@ class KubernetesPlatform:
     def _configs(self) -> dict[int, Object]:
         return observing.configs_of(self._objects.listed, self._name)
 
-    def _check(self, cluster: BrokerCluster) -> None:
-        """Raise StepFailed for an invalid spec before any object is written."""
-        problem = naming.name_problem(cluster.metadata.name) or listeners.listeners_problem(cluster)
-        if not problem and not self._images.allow_sidecars:
-            problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
-
     # ---- objects around the brokers
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
     ) -> Ensured:
-        self._check(cluster)
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
@@ -372,7 +362,6 @@ class KubernetesPlatform:
     # ---- brokers
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
-        self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
         if launch is not None:

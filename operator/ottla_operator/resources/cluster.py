@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,9 @@ from ottla_operator.resources.settings import (
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
+
+# The listener of brokers and the operator, beside those of the spec.
+INTER_BROKER_LISTENER: Final = "replication"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
@@ -498,6 +501,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from self._listener_problems()
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (
@@ -509,6 +513,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     path, f"{quantity!r} is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
                 )
+
+    def _listener_problems(self) -> Iterator[Problem]:
+        names = {INTER_BROKER_LISTENER}
+        for n, listener in enumerate(self.spec.listeners):
+            if listener.name in names:
+                message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
+                yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
+            names.add(listener.name)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):

@@ -365,13 +365,12 @@ def _path_problems(mount: VolumeMount, path: str) -> Iterator[Problem]:
             return
 
 
-def sidecar_problem(templates: Mapping[str, PodTemplate]) -> str:
-    """The error for templates with sidecars when the operator does not allow them, or "". `templates`: by
-    path."""
-    found = [f"{path}.{where}" for path, template in templates.items() for where, _ in template.sidecars()]
-    if not found:
-        return ""
-    return (
-        f"{found[0]}: this operator does not allow sidecars; "
-        "--allow-sidecars of the operator (the chart's allowSidecars) allows them"
-    )
+def sidecar_problems(templates: Mapping[str, PodTemplate]) -> Iterator[Problem]:
+    """The sidecars in templates, for an operator that does not allow them. `templates`: by path."""
+    for path, template in templates.items():
+        for where, _ in template.sidecars():
+            yield Problem(
+                f"{path}.{where}",
+                "this operator does not allow sidecars; --allow-sidecars of the operator (the chart's "
+                "allowSidecars) allows them",
+            )
