@@ -274,6 +274,9 @@ class StepExecutor:
             result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
+            if is_true(status.conditions, "Rolling"):
+                # ZooKeeper servers may roll while the cluster is Ready; their sync causes no event.
+                result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)
 

@@ -47,6 +47,8 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield _GAP + ", ".join(_counts(cluster, status))
     if status.get("bootstrapServers"):
         yield f"{_GAP}bootstrap servers: {status['bootstrapServers']}"
+    if status.get("zookeeper"):
+        yield from (_GAP + line for line in _zookeeper(status["zookeeper"]))
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         yield f"{_GAP}the operator has not reconciled the newest spec yet"
     yield from (_GAP + line for line in _progress(status, now_ms))
@@ -98,6 +100,16 @@ def _progress(status: Object, now_ms: int) -> Iterator[str]:
     if request and request["phase"] != "Completed":
         why = f" ({_short(request['message'])})" if request.get("message") else ""
         yield f"requested reassignment: {request['phase']}{why}"
+
+
+def _zookeeper(zookeeper: Object) -> Iterator[str]:
+    servers = zookeeper.get("servers") or ()
+    ready = sum(bool(server.get("ready")) for server in servers)
+    leaders = [f"server {server['id']} leads" for server in servers if server.get("role") == "leader"]
+    yield ", ".join([f"ZooKeeper: {ready} of {zookeeper['total']} servers are ready", *leaders])
+    for server in servers:
+        if server.get("waitingFor"):
+            yield f"ZooKeeper server {server['id']} waits for {server['waitingFor']}"
 
 
 def _brokers(status: Object) -> list[str]:

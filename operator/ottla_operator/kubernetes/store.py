@@ -286,6 +286,9 @@ def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> I
             yield Problem("metadata.name", problem)
         yield from port_problems(resource)
         templates = {"spec.template.pod": resource.spec.template.pod}
+        managed = resource.spec.zookeeper.managed
+        if managed is not None:
+            templates["spec.zookeeper.managed.template.pod"] = managed.template.pod
     elif isinstance(resource, Pipeline):
         templates = {
             "spec.driver.template.pod": resource.spec.driver.template.pod,
