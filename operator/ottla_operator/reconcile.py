@@ -163,7 +163,9 @@ class Reconciler:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in members if isinstance(r, Topic)]
-        topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
+        topic_plans = plan_topics(
+            topics, observed, placement, Defaults.of({**target.properties, **target.live}), busy
+        )
         quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in members if isinstance(r, User)]

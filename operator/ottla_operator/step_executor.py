@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, yes
 from ottla_operator.planning.certificates import RandomBytes, Subject, issue, new_password, pkcs12
@@ -40,6 +40,8 @@ from ottla_operator.resources.loading import invalid_finding
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Status)
+
+_WARNINGS_MAX: Final = 50
 
 
 @dataclass(slots=True)
@@ -266,8 +268,9 @@ class StepExecutor:
         if resource.refused:
             findings = [f for f in findings if f.type != "Ready"]
             findings.insert(0, invalid_finding(resource.refused, in_force))
+        warnings = [*resource.notes(), *planned.warnings][:_WARNINGS_MAX]
         status = with_conditions(
-            planned.status,
+            planned.status.model_copy(update={"warnings": warnings}),
             merge(
                 resource.status.conditions,
                 findings,
@@ -284,6 +287,9 @@ class StepExecutor:
             result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
+            if is_true(status.conditions, "Rolling"):
+                # ZooKeeper servers may roll while the cluster is Ready; their sync causes no event.
+                result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)
 

@@ -309,6 +309,7 @@ _OF_PODS: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "topologySpreadConstraints": [{"maxSkew": 1}],
     "priorityClassName": "high",
+    "serviceAccountName": "mine",
     "schedulerName": "mine",
     "imagePullSecrets": [{"name": "of-the-registry"}],
     "terminationGracePeriodSeconds": 60,

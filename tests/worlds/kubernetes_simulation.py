@@ -26,6 +26,7 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 from ottla_operator.planning.observed import AccessState, KafkaState
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject
@@ -445,6 +446,8 @@ class KubernetesSimulation:
         self.acl_migrations: list[tuple[str, str]] = []
         """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
         self.acl_migration_fails = False
+        self.zookeeper_leader = 1
+        self.lagging_followers = 0
 
     def apply_cluster(self, **spec: Any) -> None:
         rolling = {"minReadySeconds": 0}
@@ -480,7 +483,7 @@ class KubernetesSimulation:
         )
         platform = KubernetesPlatform(
             *(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms),
-            *(self._set_acls, self._leader_of),
+            *(self._set_acls, self._roles_of),
         )
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
@@ -491,8 +494,19 @@ class KubernetesSimulation:
         )
         return asyncio.run(reconcile(reconciler, store))
 
-    async def _leader_of(self, hosts: Mapping[int, str], port: int, context: object) -> int | None:
-        return None
+    async def _roles_of(
+        self, hosts: Mapping[int, str], port: int, context: object
+    ) -> Mapping[int, ServerRole]:
+        """Of the servers that are ready: the leader is the one that leads while it is one of them."""
+        if self.zookeeper_leader not in hosts:
+            self.zookeeper_leader = max(hosts, default=-1)
+        synced = len(hosts) - 1 - self.lagging_followers
+        return {
+            member: ServerRole("leader", synced)
+            if member == self.zookeeper_leader
+            else ServerRole("follower")
+            for member in hosts
+        }
 
     def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
         assert tls.key

@@ -13,7 +13,9 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from ssl import SSLError
 
+from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
@@ -30,18 +32,21 @@ from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
-from ottla_operator.kubernetes.zookeeper_client import FindLeader, SetAcls, leader_of, set_acls
+from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
+    ServerRole,
+    ServerRoll,
     ServerStage,
     ZooKeeperSecurity,
-    next_to_replace,
+    is_held,
+    plan_roll,
     plan_security,
-    stale_members,
+    revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.listener_security import broker_subject
-from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
+from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
@@ -59,12 +64,13 @@ class KubernetesPlatform:
         cluster: str,
         clock_ms: Callable[[], int],
         set_acls: SetAcls = set_acls,
-        leader_of: FindLeader = leader_of,
+        roles_of: FindRoles = roles_of,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._random_bytes = random_bytes
         self._set_acls = set_acls
-        self._leader_of = leader_of
+        self._roles_of = roles_of
+        self._roles: Mapping[int, ServerRole] = {}
         self._zookeeper = ZooKeeperSecurity()
         self._images = images
         self._clock_ms = clock_ms
@@ -120,7 +126,25 @@ class KubernetesPlatform:
             [instance.settings for instance in instances.values()],
             manifests_zookeeper.connect_string(cluster, secure=True),
         )
+        self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
+
+    async def _find_roles(self, cluster: BrokerCluster) -> Mapping[int, ServerRole]:
+        """The roles of the servers that are ready."""
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        ready = [member for member, pod in pods.items() if observing.is_ready(pod)]
+        if cluster.spec.zookeeper.connect is not None or cluster.metadata.deleting or not ready:
+            return {}
+        hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in ready}
+        # Servers have a plain port until all of them have the TLS port.
+        if self._zookeeper.servers < ServerStage.QUORUM_TLS:
+            return await self._roles_of(hosts, manifests_zookeeper.CLIENT_PORT, None)
+        try:
+            context = client_context(self._tls())
+        except (StoreProblem, SSLError):
+            # Certificates are missing or damaged; they are created again later in this reconciliation.
+            return {}
+        return await self._roles_of(hosts, manifests_zookeeper.SECURE_PORT, context)
 
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         listed = self._objects.listed
@@ -135,7 +159,21 @@ class KubernetesPlatform:
         if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
-        return observing.zookeeper_state(listed, self._name, members, connect)
+        state = observing.zookeeper_state(listed, self._name, members, connect)
+        wanted = self._zookeeper_manifests(cluster, self._zookeeper.servers)[-1]
+        roll = self._plan_servers(cluster, wanted)
+        servers = tuple(
+            ZooKeeperServer(
+                id=member,
+                name=name_of(pod),
+                ready=observing.is_ready(pod),
+                role=self._roles.get(member, ServerRole()).name,
+                revision=revision_of(pod),
+                waiting_for=roll.waiting.get(member, ""),
+            )
+            for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
+        )
+        return replace(state, revision=revision_of(wanted["spec"]["template"]), servers=servers)
 
     @property
     def _set(self) -> Object | None:
@@ -176,42 +214,72 @@ class KubernetesPlatform:
         return ensured
 
     async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage, ensured: Ensured) -> None:
-        certified = certificates.zookeeper_digest(self._objects.listed, self._name)
-        manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
-        written: dict[str, bool] = {}
-        for manifest in manifests:
-            kind = manifest["kind"]
-            if kind == "StatefulSet":
-                # A server restarts with the newest configuration.
-                if not written["ConfigMap"]:
-                    return
-                manifest = volumes.never_shrinking(
-                    manifest, self._objects.listed.find(kind, name_of(manifest))
-                )
-            written[kind] = await ensured.attempt(self._objects.ensure(manifest))
-        if written["StatefulSet"]:
-            await ensured.attempt(self._replace_server(cluster, stage))
-
-    async def _replace_server(self, cluster: BrokerCluster, stage: ServerStage) -> str:
-        """Delete the pod of the next server with an older revision. Returns a description, or ""."""
-        listed = self._objects.listed
-        stateful_set = listed.find("StatefulSet", naming.zookeeper_name(self._name))
-        pods = observing.zookeeper_pods(listed, self._name)
-        if stateful_set is None or not stale_members(stateful_set, pods):
-            return ""
-        members = manifests_zookeeper.managed(cluster).replicas
-        hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
-        # Servers have a plain port until all of them have the TLS port.
-        if stage >= ServerStage.QUORUM_TLS:
-            port, context = manifests_zookeeper.SECURE_PORT, client_context(self._tls())
+        *around, config, stateful_set = self._zookeeper_manifests(cluster, stage)
+        for manifest in around:
+            await ensured.attempt(self._objects.ensure(manifest))
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        # A server restarts with the newest configuration, so that the StatefulSet needs its ConfigMap.
+        if is_held(cluster, self._servers_set, stateful_set, pods):
+            complete = await ensured.attempt(self._keep_servers(config, stateful_set))
         else:
-            port, context = manifests_zookeeper.CLIENT_PORT, None
-        leader = await self._leader_of(hosts, port, context)
-        going = next_to_replace(stateful_set, pods, members, leader)
+            complete = await ensured.attempt(self._objects.ensure(config)) and await ensured.attempt(
+                self._objects.ensure(stateful_set)
+            )
+        if complete:
+            await ensured.attempt(self._replace_server(cluster, stateful_set))
+
+    async def _replace_server(self, cluster: BrokerCluster, stateful_set: Manifest) -> str:
+        """Delete the pod of the next server with an older revision. Returns a description, or ""."""
+        going = self._plan_servers(cluster, stateful_set).replace
         if going is None:
             return ""
-        await self._objects.delete_pod(pods[going])
-        return f"replace pod {name_of(pods[going])}"
+        pod = observing.zookeeper_pods(self._objects.listed, self._name)[going]
+        await self._objects.delete_pod(pod)
+        return f"replace pod {name_of(pod)}"
+
+    @property
+    def _servers_set(self) -> Object | None:
+        """The StatefulSet of ZooKeeper."""
+        return self._objects.listed.find("StatefulSet", naming.zookeeper_name(self._name))
+
+    def _zookeeper_manifests(self, cluster: BrokerCluster, stage: ServerStage) -> list[Manifest]:
+        listed = self._objects.listed
+        sources = [*observing.zookeeper_pods(listed, self._name).values()]
+        restarts = [annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in sources]
+        live = self._servers_set
+        # A StatefulSet that is created again must not lose it: this would restart all servers.
+        restarted_at = observing.restarted_at(live) if live is not None else max(restarts, default="")
+        certified = certificates.zookeeper_digest(listed, self._name)
+        *others, stateful_set = manifests_zookeeper.build_all(
+            cluster, self._images, stage, certified, restarted_at
+        )
+        return [*others, volumes.never_shrinking(stateful_set, live)]
+
+    def _plan_servers(self, cluster: BrokerCluster, wanted: Manifest) -> ServerRoll:
+        live = self._servers_set
+        if live is None:
+            return ServerRoll()
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        members = manifests_zookeeper.managed(cluster).replicas
+        return plan_roll(cluster, live, wanted, pods, members, self._roles)
+
+    async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
+        """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
+        was applied."""
+        live = self._servers_set
+        assert live is not None, "a new StatefulSet waits for no approval"
+        found = self._objects.listed.find("ConfigMap", name_of(config))
+        same = naming.APPLIED_ANNOTATION
+        if found is None or annotations_of(found).get(same) == annotations_of(config)[same]:
+            await self._objects.ensure(config)
+        key = naming.CERTIFICATES_ANNOTATION
+        template = live["spec"]["template"]
+        certified = annotations_of(wanted["spec"]["template"]).get(key)
+        if key not in annotations_of(template) or annotations_of(template)[key] == certified:
+            return ""
+        patch = {"spec": {"template": {"metadata": {"annotations": {key: certified}}}}}
+        await self._objects.patch("StatefulSet", live, patch, "CertificatesNotSet")
+        return f"update the certificates of StatefulSet {name_of(live)}"
 
     async def _set_node_acls(self, cluster: BrokerCluster) -> str:
         connect = manifests_zookeeper.connect_string(cluster, secure=True)

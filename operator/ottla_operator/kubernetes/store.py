@@ -184,6 +184,9 @@ class KubernetesStore:
         written = await self._write_status(resource.key, status.model_dump(by_alias=True, exclude_none=True))
         if not written:
             return
+        for warning in status.warnings:
+            if warning not in resource.status.warnings:
+                self._recorder.record(resource, "SpecWarning", warning, warning=True)
         for condition in status.conditions:
             old = find(resource.status.conditions, condition.type)
             if not _deserves_event(old, condition) and not _refuses_another(old, condition):
@@ -283,6 +286,9 @@ def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> I
             yield Problem("metadata.name", problem)
         yield from port_problems(resource)
         templates = {"spec.template.pod": resource.spec.template.pod}
+        managed = resource.spec.zookeeper.managed
+        if managed is not None:
+            templates["spec.zookeeper.managed.template.pod"] = managed.template.pod
     elif isinstance(resource, Pipeline):
         templates = {
             "spec.driver.template.pod": resource.spec.driver.template.pod,

@@ -22,7 +22,7 @@ from typing import Any
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import StartFailed, free_port, port_in_use
-from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
+from ottla.local.zookeeper import DEFAULT_HEAP, EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
@@ -37,7 +37,7 @@ from ottla_operator.platform.processes import (
     write_atomically,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import ListenerStatus, ManagedZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,9 @@ class LocalPlatform:
         if cluster.spec.zookeeper.connect is not None:
             return
         if self._zookeeper is None:
-            self._zookeeper = EmbeddedZooKeeper(self._data / "zookeeper")
+            managed = cluster.spec.zookeeper.managed or ManagedZooKeeper()
+            heap = managed.heap or DEFAULT_HEAP
+            self._zookeeper = EmbeddedZooKeeper(self._data / "zookeeper", heap=heap)
         zookeeper = self._zookeeper
         if zookeeper.running:
             return
