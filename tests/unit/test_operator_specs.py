@@ -138,6 +138,12 @@ def test_listeners_have_ports_of_their_own(sim: KubernetesSimulation, ports: tup
     assert message_of(sim).startswith(f"spec.listeners[1].port: {ports[1]} is not allowed: ports must be")
 
 
+def test_no_listener_has_the_name_of_the_metrics_port(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(listeners=[{"name": "tcp-prometheus", "port": 9092}])
+    reconcile(sim)
+    assert message_of(sim).startswith("spec.listeners[0].name: 'tcp-prometheus' is not allowed")
+
+
 def test_an_edit_of_a_resource_that_refers_to_the_cluster(sim: KubernetesSimulation) -> None:
     group(sim, maxLag=5)
     reconcile(sim)
