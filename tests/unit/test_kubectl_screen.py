@@ -97,6 +97,18 @@ def test_ready_resources_are_counted_and_others_are_listed() -> None:
     assert "ready: Topic 2" in text
 
 
+def test_warnings_are_shown_beside_the_state() -> None:
+    topic = {
+        "kind": "Topic",
+        "metadata": {"name": "orders"},
+        "spec": {},
+        "status": {"conditions": [_READY], "warnings": ["no write with acks=all can succeed"]},
+    }
+    text = screen(_cluster(conditions=[_READY], warnings=["unknown setting a.b"]), [topic], _NOW_MS)
+    assert "   warning: unknown setting a.b" in text
+    assert "warning: Topic/orders: no write with acks=all can succeed" in text
+
+
 def test_a_cluster_without_a_status_is_shown_as_such() -> None:
     cluster = _cluster()
     cluster["metadata"]["generation"] = 2

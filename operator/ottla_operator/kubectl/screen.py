@@ -54,6 +54,7 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield from (_GAP + line for line in _progress(status, now_ms))
     unusual = [condition for condition in _conditions(cluster) if _shown(condition)]
     yield from (f"{_GAP}{condition['type']}: {_describe(condition)}" for condition in unusual)
+    yield from (f"{_GAP}warning: {_short(warning)}" for warning in status.get("warnings") or ())
     yield ""
     yield from _brokers(status)
     pipelines = [item for item in others if item["kind"] == "Pipeline"]
@@ -144,7 +145,7 @@ def _pipelines(pipelines: Sequence[Object]) -> list[str]:
 
 
 def _resources(others: Sequence[Object]) -> Iterator[str]:
-    """The resources that are not Ready with the reason, and the number of the others."""
+    """The resources that are not Ready with the reason, the number of the others, and all warnings."""
     rows: list[Row] = [("RESOURCE", "READY", "STATUS", "MESSAGE")]
     ready_counts: dict[str, int] = {}
     for item in others:
@@ -160,6 +161,9 @@ def _resources(others: Sequence[Object]) -> Iterator[str]:
     if ready_counts:
         counted = ", ".join(f"{kind} {number}" for kind, number in sorted(ready_counts.items()))
         yield f"ready: {counted}"
+    for item in others:
+        for warning in _status(item).get("warnings") or ():
+            yield f"warning: {item['kind']}/{item['metadata']['name']}: {_short(warning)}"
 
 
 # ---- formatting

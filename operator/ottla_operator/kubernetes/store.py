@@ -184,6 +184,9 @@ class KubernetesStore:
         written = await self._write_status(resource.key, status.model_dump(by_alias=True, exclude_none=True))
         if not written:
             return
+        for text in status.warnings:
+            if text not in resource.status.warnings:
+                self._recorder.record(resource, "SpecWarning", text, warning=True)
         for condition in status.conditions:
             old = find(resource.status.conditions, condition.type)
             if not _deserves_event(old, condition) and not _refuses_another(old, condition):

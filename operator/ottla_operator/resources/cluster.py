@@ -51,6 +51,11 @@ INTER_BROKER_LISTENER: Final = "replication"
 
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+_MIN_ISR: Final = "min.insync.replicas"
+_FACTORS: Final = {
+    "default.replication.factor": "no write with acks=all can succeed in topics with the default",
+    "offsets.topic.replication.factor": "no consumer group can commit offsets",
+}
 
 
 class ListenerAuthentication(Model):
@@ -604,6 +609,24 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"spec.config[{name}]", "is set by the operator: from spec.authorization")
 
     def notes(self) -> Iterator[str]:
+        settings = config_texts(self.spec.config)
+        _, warnings = broker_settings_problems(settings)
+        yield from (f"spec.config: {warning}" for warning in warnings)
+        least = int(settings.get(_MIN_ISR, "1"))
+        brokers = self.spec.replicas
+        if least > brokers:
+            yield (
+                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                "with acks=all can succeed"
+            )
+        for name, effect in _FACTORS.items():
+            factor = int(settings.get(name, str(brokers)))
+            if factor > brokers:
+                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+            elif 0 < factor < least <= brokers:
+                yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
+
+    def ignored_by_up(self) -> Iterator[str]:
         ignored = KUBERNETES_ONLY if self.spec.is_secured else sorted((*KUBERNETES_ONLY, *_WHEN_SECURED))
         for name in ignored:
             if name in self.spec.model_fields_set:
@@ -612,5 +635,3 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         managed = self.spec.zookeeper.managed or ManagedZooKeeper()
         for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
             yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"
-        _, warnings = broker_settings_problems(config_texts(self.spec.config))
-        yield from (f"spec.config: {warning}" for warning in warnings)

@@ -184,6 +184,10 @@ class Status(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         description="The state of the resource.",
     )
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="What the spec says and has no effect, or an unwanted one; the resource may be Ready.",
+    )
     last_valid_spec: FreeForm | None = Field(
         default=None,
         description="The last spec that was valid, which stays in force when a newer one is invalid.",
@@ -276,7 +280,11 @@ class Resource(Model, Generic[SpecT, StatusT]):
         return iter(())
 
     def notes(self) -> Iterator[str]:
-        """Warnings about the spec; none by default."""
+        """Warnings about the spec; none by default. Planners add those that depend on what they observe."""
+        return iter(())
+
+    def ignored_by_up(self) -> Iterator[str]:
+        """Notes about what `ottla up` ignores; nothing by default."""
         return iter(())
 
     def transition_problems(self, old: Resource[Any, Any]) -> Iterator[Problem]:

@@ -1,4 +1,5 @@
-"""An invalid spec on Kubernetes: the last valid one stays in force, and a condition names what is wrong."""
+"""What is wrong in a spec: one that is invalid is a condition and the last valid one stays in force;
+the rest are warnings."""
 
 from __future__ import annotations
 
@@ -137,6 +138,12 @@ def test_listeners_have_ports_of_their_own(sim: KubernetesSimulation, ports: tup
     assert message_of(sim).startswith(f"spec.listeners[1].port: {ports[1]} is not allowed: ports must be")
 
 
+def test_no_listener_has_the_name_of_the_metrics_port(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(listeners=[{"name": "tcp-prometheus", "port": 9092}])
+    reconcile(sim)
+    assert message_of(sim).startswith("spec.listeners[0].name: 'tcp-prometheus' is not allowed")
+
+
 def test_an_edit_of_a_resource_that_refers_to_the_cluster(sim: KubernetesSimulation) -> None:
     group(sim, maxLag=5)
     reconcile(sim)
@@ -193,3 +200,40 @@ def test_a_topic_with_a_wrong_edit_is_looked_after_and_says_so() -> None:
     stored["Topic/orders"] = stored["Topic/orders"].in_force_despite([])
     sim.reconcile()
     assert is_ready(stored["Topic/orders"])
+
+
+# ---- warnings
+
+
+def events(sim: KubernetesSimulation, reason: str) -> list[str]:
+    return [message for _, found, message, _ in sim.recorder.events if found == reason]
+
+
+def test_a_warning_is_in_the_status_and_an_event_when_it_appears(sim: KubernetesSimulation) -> None:
+    sim.apply_cluster(config={"num.partitons": 3})  # codespell:ignore partitons
+    sim.reconcile_until_ready()
+    (warning,) = sim.status()["warnings"]
+    assert "did you mean num.partitions?" in warning
+    reconcile(sim)
+    assert events(sim, "SpecWarning") == [warning]
+    sim.apply_cluster()
+    sim.reconcile_until_ready()
+    assert not sim.status().get("warnings")
+
+
+def test_a_topic_below_the_min_isr_of_the_cluster_has_a_warning() -> None:
+    sim = OperatorSimulation()
+    sim.apply_cluster(config={"min.insync.replicas": "2"})
+    sim.apply_topic("one", replicas=1)
+    sim.apply_topic("three", replicas=3)
+    sim.reconcile_until_ready()
+    stored = sim.store.stored
+    (warning,) = stored["Topic/one"].status.warnings
+    assert warning.startswith(
+        "the cluster's min.insync.replicas is 2, and the topic has 1 replicas: no write"
+    )
+    assert not stored["Topic/three"].status.warnings
+    assert not stored["BrokerCluster/demo"].status.warnings
+    sim.apply_topic("one", replicas=2)
+    sim.reconcile_until_ready()
+    assert not stored["Topic/one"].status.warnings
