@@ -230,8 +230,8 @@ def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> O
     current = {n: v for n, v in observed.kafka.settings.items() if not (throttled and n in RATES)}
     due = plan_settings(target.live, current, status.managed_settings, cluster.metadata)
     of_files = {n: v for broker in observed.brokers.values() for n, v in broker.settings.items()}
-    wanted: dict[str, str | None] = {**due.changed, **dict.fromkeys(due.deleted, None)}
-    now = {name: next_value(name, value, current, of_files) for name, value in wanted.items()}
+    values: dict[str, str | None] = {**due.changed, **dict.fromkeys(due.deleted, None)}
+    now = {name: next_value(name, value, current, of_files) for name, value in values.items()}
     return replace(
         due,
         changed={name: value for name, value in now.items() if value is not None},
