@@ -28,7 +28,7 @@ from ottla_operator.kubernetes import (
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner, difference
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -201,6 +201,7 @@ class KubernetesPlatform:
         done += await self._ensure_racks(cluster)
         if self._set is None:
             done.append(await self._ensure_set(cluster, launch))
+        done += await self._own_claims(cluster)
         done += await self._grow_volumes(cluster)
         done.append(await self._ensure_set(cluster, launch))
         if self._zookeeper.sets_acls:
@@ -379,6 +380,27 @@ class KubernetesPlatform:
             patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
             await self._objects.patch("PersistentVolumeClaim", claim, patch, "VolumeNotGrown")
             done.append(f"grow volume {name_of(claim)} to {size}")
+        return done
+
+    async def _own_claims(self, cluster: BrokerCluster) -> list[str]:
+        """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
+        delete them whenever somebody deletes the StatefulSet."""
+        deleted = {
+            naming.BROKER: cluster.spec.storage.delete_claim,
+            naming.ZOOKEEPER: manifests_zookeeper.managed(cluster).storage.delete_claim,
+        }
+        done = []
+        for claim in self._claims():
+            owners = list(claim["metadata"].get("ownerReferences") or ())
+            wanted = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
+            if deleted.get(_component(claim), False):
+                wanted.append(claim_owner(cluster))
+            if wanted == owners:
+                continue
+            patch = {"metadata": {"ownerReferences": wanted}}
+            await self._objects.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
+            what = "delete" if len(wanted) > len(owners) else "keep"
+            done.append(f"{what} volume {name_of(claim)} when the BrokerCluster is deleted")
         return done
 
     def _claims(self) -> list[Object]:
