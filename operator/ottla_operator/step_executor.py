@@ -32,7 +32,7 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.users import jaas_config
-from ottla_operator.platform.interfaces import BrokerLaunch, Environment, StepFailed
+from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, StepFailed
 from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import invalid_finding
@@ -85,10 +85,11 @@ class StepExecutor:
         cluster: BrokerCluster,
         target: Revision,
         result: ReconcileResult,
-        failures: list[StepFailed],
+        ensured: Ensured,
     ) -> None:
-        """Execute a resource's steps and write its status. `failures`: earlier ones of the same resource."""
-        metadata = planned.resource.metadata
+        """Execute a resource's steps and write its status. `ensured`: the result of its `ensure_children`."""
+        metadata, failures = planned.resource.metadata, ensured.failures
+        planned = replace(planned, findings=(*planned.findings, *ensured.findings))
         if metadata.acted_upon:
 
             async def run_step(step: Step) -> None:
@@ -106,7 +107,9 @@ class StepExecutor:
         metadata, failures = pipeline.metadata, list[StepFailed]()
         if metadata.acted_upon:
             if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
-                failures = await self._ensure_driver_children(pipeline, planned.launch, result)
+                ensured = await self._ensure_driver_children(pipeline, planned.launch, result)
+                failures = ensured.failures
+                planned = replace(planned, findings=(*planned.findings, *ensured.findings))
 
             async def run_step(step: Step) -> None:
                 match step:
@@ -124,35 +127,45 @@ class StepExecutor:
 
     async def _ensure_driver_children(
         self, pipeline: Pipeline, launch: DriverLaunch, result: ReconcileResult
-    ) -> list[StepFailed]:
+    ) -> Ensured:
         try:
-            done = await self._drivers.ensure_children(pipeline, launch)
+            ensured = await self._drivers.ensure_children(pipeline, launch)
         except StepFailed as failure:
-            self.record(pipeline, failure.reason, failure.message, warning=True)
-            return [failure]
-        result.steps += done
-        for what in done:
-            self.record(pipeline, "Kept", what)
-        return []
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(pipeline, "Kept", ensured, result)
+        return ensured
 
     async def ensure_children(
         self, cluster: BrokerCluster, target: Revision, observed: Observed, result: ReconcileResult
-    ) -> list[StepFailed]:
+    ) -> Ensured:
         """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
         deleted."""
         metadata = cluster.metadata
         if metadata.deleting or not metadata.acted_upon:
-            return []
+            return Ensured()
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
-            done = await self._platform.ensure_children(cluster, launch_of(target), under_replicated=lagging)
+            ensured = await self._platform.ensure_children(
+                cluster, launch_of(target), under_replicated=lagging
+            )
         except StepFailed as failure:
-            self.record(cluster, failure.reason, failure.message, warning=True)
-            return [failure]
-        result.steps += done
-        for what in done:
-            self.record(cluster, "Applied", what)
-        return []
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(cluster, "Applied", ensured, result)
+        return ensured
+
+    def _record_ensured(
+        self, resource: BrokerCluster | Pipeline, reason: str, ensured: Ensured, result: ReconcileResult
+    ) -> None:
+        """Record Events: for each change, each failure, and each finding with a new message."""
+        result.steps += ensured.steps
+        for what in ensured.steps:
+            self.record(resource, reason, what)
+        for failure in ensured.failures:
+            self.record(resource, failure.reason, failure.message, warning=True)
+        for finding in ensured.findings:
+            known = find(resource.status.conditions, finding.type)
+            if known is None or known.message != finding.message:
+                self.record(resource, finding.reason, finding.message, warning=True)
 
     def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
         """Record an Event about a resource."""

@@ -161,7 +161,7 @@ class Controller:
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
         secrets = KubernetesSecrets(self._api, namespace, cluster)
-        drivers = KubernetesDrivers(self._api, self._images, namespace, cluster)
+        drivers = KubernetesDrivers(self._api, self._images, namespace, cluster, self._clock_ms)
         reconciler = Reconciler(
             Environment(platform, kafka, store, secrets, drivers, self._clock_ms, self._recorder)
         )

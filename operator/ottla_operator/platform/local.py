@@ -27,7 +27,7 @@ from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
 from ottla_operator.platform.processes import (
     crash_back_off_ms,
@@ -153,11 +153,11 @@ class LocalPlatform:
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
+    ) -> Ensured:
         if not cluster.spec.is_secured:
-            return ()
+            return Ensured()
         brokers = {*range(cluster.spec.replicas), *self._known()}
-        return await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms())
+        return Ensured(await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms()))
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"
