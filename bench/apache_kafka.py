@@ -184,9 +184,7 @@ class KafkaBroker:
 
     @classmethod
     def write_class_archive(cls, directory: Path, zookeeper_connect: str) -> None:
-        """Start and stop a broker so that Java writes the archive of its classes, unless it exists."""
-        if class_archive().exists():
-            return
+        """Start and stop a broker so that Java writes the archive of its classes."""
         part = class_archive().with_suffix(f".{os.getpid()}.part")
         jvm = (*SMALL_BROKER_JVM, f"-XX:ArchiveClassesAtExit={part}", *_QUIET_ARCHIVE)
         broker = cls(directory, zookeeper_connect, jvm=jvm)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from bench.apache_kafka import JarsUnavailable, KafkaBroker, kafka_classpath
+from bench.apache_kafka import JarsUnavailable, KafkaBroker, class_archive, kafka_classpath
 from bench.maven import Artifact, fetch_jars, run_maven
 from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable
 
@@ -82,13 +82,14 @@ def streams_and_connect() -> Path:
 def prefetch() -> None:
     """Downloads all oracles before tests with time-outs need them: `python -m tests.oracles`."""
     needs_kafka_jars()
-    with TemporaryDirectory() as folder:
-        zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")
-        zookeeper.start()
-        try:
-            KafkaBroker.write_class_archive(Path(folder) / "kafka", zookeeper.connect)
-        finally:
-            zookeeper.stop()
+    if not class_archive().exists():
+        with TemporaryDirectory() as folder:
+            zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")
+            zookeeper.start()
+            try:
+                KafkaBroker.write_class_archive(Path(folder) / "kafka", zookeeper.connect)
+            finally:
+                zookeeper.stop()
     kafka_clients_jar()
     maven_jar(SLF4J)
     maven_jar(REGISTRY_CLIENT)

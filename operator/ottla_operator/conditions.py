@@ -39,16 +39,22 @@ class Condition(BaseModel):
         alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid"
     )
 
-    type: str
-    status: ConditionStatus
-    reason: str = Field(min_length=1, max_length=1024)
-    message: str = ""
-    last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
-    observed_generation: int = 0
+    type: str = Field(description="The type of the condition, such as Ready.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    reason: str = Field(min_length=1, max_length=1024, description="Why, as one word for programs.")
+    message: str = Field(default="", description="Why, as a sentence for people.")
+    last_transition_time: str = Field(
+        json_schema_extra={"format": "date-time"}, description="When the status changed last."
+    )
+    observed_generation: int = Field(
+        default=0, description="The generation of the resource that the condition is about."
+    )
 
 
 # Types for which True is the unusual status; for all others it is False.
-_TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing"})
+_TRUE_IS_UNUSUAL = frozenset(
+    {"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing", "Contested"}
+)
 
 
 def is_unusual(condition: Condition) -> bool:

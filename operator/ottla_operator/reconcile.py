@@ -20,12 +20,13 @@ from ottla_operator.planning.groups import plan_group, query_of
 from ottla_operator.planning.observed import DriverInstance, Observed
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
+from ottla_operator.planning.restarts import handled_restarts
 from ottla_operator.planning.revision import Revision, plan_upgrade, target_revision
 from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.platform.interfaces import Environment
+from ottla_operator.platform.interfaces import Ensured, Environment
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -80,9 +81,12 @@ class Reconciler:
         result.observed = observed
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
-        target = target_revision(cluster.spec, traits, upgrade.version)
+        restarts = handled_restarts(cluster, observed, self._platform.restart_request())
+        target = target_revision(cluster.spec, traits, upgrade.version, restarts[-1] if restarts else "")
         elsewhere = quota_owns_default_client(r for r in members if isinstance(r, Quota))
-        plan = plan_cluster(cluster, observed, target, upgrade, quota_owns_default_client=elsewhere)
+        plan = plan_cluster(
+            cluster, observed, target, upgrade, restarts=restarts, quota_owns_default_client=elsewhere
+        )
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(members, cluster, drivers)]
         else:
@@ -106,7 +110,7 @@ class Reconciler:
                 if isinstance(planned.resource, Pipeline):
                     await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._executor.execute(planned, cluster, target, result, [])
+                    await self._executor.execute(planned, cluster, target, result, Ensured())
 
         # The resources are independent of each other, so their requests run concurrently.
         ended = await asyncio.gather(
@@ -159,7 +163,9 @@ class Reconciler:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in members if isinstance(r, Topic)]
-        topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
+        topic_plans = plan_topics(
+            topics, observed, placement, Defaults.of({**target.properties, **target.live}), busy
+        )
         quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in members if isinstance(r, User)]

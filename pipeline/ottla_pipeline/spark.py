@@ -176,11 +176,13 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
 
 
 def class_archive(java: str) -> Path:
-    """The path of the archive of Spark's classes for this Java (see `prefetch`)."""
+    """The path of the archive of Spark's classes for this Java and these jars (see `prefetch`). Java ignores
+    the archive after the same jars were installed again: it compares their times."""
     release = Path(java).resolve().parents[1] / "release"
     build = release.read_text() if release.is_file() else java
-    made_of = hashlib.sha256("\n".join((*PACKAGES, str(spark_jars()), build)).encode()).hexdigest()[:12]
-    return ivy_home() / f"ottla-{made_of}.jsa"
+    times = sorted((jar.name, jar.stat().st_mtime) for jar in os.scandir(spark_jars()))
+    made_of = "\n".join((*PACKAGES, str(spark_jars()), str(times), build))
+    return ivy_home() / f"ottla-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}.jsa"
 
 
 def java_options(archive: Path | None) -> str:

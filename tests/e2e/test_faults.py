@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.clients import Traffic
-from tests.e2e.clusters import Cluster
+from tests.e2e.clusters import SYSTEM, Cluster
 from tests.e2e.kube import Kube, wait_for
 
 _MODE = (
@@ -84,3 +86,26 @@ def test_a_broker_whose_volume_is_lost_gets_its_replicas_back(kube: Kube, cluste
         wait_for("all is in sync", lambda: cluster.status["underReplicatedPartitions"] == 0, 120)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
+
+
+def _holder(kube: Kube) -> str:
+    lease = kube.get("lease", "ottla", SYSTEM) or {"spec": {}}
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
+@pytest.mark.parametrize("how", [("--grace-period=0", "--force"), ()], ids=["killed", "deleted"])
+def test_a_second_operator_takes_over(
+    kube: Kube, operator: str, cluster: Cluster, how: tuple[str, ...]
+) -> None:
+    """Of one that is killed the Lease must end; one that is deleted frees it."""
+    of_operator = ("-n", SYSTEM, f"deployment/{operator}")
+    kube.kubectl("scale", *of_operator, "--replicas=2")
+    try:
+        kube.kubectl("rollout", "status", *of_operator, "--timeout=120s")
+        before = _holder(kube)
+        kube.delete("pod", before, SYSTEM, "--wait=false", *how)
+        wait_for("another holds the Lease", lambda: _holder(kube) not in ("", before), 60)
+        kube.delete("service", "demo-bootstrap", cluster.namespace)
+        wait_for("it works", lambda: kube.get("service", "demo-bootstrap", cluster.namespace), 60)
+    finally:
+        kube.kubectl("scale", *of_operator, "--replicas=1")

@@ -42,6 +42,12 @@ def test_kubectl_explains_every_kind(kube: Kube, operator: str, kind: str) -> No
     assert "FIELDS" in said
 
 
+def test_kubectl_explains_a_field_with_its_default(kube: Kube, operator: str) -> None:
+    said = kube.kubectl("explain", "brokerclusters.spec.rollingUpdate.minReadySeconds")
+    assert "Seconds that a restarted broker must have been ready" in said
+    assert "Default: 3." in said
+
+
 def test_a_status_says_what_generation_it_is_about(kube: Kube, cluster: Cluster) -> None:
     found = kube.get("brokercluster", "demo", cluster.namespace)
     assert found is not None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.clusters import Cluster
+from tests.e2e.clusters import SYSTEM, Cluster
 from tests.e2e.conftest import Plugin
 from tests.e2e.kube import Kube, wait_for
 
@@ -54,3 +56,21 @@ def test_roll_bounces_every_broker(ottla: Plugin, cluster: Cluster) -> None:
     ottla("roll", "demo")
     wait_for("every pod is a new one", lambda: not before & set(cluster.brokers().values()), 300)
     cluster.wait_ready()
+
+
+def test_the_shell_runs_commands_as_a_broker(ottla: Plugin) -> None:
+    assert "events" in ottla("shell", "demo", "topics", "list")
+    assert "6 " in ottla("shell", "demo", "topics", "describe", "events")
+
+
+def test_the_report_is_complete_and_has_no_secret(ottla: Plugin, tmp_path: Path) -> None:
+    target = tmp_path / "report.tar.gz"
+    ottla("report", "demo", "--operator-namespace", SYSTEM, "-f", str(target))
+    with tarfile.open(target) as tar:
+        files = {member.name.partition("/")[2]: tar.extractfile(member) for member in tar}
+        texts = {name: file.read().decode() for name, file in files.items() if file is not None}
+    expected = [f"logs/demo-brokers-{broker}.broker.txt" for broker in range(3)]
+    expected += ["resources/brokerclusters.yaml", "objects/statefulsets.yaml", "operator/deployments.yaml"]
+    assert not [name for name in expected if name not in texts]
+    assert "not-read.txt" not in texts
+    assert "PRIVATE KEY" not in "".join(texts.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,13 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
+from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.pods import PodSpec
 
 IMAGES = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
 OPERATOR = {
@@ -30,8 +33,8 @@ LAUNCH = BrokerLaunch(
 SECURED = [{"name": "certified", "port": 9093, "tls": True, "authentication": {"type": "tls"}}]
 
 
-def a_cluster(**spec: Any) -> BrokerCluster:
-    metadata = {"name": "demo", "namespace": "shop", "uid": "u-1", "generation": 1}
+def a_cluster(name: str = "demo", **spec: Any) -> BrokerCluster:
+    metadata = {"name": name, "namespace": "shop", "uid": "u-1", "generation": 1}
     cluster, problems = parse_resource("BrokerCluster", metadata, {"replicas": 3, **spec})
     assert not problems
     assert isinstance(cluster, BrokerCluster)
@@ -43,7 +46,7 @@ def all_manifests(cluster: BrokerCluster) -> list[dict[str, Any]]:
         *manifests_zookeeper.build_all(cluster, IMAGES, ZooKeeperSecurity.of_new(cluster).servers),
         *manifests_brokers.build_children(cluster, IMAGES, under_replicated=False),
         broker_config(cluster, 0),
-        manifests_brokers.build_stateful_set(cluster, IMAGES, 3, "abc"),
+        manifests_brokers.build_stateful_set(cluster, IMAGES, 3, LAUNCH),
     ]
 
 
@@ -116,7 +119,7 @@ def test_the_settings_of_a_broker_are_valid() -> None:
 
 def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
     cluster = a_cluster()
-    stateful_set = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")
+    stateful_set = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)
     spec = stateful_set["spec"]["template"]["spec"]
     config = next(volume for volume in spec["volumes"] if volume["name"] == "config")
     paths = {
@@ -132,7 +135,7 @@ def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
 
 def test_every_broker_has_prometheus_annotations() -> None:
     cluster = a_cluster()
-    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)["spec"]["template"]
     annotations = template["metadata"]["annotations"]
     (container,) = template["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -148,7 +151,7 @@ def test_every_broker_has_prometheus_annotations() -> None:
 
 def test_a_listener_on_the_metrics_port_disables_metrics() -> None:
     cluster = a_cluster(listeners=[{"name": "plain", "port": manifests_brokers.METRICS_PORT}])
-    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, LAUNCH)["spec"]["template"]
     (container,) = template["spec"]["containers"]
     assert [port["name"] for port in container["ports"]] == ["replication", "plain"]
     assert "ottla.http.port" not in properties_of(broker_config(cluster, 1))
@@ -302,6 +305,45 @@ def test_changes_that_need_a_bounce_change_their_trait(
     assert {name for name in before if before[name] != after[name]} == traits_changed
 
 
+_OF_PODS: dict[str, Any] = {
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "kafka", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [{"maxSkew": 1}],
+    "priorityClassName": "high",
+    "serviceAccountName": "mine",
+    "schedulerName": "mine",
+    "imagePullSecrets": [{"name": "of-the-registry"}],
+    "terminationGracePeriodSeconds": 60,
+    "volumes": [{"name": "zones", "emptyDir": {}}],
+    "containers": [{"name": "broker", "env": [{"name": "TZ", "value": "UTC"}]}],
+    "initContainers": [{"name": "first", "image": "first:1"}],
+}
+"""A value of each field of a pod template."""
+
+
+def test_each_field_of_the_pod_template_needs_a_bounce() -> None:
+    assert {field.alias or name for name, field in PodSpec.model_fields.items()} == set(_OF_PODS)
+    templates = [{"spec": {name: value}} for name, value in _OF_PODS.items()]
+    templates += [{"metadata": {kind: {"team": "data"}}} for kind in ("labels", "annotations")]
+    specs: list[dict[str, Any]] = [{"template": {"pod": template}} for template in templates]
+    specs.append({"template": {"topologySpreadConstraints": [{"maxSkew": 1}]}})
+    images = replace(IMAGES, allow_sidecars=True)
+    none = ZooKeeperSecurity()
+    before = manifests_brokers.traits(a_cluster(), images, none)
+    for spec in specs:
+        after = manifests_brokers.traits(a_cluster(**spec), images, none)
+        assert [name for name in after if after[name] != before.get(name)] == ["pod template"], spec
+
+
+def test_the_rack_of_the_nodes_needs_a_bounce_also_with_constraints_of_the_users_own() -> None:
+    constraints = {"topologySpreadConstraints": [{"maxSkew": 1}]}
+    zones, rooms = (
+        traits_of(a_cluster(rack={"topologyKey": key}, template=constraints)) for key in ("zone", "room")
+    )
+    assert [name for name in rooms if rooms[name] != zones[name]] == ["rack"]
+
+
 WITH_A_SIDECAR = {
     "metadata": {"labels": {"team": "data"}},
     "spec": {
@@ -345,18 +387,55 @@ def test_a_disruption_budget_of_the_spec_selects_only_brokers() -> None:
     assert budget == {"maxUnavailable": "20%", "selector": selector}
 
 
+PORT_NAME = re.compile(r"^(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?=[a-z0-9]))*$")
+
+
+def port_names(*listeners: str) -> list[str]:
+    """The names of the broker's container ports for these listeners."""
+    given = [{"name": name, "port": 9100 + n} for n, name in enumerate(listeners)]
+    manifest = manifests_brokers.build_stateful_set(a_cluster(listeners=given), IMAGES, 3, LAUNCH)
+    ports = manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
+    return [port["name"] for port in ports][1 : 1 + len(listeners)]
+
+
 @pytest.mark.parametrize(
-    ("spec", "word"),
+    "names",
     [
-        ([{"name": "a", "port": 9091}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "name"),
-        ([{"name": "replication", "port": 9092}], "name"),
+        ["aaaaaaaaaaaaaa-b"],
+        ["9092"],
+        ["1234567890123456"],
+        ["a--b"],
+        ["abcdefghijklmno-one", "abcdefghijklmno-two"],
+        ["abcdefghijklmno", "abcdefghijklmno-two"],
+        ["a" * 63, "a" * 62],
+        ["replication-of-others", "tcp-prometheus-2"],
     ],
 )
-def test_invalid_listeners_are_rejected(spec: list[dict[str, Any]], word: str) -> None:
-    assert word in listeners.listeners_problem(a_cluster(listeners=spec))
-    assert not listeners.listeners_problem(a_cluster())
+def test_any_listener_name_has_a_port_name(names: list[str]) -> None:
+    """Kubernetes refuses a StatefulSet with others."""
+    found = port_names(*names)
+    assert len({*found, "replication", "tcp-prometheus"}) == len(names) + 2
+    for name in found:
+        assert len(name) <= 15
+        assert PORT_NAME.match(name), name
+
+
+def test_port_names_that_were_valid_stay() -> None:
+    """They are part of the pod template: a change would restart the brokers."""
+    assert port_names("plain", "tls", "a-listener-of-many") == ["plain", "tls", "a-listener-of-m"]
+    assert port_names("plain", "9092")[0] == "plain"
+
+
+def test_services_of_external_listeners_have_names_that_kubernetes_allows() -> None:
+    name = "a" * 40
+    found = listeners.build_external_services(
+        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]), Listed(), 1000
+    )
+    names = [manifest["metadata"]["name"] for manifest in found]
+    assert len(set(names)) == 1000
+    assert max(map(len, names)) == 63
+    for manifest in found:
+        assert manifest["spec"]["ports"][0]["name"] == "b" * 63
 
 
 def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:

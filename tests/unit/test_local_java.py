@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from ottla.local import zookeeper
 from ottla.local.zookeeper import JavaUnusable, find_java, parse_java_version
 
 
@@ -53,3 +55,16 @@ def test_a_suitable_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fake_java(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert find_java() == tmp_path / "bin" / "java"
+
+
+def test_jars_that_were_installed_again_need_another_archive_of_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "zookeeper-3.jar"
+    jar.touch()
+    monkeypatch.setattr(zookeeper, "spark_jars", lambda: tmp_path)
+    java = tmp_path / "java/bin/java"
+    archive = zookeeper.class_archive(java)
+    assert zookeeper.class_archive(java) == archive
+    os.utime(jar, (1, 1))
+    assert zookeeper.class_archive(java) != archive

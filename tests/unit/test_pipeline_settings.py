@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,16 @@ def test_prefetched_jars_spare_the_resolution(tmp_path: Path, monkeypatch: pytes
     assert spark.package_settings(["sqlite"]) == {"spark.jars": f"{jar},{extra}"}
     jar.unlink()
     assert "spark.jars.packages" in spark.package_settings()
+
+
+def test_jars_that_were_installed_again_need_another_archive_of_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "spark-core.jar"
+    jar.touch()
+    monkeypatch.setattr(spark, "spark_jars", lambda: tmp_path)
+    java = str(tmp_path / "java/bin/java")
+    archive = spark.class_archive(java)
+    assert spark.class_archive(java) == archive
+    os.utime(jar, (1, 1))
+    assert spark.class_archive(java) != archive

@@ -45,7 +45,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -112,6 +112,7 @@ class SimulatedCluster:
         self.log: list[str] = []
         self.max_unavailable = 0
         self.broker_traits: dict[str, str] = {}
+        self.restart_requested = ""
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.scram: dict[str, tuple[int, str]] = {}
         """Iterations and password by user."""
@@ -236,10 +237,13 @@ class SimulatedCluster:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self.broker_traits
 
+    def restart_request(self) -> str:
+        return self.restart_requested
+
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
-        return ()
+    ) -> Ensured:
+        return Ensured()
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
         self.zookeeper = True
@@ -484,8 +488,8 @@ class FakeDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         return {p.key: self.running[p.key] for p in pipelines if p.key in self.running}
 
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        return ()
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        return Ensured()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
         known = self.running.get(pipeline.key)

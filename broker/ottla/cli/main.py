@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "produce": "produce",
     "quotas": "quotas",
     "reassign": "reassign",
+    "shell": "shell",
     "tokens": "tokens",
     "topics": "topics",
     "transactions": "transactions",

@@ -130,6 +130,8 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
         return Config(_LOCAL)
     try:
         properties = read_properties(path)
+        if "bootstrap.servers" not in properties and "listeners" in properties:
+            properties = _as_the_broker(properties)
         servers = properties.get("bootstrap.servers")
         ClientSecurity.of_properties(properties)  # reports invalid properties before the command runs
         return Config(
@@ -138,6 +140,28 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
         )
     except (ConfigError, ValueError) as problem:
         raise click.BadParameter(str(problem)) from None
+
+
+def _as_the_broker(settings: dict[str, str]) -> dict[str, str]:
+    """The client properties with which a broker connects to itself, from its server.properties: the address
+    and the security of its inter-broker listener. Raises ConfigError."""
+    from ottla.metadata.config import BrokerConfig
+
+    config = BrokerConfig.from_properties(settings)
+    name = config.inter_broker_listener
+    at = next(listener for listener in config.advertised_listeners if listener.name == name)
+    prefix = f"listener.name.{name.lower()}."
+    own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    mechanism = settings.get("sasl.mechanism.inter.broker.protocol", "GSSAPI")
+    login = f"{mechanism.lower()}.sasl.jaas.config"
+    return {
+        **settings,
+        **own,
+        "bootstrap.servers": f"{at.host}:{at.port}",
+        "security.protocol": at.protocol,
+        "sasl.mechanism": mechanism,
+        **({"sasl.jaas.config": own[login]} if login in own else {}),
+    }
 
 
 def cluster_command(command: Callable[..., None]) -> Callable[..., None]:
@@ -159,7 +183,8 @@ def cluster_command(command: Callable[..., None]) -> Callable[..., None]:
         envvar="OTTLA_COMMAND_CONFIG",
         show_envvar=True,
         callback=_config,
-        help="Properties of Kafka's clients: bootstrap.servers, security.protocol, sasl.*, ssl.*.",
+        help="Properties of Kafka's clients (bootstrap.servers, security.protocol, sasl.*, ssl.*), or a "
+        "broker's server.properties.",
     )
     @click.option(
         "-o",

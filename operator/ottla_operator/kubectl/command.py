@@ -1,7 +1,7 @@
 """The commands of `kubectl ottla`, installed as `kubectl-ottla`, which kubectl finds on the PATH.
 
 All requests go through kubectl, with the caller's contexts, credentials and permissions. The plugin changes
-annotations and specs only; the operator executes the changes.
+annotations only, which are no part of the spec that a GitOps tool keeps; the operator executes the requests.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ottla_operator.conditions import iso_time
+from ottla_operator.kubectl.report import Part, Report, archive
 from ottla_operator.kubectl.screen import overview, screen
-from ottla_operator.kubernetes.naming import CLUSTER_LABEL
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, CONFIG_DIR, PROPERTIES
 from ottla_operator.resources import KINDS
 from ottla_operator.resources.common import (
     APPROVE_ANNOTATION,
     GROUP,
     PAUSE_ANNOTATION,
     REASSIGN_ANNOTATION,
+    RESTART_ANNOTATION,
 )
-from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
 _TIMEOUT_S = 60
 _POLL_S = 2
@@ -139,19 +142,29 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
 @click.argument("cluster")
 @click.pass_obj
 def roll(kubectl: Kubectl, cluster: str) -> None:
-    """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval."""
+    """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval: of brokers,
+    of ZooKeeper, or of both."""
     found = kubectl.items(_PLURAL, cluster)[0]
-    rollout = (found.get("status") or {}).get("rollout")
     by_approval = (found["spec"].get("rollingUpdate") or {}).get("strategy") == "OnApproval"
-    if by_approval and rollout:
-        approval = f"{APPROVE_ANNOTATION}={rollout['targetHash']}"
+    revisions = _revisions_due(found.get("status") or {}) if by_approval else {}
+    if revisions:
+        approval = f"{APPROVE_ANNOTATION}={','.join(revisions.values())}"
         kubectl.run("annotate", _PLURAL, cluster, approval, "--overwrite")
-        click.echo(f"approved: {cluster} rolls to revision {rollout['targetHash']}")
+        shown = ", ".join(f"{what} to revision {revision}" for what, revision in revisions.items())
+        click.echo(f"approved: {cluster} rolls {shown}")
         return
-    annotations = {RESTARTED_ANNOTATION: iso_time(time.time_ns() // 1_000_000)}
-    patch = {"spec": {"template": {"pod": {"metadata": {"annotations": annotations}}}}}
-    kubectl.run("patch", _PLURAL, cluster, "--type=merge", "-p", json.dumps(patch))
+    request = f"{RESTART_ANNOTATION}={iso_time(time.time_ns() // 1_000_000)}"
+    kubectl.run("annotate", _PLURAL, cluster, request, "--overwrite")
     click.echo(f"rolling restart of {cluster} requested; kubectl ottla status {cluster} shows the progress")
+
+
+def _revisions_due(status: Mapping[str, Any]) -> dict[str, str]:
+    """The revisions that brokers and ZooKeeper servers still have to roll to."""
+    rollout, zookeeper = status.get("rollout"), status.get("zookeeper")
+    due = {"brokers": rollout["targetHash"]} if rollout else {}
+    if zookeeper and zookeeper["updated"] < zookeeper["total"]:
+        due["ZooKeeper"] = zookeeper["targetHash"]
+    return due
 
 
 @main.command()
@@ -250,3 +263,65 @@ def logs(kubectl: Kubectl, cluster: str, follow: bool, since: str, component: st
         *("logs", "--selector", selector, "--prefix", "--tail=-1", f"--since={since}"),
         *("--max-log-requests=100", *more),
     )
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@_global_flags
+@click.argument("cluster")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def shell(kubectl: Kubectl, cluster: str, command: tuple[str, ...]) -> None:
+    """Run commands of ottla in a broker of CLUSTER, as that broker: topics list, consume clicks --tail 10.
+
+    With COMMAND that one, else a shell that reads commands until Ctrl-D. The broker is a super user.
+    """
+    selector = f"{CLUSTER_LABEL}={cluster},{GROUP}/component=broker"
+    ready = [
+        pod["metadata"]["name"]
+        for pod in kubectl.items("pods", "-l", selector)
+        if any(status.get("ready") for status in (pod.get("status") or {}).get("containerStatuses") or ())
+    ]
+    if not ready:
+        raise click.ClickException(f"no broker of {cluster} is ready")
+    pod = ready[0]
+    terminal = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+    config = f"OTTLA_COMMAND_CONFIG={CONFIG_DIR}/{pod}/{PROPERTIES}"
+    kubectl.exec(
+        *("exec", "-i", *terminal, pod, "-c", "broker", "--", "env", config, "ottla"),
+        *(command or ("shell",)),
+    )
+
+
+@main.command()
+@_global_flags
+@click.argument("cluster")
+@click.option(
+    "--operator-namespace", default="ottla-system", show_default=True, help="The namespace of the operator."
+)
+@click.option("-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="The archive to write.")
+@click.pass_obj
+def report(kubectl: Kubectl, cluster: str, operator_namespace: str, file: Path | None) -> None:
+    """Collect what support needs to see of CLUSTER into one archive, without secrets.
+
+    Its resources and objects, events, logs of all its pods and of the operator, nodes and storage classes.
+    """
+    kubectl.items(_PLURAL, cluster)
+    now_ms = time.time_ns() // 1_000_000
+    folder = f"ottla-{cluster}-{iso_time(now_ms).replace(':', '')}"
+    target = file or Path(f"{folder}.tar.gz")
+    paths: list[str] = []
+
+    def counted(parts: Iterator[Part]) -> Iterator[Part]:
+        for part in parts:
+            paths.append(part.path)
+            yield part
+
+    parts = Report(kubectl.run, cluster, operator_namespace).parts()
+    content = archive(folder, counted(parts), now_ms / 1000)
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise click.ClickException(f"{target}: {error.strerror}") from None
+    click.echo(f"{target}: {len(paths)} files, {len(content) / 1e6:.1f} MB")
+    if "not-read.txt" in paths:
+        click.echo("Some objects could not be read: not-read.txt in the archive names them.", err=True)

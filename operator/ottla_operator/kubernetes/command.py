@@ -1,6 +1,7 @@
 """`ottla operator`: runs the operator on Kubernetes until SIGTERM or SIGINT.
 
-Run by the chart's Deployment, one at a time. Serves /healthz and /metrics; has no files.
+Run by the chart's Deployment. Of several with the same `--lease`, one works and the others stand by. Serves
+/healthz and /metrics; has no files.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from aiohttp import web
@@ -23,6 +25,7 @@ from ottla import logs
 from ottla_operator.kubernetes import handlers
 from ottla_operator.kubernetes.api import Api, load_config
 from ottla_operator.kubernetes.controller import Controller
+from ottla_operator.kubernetes.lease import Election
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 
@@ -50,6 +53,11 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     help="The port of /healthz and /metrics; 0: none.",
 )
 @click.option(
+    "--lease",
+    metavar="NAME",
+    help="Work only while holding this Lease of the pod's namespace, which other operators compete for.",
+)
+@click.option(
     "--allow-sidecars",
     is_flag=True,
     help="Allow additional containers in pod templates. They get the operator's security context.",
@@ -58,7 +66,12 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
 def operator(
-    namespaces: tuple[str, ...], resync_s: float, http_port: int, allow_sidecars: bool, log_level: str
+    namespaces: tuple[str, ...],
+    resync_s: float,
+    http_port: int,
+    lease: str | None,
+    allow_sidecars: bool,
+    log_level: str,
 ) -> None:
     """Run the operator on Kubernetes, for the custom resources of ottla.dev.
 
@@ -74,9 +87,13 @@ def operator(
         raise click.ClickException(str(error)) from None
     try:
         images = replace(images_from(dict(os.environ)), allow_sidecars=allow_sidecars)
-        asyncio.run(_run(images, namespaces, resync_s, http_port))
+        if lease and not images.operator_namespace:
+            raise click.UsageError("--lease needs a pod, whose namespace the Lease is in")
+        lost = asyncio.run(_run(images, namespaces, resync_s, http_port, lease or ""))
     except OSError as error:
         raise click.ClickException(f"port {http_port}: {error.strerror}") from None
+    if lost:
+        raise click.ClickException(lost)
 
 
 def images_from(environment: dict[str, str]) -> Images:
@@ -101,32 +118,64 @@ def _own_namespace() -> str:
         return ""
 
 
-async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_port: int) -> None:
+async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_port: int, lease: str) -> str:
+    """Run until a signal. Returns why it ended without one, or ""."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
-    api = Api(metrics.count_request)
-    controller = Controller(
-        api,
-        images,
-        metrics,
-        lambda: time.time_ns() // 1_000_000,
-        resync_s,
-        namespaces,
-    )
+    api, lease_api = Api(metrics.count_request), Api(metrics.count_request)
+    controller = Controller(api, images, metrics, _clock_ms, resync_s, namespaces)
     server = await _serve(http_port, controller, metrics) if http_port else None
-    watching = loop.create_task(handlers.watch(controller.enqueue, namespaces, stopping))
-    watching.add_done_callback(lambda _: stopping.set())
     try:
-        await controller.run(stopping)
-        await watching
+        if not lease:
+            await _work(controller, namespaces, metrics, stopping)
+            return ""
+        # The pod's name: a container that is restarted in its pod needs not wait for the Lease to end.
+        pod = socket.gethostname()
+        election = Election(lease_api, images.operator_namespace, lease, pod, _clock_ms)
+        if not await _first(election.acquire(), stopping):
+            return ""
+        holding = loop.create_task(election.hold())
+        holding.add_done_callback(lambda _: stopping.set())
+        await _work(controller, namespaces, metrics, stopping)
+        if holding.done():
+            return holding.result()
+        holding.cancel()
+        await election.release()
+        return ""
     finally:
         if server is not None:
             await server.cleanup()
         api.close()
+        lease_api.close()
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _first(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
+    """Run `work` to its end, unless `stopping` is set before. Returns whether it ended."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return not stopping.is_set()
+
+
+async def _work(
+    controller: Controller, namespaces: Sequence[str], metrics: Metrics, stopping: asyncio.Event
+) -> None:
+    metrics.leads.set(1)
+    watching = asyncio.ensure_future(handlers.watch(controller.enqueue, namespaces, stopping))
+    watching.add_done_callback(lambda _: stopping.set())
+    await controller.run(stopping)
+    await watching
+    metrics.leads.set(0)
 
 
 async def _serve(port: int, controller: Controller, metrics: Metrics) -> web.AppRunner:

@@ -1,8 +1,8 @@
 """kopf's event handlers: each event enqueues the cluster that it belongs to, for the controller.
 
 Called by `ottla operator`. All are `on.event` handlers: they add no finalizer, store no annotation and are
-not retried. The store sets the operator's own finalizer. One operator runs at a time (the Deployment
-recreates it), so there is no peering.
+not retried. The store sets the operator's own finalizer. One operator works at a time
+(`kubernetes.lease`), so there is no peering.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
     CLUSTER_CA,
+    METRICS_NAME,
     REPLICATION_PORT,
     Advertised,
     bootstrap_host,
@@ -40,14 +41,14 @@ from ottla_operator.kubernetes.manifests_common import (
 from ottla_operator.kubernetes.manifests_zookeeper import connect_string
 from ottla_operator.kubernetes.observing import Object
 from ottla_operator.kubernetes.zookeeper_planning import SET_ACL, BrokerStage, ZooKeeperSecurity
+from ottla_operator.planning.revision import RESTART
 from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
 DEFAULT_SIZE: Final = "10Gi"
 _STATE_FILE: Final = "/run/ottla/state"
 _DATA_DIR: Final = "/var/lib/ottla"
-_CONFIG_DIR: Final = "/etc/ottla"
-_PROPERTIES: Final = "server.properties"
 
 # Log recovery of terabytes may take this long.
 _STARTUP_HOURS_MAX: Final = 12
@@ -61,9 +62,9 @@ _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "mem
 
 
 def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
-    """The parts of a broker's revision besides its settings, by the name that a restart reason has."""
+    """The parts of a broker's revision besides its settings, by the name that a restart reason has: the whole
+    pod template, of which the number of brokers is no part."""
     template = broker_template(cluster, images, 1)
-    template["spec"].pop("volumes")
     for container in template["spec"]["containers"]:
         if container["name"] == "broker":
             container.pop("image")
@@ -72,6 +73,7 @@ def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity)
         "listeners": digest(listener_settings(cluster, 0, {})),
         "pod template": digest(template),
         "zookeeper.connect": brokers_connect(cluster, zookeeper),
+        **({"rack": cluster.spec.rack.topology_key} if cluster.spec.rack is not None else {}),
         **({SET_ACL: "true"} if zookeeper.brokers == BrokerStage.ACLS else {}),
     }
 
@@ -151,7 +153,7 @@ def build_broker_config(
         "ConfigMap",
         naming.broker_config(cluster.metadata.name, broker),
         naming.BROKER,
-        {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
+        {"data": {naming.PROPERTIES: "\n".join(lines) + "\n"}},
         all_annotations,
     )
 
@@ -185,7 +187,10 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
             ],
         },
     }
-    return merge_template(template, cluster.spec.template.pod, allow_sidecars=images.allow_sidecars)
+    merged = merge_template(template, cluster.spec.template.pod, allow_sidecars=images.allow_sidecars)
+    # A request (`planning.restarts`), whose removal restarts nothing.
+    merged["metadata"].get("annotations", {}).pop(RESTARTED_ANNOTATION, None)
+    return merged
 
 
 def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
@@ -204,7 +209,10 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
                 "name": naming.broker_config(cluster, broker),
                 "optional": True,
                 "items": [
-                    {"key": _PROPERTIES, "path": f"{naming.broker_pod(cluster, broker)}/{_PROPERTIES}"}
+                    {
+                        "key": naming.PROPERTIES,
+                        "path": f"{naming.broker_pod(cluster, broker)}/{naming.PROPERTIES}",
+                    }
                 ],
             }
         }
@@ -215,12 +223,12 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
 def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
     if _serves_metrics(cluster):
-        ports["tcp-prometheus"] = METRICS_PORT
+        ports[METRICS_NAME] = METRICS_PORT
     racked = cluster.spec.rack is not None
     arguments = [
         "broker",
         "--config",
-        f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
+        f"{naming.CONFIG_DIR}/$(POD_NAME)/{naming.PROPERTIES}",
         "--state-file",
         _STATE_FILE,
     ]
@@ -246,7 +254,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
         ),
         "volumeMounts": [
             {"name": "data", "mountPath": _DATA_DIR},
-            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
+            {"name": "config", "mountPath": naming.CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
             *([_RACK_MOUNT] if racked else []),
@@ -267,8 +275,15 @@ def _spread(cluster: BrokerCluster) -> list[Manifest]:
     return [spread_over(key, selector) for key in keys]
 
 
-def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, config_hash: str) -> Manifest:
-    """`config_hash`: the hash of the revision of its template."""
+def build_stateful_set(
+    cluster: BrokerCluster, images: Images, replicas: int, launch: BrokerLaunch
+) -> Manifest:
+    """`launch`: of the revision of its template. Its restart has the annotation of `kubectl rollout restart`,
+    which the operator would undo otherwise."""
+    template = broker_template(cluster, images, replicas)
+    if RESTART in launch.static:
+        annotations = template["metadata"].setdefault("annotations", {})
+        annotations[naming.RESTARTED_AT_ANNOTATION] = launch.static[RESTART]
     name, storage = naming.brokers_name(cluster.metadata.name), cluster.spec.storage
     spec = {
         "replicas": replicas,
@@ -276,11 +291,11 @@ def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, co
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
-        "template": broker_template(cluster, images, replicas),
+        "template": template,
         "volumeClaimTemplates": [claim_template(storage.size or DEFAULT_SIZE, storage.storage_class)],
     }
-    annotations = {naming.HASH_ANNOTATION: config_hash}
-    return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, annotations)
+    of_set = {naming.HASH_ANNOTATION: launch.config_hash}
+    return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, of_set)
 
 
 # ---- racks: the rack label of a pod's node becomes `broker.rack`

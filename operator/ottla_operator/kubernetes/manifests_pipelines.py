@@ -40,7 +40,6 @@ _DRIVER_PORT: Final = 7078
 _BLOCKS_PORT: Final = 7079
 _PORTS: Final = {"status": STATUS_PORT, "driver": _DRIVER_PORT, "blocks": _BLOCKS_PORT}
 _DATA_DIR: Final = "/var/lib/ottla"
-_CONFIG_DIR: Final = "/etc/ottla"
 _SECRETS_DIR: Final = "/etc/ottla-secrets"
 _EXECUTOR_TEMPLATE: Final = "executor.yaml"
 _API_SERVER: Final = "k8s://https://kubernetes.default.svc"
@@ -116,7 +115,7 @@ def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
         "spark.kubernetes.driver.pod.name": pod,
         "spark.kubernetes.container.image": image_of(pipeline, images),
         "spark.kubernetes.container.image.pullPolicy": images.pull_policy,
-        "spark.kubernetes.executor.podTemplateFile": f"{_CONFIG_DIR}/{_EXECUTOR_TEMPLATE}",
+        "spark.kubernetes.executor.podTemplateFile": f"{naming.CONFIG_DIR}/{_EXECUTOR_TEMPLATE}",
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         # Executors get all settings from the driver; this saves the driver permissions for ConfigMaps.
         "spark.kubernetes.executor.disableConfigMap": "true",
@@ -164,7 +163,7 @@ def executor_template(pipeline: Pipeline, images: Images) -> Manifest:
 def _command(pipeline: Pipeline) -> list[str]:
     master = _API_SERVER if _has_executors(pipeline) else "local[*]"
     return [
-        *(*_ENTRY, "ottla-pipeline", pipeline.spec.job, "--config", f"{_CONFIG_DIR}/{CONFIG_FILE}"),
+        *(*_ENTRY, "ottla-pipeline", pipeline.spec.job, "--config", f"{naming.CONFIG_DIR}/{CONFIG_FILE}"),
         *("--status-port", str(STATUS_PORT), "--status-host", "0.0.0.0", "--master", master),
         *("--memory", f"{driver_heap_mib(pipeline)}m"),
     ]
@@ -188,7 +187,7 @@ def driver_template(pipeline: Pipeline, images: Images, launch: DriverLaunch) ->
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
+            {"name": "config", "mountPath": naming.CONFIG_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "data", "mountPath": _DATA_DIR}] if has_data else []),
             *(

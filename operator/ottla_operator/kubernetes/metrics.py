@@ -20,6 +20,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.leads = Gauge(
+            "ottla_operator_leader",
+            "1 of the operator that holds the Lease, or needs none; 0 of one that stands by.",
+            registry=self.registry,
+        )
         self._requests = Counter(
             "ottla_operator_api_requests",
             "Requests to the API server.",

@@ -29,11 +29,18 @@ REPLACES_ANNOTATION: Final = f"{GROUP}/replaces-pod"
 REPLACED_HASH_ANNOTATION: Final = f"{GROUP}/replaced-hash"
 REPLACED_SETTINGS_ANNOTATION: Final = f"{GROUP}/replaced-settings"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
+RESTORED_ANNOTATION: Final = f"{GROUP}/restored"
 RACK_ANNOTATION: Final = f"{GROUP}/rack"
+RESTARTED_AT_ANNOTATION: Final = "kubectl.kubernetes.io/restartedAt"
+"""Of a pod template: set by `kubectl rollout restart`."""
 CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
 ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # for a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
+
+# A broker's settings in its pod: CONFIG_DIR/POD/PROPERTIES.
+CONFIG_DIR: Final = "/etc/ottla"
+PROPERTIES: Final = "server.properties"
 
 # Labels of the pods have the StatefulSet's name, an ordinal and a revision hash, in at most 63 characters.
 CLUSTER_NAME_MAX: Final = 40

@@ -68,6 +68,11 @@ def annotations_of(item: Object) -> Mapping[str, str]:
     return annotations
 
 
+def restarted_at(stateful_set: Object) -> str:
+    """The value of `kubectl rollout restart` of the StatefulSet, or ""."""
+    return annotations_of(stateful_set["spec"]["template"]).get(naming.RESTARTED_AT_ANNOTATION, "")
+
+
 def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
     """Broker pods by ordinal, also those without an owner."""
     found = listed.of_component("Pod", naming.BROKER)

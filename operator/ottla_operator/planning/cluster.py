@@ -7,7 +7,8 @@ reassignment at the same time; those in flight go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ottla_operator.conditions import Finding, no
 from ottla_operator.planning.cluster_status import Decisions, findings_of, status_of
@@ -16,7 +17,7 @@ from ottla_operator.planning.placement import Changes, Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
 from ottla_operator.planning.replacement import Replacement, plan_replacement
-from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons
+from ottla_operator.planning.revision import Revision, Upgrade, is_requested_only, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
     SCALE_UP,
@@ -40,7 +41,7 @@ from ottla_operator.planning.steps import (
 from ottla_operator.planning.throttle import RATES
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
-from ottla_operator.resources.common import APPROVE_ANNOTATION
+from ottla_operator.resources.settings import next_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +96,21 @@ def plan_cluster(
     target: Revision,
     upgrade: Upgrade | None = None,
     *,
+    restarts: Sequence[str] = (),
     quota_owns_default_client: bool = False,
 ) -> ClusterPlan:
-    """`upgrade`: the version that `target` was computed for. `quota_owns_default_client`: a Quota resource
-    sets the limits of the default client."""
+    """`upgrade`: the version that `target` was computed for. `restarts`: the requested restarts, as recorded
+    in the status. `quota_owns_default_client`: a Quota resource sets the limits of the default client."""
     if cluster.metadata.deleting:
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
     request = request_of(cluster.metadata.annotations, spec.replicas)
     members = members_of(spec, observed, emptied_by(request))
-    approved = (
-        spec.rolling_update.strategy == "Auto"
-        or cluster.metadata.annotations.get(APPROVE_ANNOTATION) == target.hash
+    # A requested restart is approved by the request, unless it brings other changes with it.
+    approved = cluster.may_roll_to(target.hash) or all(
+        is_requested_only(target, instance.config_hash, instance.settings)
+        for broker, instance in observed.brokers.items()
+        if broker in members.desired
     )
     roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
     roll = _until_caught_up(cluster, observed, target, roll)
@@ -131,6 +135,7 @@ def plan_cluster(
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(members, target, roll, scaling, replacement, altered, upgrade or Upgrade(), request)
     more = {
+        "handled_restarts": list(restarts),
         "default_quotas": defaults.record,
         "reassign_request": asked,
         "managed_settings": settings.managed,
@@ -223,7 +228,15 @@ def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> O
         return OwnedSettings(sorted({*status.managed_settings, *wanted}), status.unmanaged_settings)
     throttled = status.throttle is not None and status.throttle.rate is not None
     current = {n: v for n, v in observed.kafka.settings.items() if not (throttled and n in RATES)}
-    return plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+    due = plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+    of_files = {n: v for broker in observed.brokers.values() for n, v in broker.settings.items()}
+    values: dict[str, str | None] = {**due.changed, **dict.fromkeys(due.deleted, None)}
+    now = {name: next_value(name, value, current, of_files) for name, value in values.items()}
+    return replace(
+        due,
+        changed={name: value for name, value in now.items() if value is not None},
+        deleted=tuple(name for name, value in now.items() if value is None),
+    )
 
 
 def _alterations(settings: OwnedSettings) -> list[AlterBrokerSettings]:

@@ -32,6 +32,9 @@ _INTERNAL_REPLICATION = (
 )
 _INTERNAL_MIN_ISR = "transaction.state.log.min.isr"
 
+RESTART: Final = "restart"
+"""The key in `traits` of the last requested restart (`planning.restarts`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:
@@ -57,10 +60,15 @@ class Revision:
 
 
 def target_revision(
-    spec: BrokerClusterSpec, traits: Mapping[str, str] | None = None, version: str | None = None
+    spec: BrokerClusterSpec,
+    traits: Mapping[str, str] | None = None,
+    version: str | None = None,
+    restart: str = "",
 ) -> Revision:
     """The revision of the spec. `traits`: what brokers consist of on their platform; `version`: the
-    inter.broker.protocol.version to set, None for the brokers' default (`planning.revision`)."""
+    inter.broker.protocol.version to set, None for the brokers' default (`planning.revision`); `restart`: the
+    last requested restart."""
+    traits = {**(traits or {}), **({RESTART: restart} if restart else {})}
     settings = config_texts(spec.config)
     if version is not None:
         settings[PROTOCOL_VERSION] = version
@@ -71,13 +79,13 @@ def target_revision(
     defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
     of_all: dict[str, object] = {"static": static, "image": spec.image}
     if traits:
-        of_all["traits"] = dict(traits)
+        of_all["traits"] = traits
     return Revision(
         hash=hashlib.sha256(json.dumps(of_all, sort_keys=True).encode()).hexdigest()[:10],
         static=static,
         defaults=defaults,
         live=live,
-        traits=dict(traits or {}),
+        traits=traits,
     )
 
 
@@ -85,9 +93,23 @@ def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, s
     """Why a broker that runs with `running` needs a restart; empty when it needs none."""
     if running_hash == target.hash:
         return []
+    reasons = [
+        f"a restart was requested: {target.traits.get(RESTART, '')}"
+        if name == RESTART
+        else f"{name} has changed"
+        for name in _changed(target, running)
+    ]
+    return reasons or ["the revision has changed"]
+
+
+def _changed(target: Revision, running: Mapping[str, str]) -> list[str]:
     wanted = target.described
-    names = sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
-    return [f"{name} has changed" for name in names] or ["the revision has changed"]
+    return sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
+
+
+def is_requested_only(target: Revision, running_hash: str, running: Mapping[str, str]) -> bool:
+    """Whether a broker that runs with `running` needs no restart besides the requested one."""
+    return running_hash == target.hash or _changed(target, running) == [RESTART]
 
 
 # ---- `spec.version`: upgrades of inter.broker.protocol.version

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    APPROVE_ANNOTATION,
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
     UNMANAGED_SETTINGS,
@@ -41,22 +42,46 @@ from ottla_operator.resources.settings import (
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
+_SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
+# The listener of brokers and the operator, beside those of the spec.
+INTER_BROKER_LISTENER: Final = "replication"
+
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+_MIN_ISR: Final = "min.insync.replicas"
+_FACTORS: Final = {
+    "default.replication.factor": "no write with acks=all can succeed in topics with the default",
+    "offsets.topic.replication.factor": "no consumer group can commit offsets",
+}
 
 
 class ListenerAuthentication(Model):
-    type: Literal["scram-sha-512", "tls"]
+    type: Literal["scram-sha-512", "tls"] = Field(
+        description="scram-sha-512: by user name and password; tls: by a certificate of clientsCa."
+    )
 
 
 class Listener(Model):
-    name: Name
-    port: int = Field(ge=1, le=65535)
-    type: Literal["internal", "nodeport", "loadbalancer"] = "internal"
-    tls: bool = False
+    name: Name = Field(
+        description="The listener's name, unique in the cluster. In Kafka's settings it has capitals, and "
+        "_ for -."
+    )
+    port: int = Field(
+        ge=1,
+        le=65535,
+        description="The listener's port on each broker and on the bootstrap Service, unique in the cluster.",
+    )
+    type: Literal["internal", "nodeport", "loadbalancer"] = Field(
+        default="internal",
+        description="internal: clients in the Kubernetes cluster, at the bootstrap Service and the pods; "
+        "nodeport and loadbalancer: others, at a Service of each broker.",
+    )
+    tls: bool = Field(
+        default=False, description="Whether connections are encrypted, with certificates of clusterCa."
+    )
     authentication: ListenerAuthentication | None = Field(
         default=None,
         description="How clients authenticate. Without it, clients of the listener are User:ANONYMOUS.",
@@ -74,30 +99,65 @@ class CertificateAuthority(Model):
     """A certificate authority of the operator. The certificates that it signs have the same validity and
     renewal."""
 
-    validity_days: int = Field(default=365, ge=1, le=36500)
+    validity_days: int = Field(default=365, ge=1, le=36500, description="Days that certificates are valid.")
     renewal_days: int = Field(
         default=30, ge=1, description="Days before its expiration that a certificate is renewed."
     )
 
 
 class Storage(Model):
-    size: Quantity | None = None
-    storage_class: str | None = Field(default=None, alias="class")
+    size: Quantity | None = Field(
+        default=None,
+        description="The size of each volume, in bytes or with a suffix such as Gi. Volumes can grow, if "
+        "their StorageClass allows it. Default: 10Gi for a broker, 2Gi for a ZooKeeper server.",
+    )
+    storage_class: str | None = Field(
+        default=None,
+        alias="class",
+        description="The StorageClass of the volumes. Default: that of the Kubernetes cluster.",
+    )
     delete_claim: bool = Field(
         default=False, description="Whether to delete a broker's volume when the broker is removed."
     )
 
 
+class ZooKeeperTemplate(Model):
+    pod: PodTemplate = Field(
+        default_factory=PodTemplate,
+        description="A pod template that is merged into that of the servers; their container is zookeeper.",
+    )
+
+
 class ManagedZooKeeper(Model):
-    replicas: int = Field(default=3, ge=1, le=7)
-    storage: Storage = Field(default_factory=Storage)
+    replicas: int = Field(
+        default=3, ge=1, le=7, description="The number of servers, which cannot be changed."
+    )
+    storage: Storage = Field(default_factory=Storage, description="The volume of each server.")
+    image: str | None = Field(
+        default=None, min_length=1, description="The image of the servers. Default: that of the operator."
+    )
+    resources: FreeForm = Field(
+        default_factory=dict,
+        description="Requests and limits of each server, as in Kubernetes. Memory must have room for the "
+        "heap and about 128Mi besides. Default: requests of 50m CPU and 256Mi memory, no limits.",
+    )
+    heap: str | None = Field(
+        default=None,
+        pattern=r"^[1-9][0-9]*[kKmMgG]$",
+        description="The maximum heap of each server's JVM (-Xmx), with the unit k, m or g. Default: 256m.",
+    )
+    template: ZooKeeperTemplate = Field(
+        default_factory=ZooKeeperTemplate, description="Additions to the pods of the servers."
+    )
 
 
 class ZooKeeper(Model):
     """The cluster's ZooKeeper: an external one, or one that the operator runs (the default)."""
 
     connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
-    managed: ManagedZooKeeper | None = None
+    managed: ManagedZooKeeper | None = Field(
+        default=None, description="A ZooKeeper that the operator runs. Default: three servers."
+    )
 
     @model_validator(mode="after")
     def _one_of(self) -> ZooKeeper:
@@ -146,42 +206,78 @@ SECURED_RULE = TransitionRule(
 
 
 class Rack(Model):
-    topology_key: str = "topology.kubernetes.io/zone"
+    topology_key: str = Field(
+        default="topology.kubernetes.io/zone",
+        description="The label of nodes whose value is the rack of their brokers.",
+    )
 
 
 class DisruptionBudget(Model):
-    min_available: IntOrString | None = None
-    max_unavailable: IntOrString | None = None
-    unhealthy_pod_eviction_policy: Literal["IfHealthyBudget", "AlwaysAllow"] | None = None
+    min_available: IntOrString | None = Field(
+        default=None,
+        description="The number or percentage of brokers that evictions must leave, as in Kubernetes. "
+        "Default: see maxUnavailable.",
+    )
+    max_unavailable: IntOrString | None = Field(
+        default=None,
+        description="The number or percentage of brokers that evictions may stop, as in Kubernetes; 0 "
+        "while a partition is under-replicated. Default: 1.",
+    )
+    unhealthy_pod_eviction_policy: Literal["IfHealthyBudget", "AlwaysAllow"] | None = Field(
+        default=None,
+        description="Whether pods that are not ready may be evicted, as in Kubernetes. Default: "
+        "IfHealthyBudget.",
+    )
 
 
 class Template(Model):
     pod: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into that of the brokers."
     )
-    pod_disruption_budget: DisruptionBudget = Field(default_factory=DisruptionBudget)
-    topology_spread_constraints: list[FreeForm] = Field(default_factory=list)
+    pod_disruption_budget: DisruptionBudget = Field(
+        default_factory=DisruptionBudget, description="The PodDisruptionBudget of the brokers."
+    )
+    topology_spread_constraints: list[FreeForm] = Field(
+        default_factory=list,
+        description="Constraints for the spread of the brokers, as in Kubernetes. Default: balanced over "
+        "racks and nodes where possible.",
+    )
 
 
 class RollingUpdate(Model):
-    strategy: Literal["Auto", "OnApproval"] = "Auto"
+    strategy: Literal["Auto", "OnApproval"] = Field(
+        default="Auto",
+        description="Auto: brokers restart when a change needs it; OnApproval: they wait for `kubectl "
+        "ottla roll`.",
+    )
     max_unavailable_per_rack: int = Field(
         default=1, ge=1, description="The maximum of unavailable brokers in a rack; never in two racks."
     )
-    min_ready_seconds: int = Field(default=3, ge=0, le=3600)
+    min_ready_seconds: int = Field(
+        default=3,
+        ge=0,
+        le=3600,
+        description="Seconds that a restarted broker must have been ready before the next one restarts.",
+    )
     timeout: Duration = Field(
         default="10m",
         description="How long a restarted broker may take to become ready; after this the roll stops.",
     )
-    elect_preferred_leaders: bool = True
+    elect_preferred_leaders: bool = Field(
+        default=True, description="Whether the operator elects preferred leaders when all brokers run."
+    )
 
 
 class ScaleDown(Model):
-    policy: Literal["Drain", "Block", "Force"] = "Drain"
+    policy: Literal["Drain", "Block", "Force"] = Field(
+        default="Drain",
+        description="Drain: a broker is removed when its replicas have moved to others; Block: it stays as "
+        "long as it has replicas; Force: it is removed with its replicas.",
+    )
 
 
 class Rebalance(Model):
-    on_scale_up: bool = True
+    on_scale_up: bool = Field(default=True, description="Whether replicas move to brokers that were added.")
     replication_throttle: Quantity | None = Field(
         default=None,
         description="The throttle of reassignments, in bytes per second and broker. Default: none.",
@@ -189,16 +285,27 @@ class Rebalance(Model):
 
 
 class BrokerClusterSpec(Model):
-    replicas: int = Field(ge=1, le=1000)
+    replicas: int = Field(
+        ge=1, le=1000, description="The number of brokers. Their ids are 0 to replicas - 1."
+    )
     version: str | None = Field(
         default=None,
         pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?$",
         description="inter.broker.protocol.version. A new image is rolled out first; when all brokers run "
         "it, a second roll raises the version. It is never lowered.",
     )
-    image: str | None = None
-    listeners: list[Listener] = Field(default_factory=list, max_length=32)
-    authorization: Authorization | None = None
+    image: str | None = Field(
+        default=None, description="The image of the brokers. Default: that of the operator."
+    )
+    listeners: list[Listener] = Field(
+        default_factory=list,
+        max_length=32,
+        description="The listeners for clients. Default: one, named plain, on port 9092 without TLS. "
+        "Brokers and the operator use a listener of their own.",
+    )
+    authorization: Authorization | None = Field(
+        default=None, description="Who may do what. Default: everybody may do everything."
+    )
     cluster_ca: CertificateAuthority = Field(
         default_factory=CertificateAuthority, description="The authority of the brokers' certificates."
     )
@@ -206,14 +313,27 @@ class BrokerClusterSpec(Model):
         default_factory=CertificateAuthority, description="The authority of the users' certificates."
     )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
-    storage: Storage = Field(default_factory=Storage)
-    zookeeper: ZooKeeper = Field(default_factory=ZooKeeper)
-    rack: Rack | None = None
-    resources: FreeForm = Field(default_factory=dict)
-    template: Template = Field(default_factory=Template)
-    rolling_update: RollingUpdate = Field(default_factory=RollingUpdate)
-    scale_down: ScaleDown = Field(default_factory=ScaleDown)
-    rebalance: Rebalance = Field(default_factory=Rebalance)
+    storage: Storage = Field(default_factory=Storage, description="The volume of each broker.")
+    zookeeper: ZooKeeper = Field(
+        default_factory=ZooKeeper,
+        description="The ZooKeeper of the cluster. Default: three servers that the operator runs.",
+    )
+    rack: Rack | None = Field(
+        default=None, description="Where broker.rack comes from. Default: brokers have no rack."
+    )
+    resources: FreeForm = Field(
+        default_factory=dict,
+        description="Requests and limits of the broker's container, as in Kubernetes. Default: requests of "
+        "100m CPU and 256Mi memory.",
+    )
+    template: Template = Field(
+        default_factory=Template, description="Additions to the objects that the operator creates."
+    )
+    rolling_update: RollingUpdate = Field(
+        default_factory=RollingUpdate, description="How brokers are restarted."
+    )
+    scale_down: ScaleDown = Field(default_factory=ScaleDown, description="How brokers are removed.")
+    rebalance: Rebalance = Field(default_factory=Rebalance, description="When and how fast replicas move.")
     default_quotas: Limits | None = Field(
         default=None,
         description="The default quotas of client ids; removed with this field.",
@@ -228,30 +348,37 @@ class BrokerClusterSpec(Model):
 
 
 class BrokerStatus(Model):
-    id: int
-    pod_name: str = ""
-    ready: bool = False
-    state: str = "Unknown"
-    config_hash: str = ""
-    version: str = ""
-    restart_reasons: list[str] = Field(default_factory=list)
-    waiting_for: str = ""
+    id: int = Field(description="The broker's id.")
+    pod_name: str = Field(default="", description="The broker's pod or process.")
+    ready: bool = Field(default=False, description="Whether the broker is ready.")
+    state: str = Field(
+        default="Unknown",
+        description="Running, NotReady, Draining, Starting, Stopping, Stopped, Crashed, Missing or Unknown.",
+    )
+    config_hash: str = Field(default="", description="The revision that the broker runs.")
+    version: str = Field(
+        default="", description="The inter.broker.protocol.version that the broker runs with."
+    )
+    restart_reasons: list[str] = Field(
+        default_factory=list, description="Why the broker must restart; empty when it need not."
+    )
+    waiting_for: str = Field(default="", description="What the restart waits for; empty when it does not.")
 
 
 class RolloutStatus(Model):
-    id: str
-    target_hash: str
-    updated: int
-    total: int
-    started_at: str
+    id: str = Field(description="The id of the roll.")
+    target_hash: str = Field(description="The revision that brokers restart with.")
+    updated: int = Field(description="The number of brokers that run it.")
+    total: int = Field(description="The number of brokers.")
+    started_at: str = Field(description="When the roll began.")
 
 
 class ReassignmentStatus(Model):
-    id: str
-    reason: str
-    moved: int
-    total: int
-    started_at: str
+    id: str = Field(description="The id of the reassignment.")
+    reason: str = Field(description="Why replicas move.")
+    moved: int = Field(description="The number of partitions whose replicas have moved.")
+    total: int = Field(description="The number of partitions whose replicas move.")
+    started_at: str = Field(description="When the reassignment began.")
 
 
 ReassignPhase = Literal["Waiting", "Moving", "Completed", "Refused"]
@@ -260,10 +387,10 @@ ReassignPhase = Literal["Waiting", "Moving", "Completed", "Refused"]
 class ReassignRequestStatus(Model):
     """The progress of the request in the annotation ottla.dev/reassign."""
 
-    id: str
-    phase: ReassignPhase
-    message: str = ""
-    completed_at: str | None = None
+    id: str = Field(description="The id of the request.")
+    phase: ReassignPhase = Field(description="Waiting, Moving, Completed or Refused.")
+    message: str = Field(default="", description="What the request waits for, or why it is refused.")
+    completed_at: str | None = Field(default=None, description="When it was completed.")
 
 
 class ThrottleStatus(Model):
@@ -272,46 +399,95 @@ class ThrottleStatus(Model):
     rate: int | None = Field(
         default=None, description="Bytes per second; none when another tool has set the rate."
     )
-    topics: list[str] = Field(default_factory=list)
+    topics: list[str] = Field(
+        default_factory=list, description="Topics whose throttled replicas the operator has set."
+    )
 
 
 class UpgradeStatus(Model):
-    from_version: str
-    to_version: str
-    phase: Literal["Binaries", "Protocol"]
+    from_version: str = Field(description="The version before the upgrade.")
+    to_version: str = Field(description="The version after the upgrade.")
+    phase: Literal["Binaries", "Protocol"] = Field(
+        description="Binaries: brokers restart with the new image; Protocol: they restart with the new "
+        "inter.broker.protocol.version."
+    )
 
 
 class ListenerStatus(Model):
     """A listener's bootstrap servers and certificates, as in Strimzi's status."""
 
-    name: str
-    bootstrap_servers: str = ""
+    name: str = Field(description="The listener's name.")
+    bootstrap_servers: str = Field(
+        default="", description="Bootstrap servers for clients of the listener: host:port[,host:port…]."
+    )
     certificates: list[str] = Field(
         default_factory=list, description="The certificates that clients of the listener must trust, in PEM."
     )
 
 
+class ZooKeeperServerStatus(Model):
+    id: int = Field(description="The server's ordinal; its id in ZooKeeper is one more.")
+    pod_name: str = Field(default="", description="The name of its pod.")
+    ready: bool = Field(default=False, description="Whether it serves.")
+    role: str = Field(default="", description="leader or follower; empty when it does not answer.")
+    config_hash: str = Field(default="", description="The revision that it runs.")
+    waiting_for: str = Field(default="", description="What its restart waits for; empty when none is due.")
+
+
+class ZooKeeperStatus(Model):
+    target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
+    updated: int = Field(description="The number of servers that run it.")
+    total: int = Field(description="The number of servers.")
+    servers: list[ZooKeeperServerStatus] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        description="The servers.",
+    )
+
+
 class BrokerClusterStatus(Status):
-    replicas: int = 0
-    ready_replicas: int = 0
-    selector: str = ""
-    cluster_id: str = ""
-    controller_id: int = -1
-    version: str = ""
-    bootstrap_servers: str = ""
-    listeners: list[ListenerStatus] = Field(default_factory=list)
-    under_replicated_partitions: int = 0
-    under_min_isr_partitions: int = 0
-    offline_partitions: int = 0
+    replicas: int = Field(default=0, description="The number of brokers.")
+    ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
+    selector: str = Field(default="", description="The label selector of the brokers' pods.")
+    cluster_id: str = Field(default="", description="Kafka's id of the cluster.")
+    controller_id: int = Field(default=-1, description="The broker that is the controller; -1: none.")
+    version: str = Field(default="", description="The inter.broker.protocol.version of the brokers.")
+    bootstrap_servers: str = Field(
+        default="", description="Bootstrap servers for clients of the first listener: host:port[,host:port…]."
+    )
+    listeners: list[ListenerStatus] = Field(
+        default_factory=list, description="The listeners with their bootstrap servers."
+    )
+    under_replicated_partitions: int = Field(
+        default=0, description="The number of partitions with replicas that are not in sync."
+    )
+    under_min_isr_partitions: int = Field(
+        default=0,
+        description="The number of partitions with fewer replicas in sync than min.insync.replicas.",
+    )
+    offline_partitions: int = Field(default=0, description="The number of partitions without a leader.")
     brokers: list[BrokerStatus] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        description="The brokers.",
     )
-    rollout: RolloutStatus | None = None
-    reassignment: ReassignmentStatus | None = None
-    reassign_request: ReassignRequestStatus | None = None
-    throttle: ThrottleStatus | None = None
-    upgrade: UpgradeStatus | None = None
+    zookeeper: ZooKeeperStatus | None = Field(
+        default=None, description="The ZooKeeper that the operator runs; none for an external one."
+    )
+    rollout: RolloutStatus | None = Field(default=None, description="The rolling restart in progress.")
+    handled_restarts: list[str] = Field(
+        default_factory=list,
+        description="Requested restarts that the operator has taken up, the latest last. Each value causes "
+        "one rolling restart; removing a request, or setting it back to one of these, causes none.",
+    )
+    reassignment: ReassignmentStatus | None = Field(default=None, description="The reassignment in progress.")
+    reassign_request: ReassignRequestStatus | None = Field(
+        default=None, description="The requested reassignment."
+    )
+    throttle: ThrottleStatus | None = Field(
+        default=None, description="The replication throttle that the operator has set."
+    )
+    upgrade: UpgradeStatus | None = Field(default=None, description="The upgrade in progress.")
     default_quotas: Limits | None = Field(
         default=None, description="The default quotas that the operator has set and must remove."
     )
@@ -350,6 +526,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
     kind: Literal["BrokerCluster"]
     status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
 
+    def may_roll_to(self, revision: str) -> bool:
+        """Whether the strategy allows a roll to this revision. An approval names one or several."""
+        approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
+        return self.spec.rolling_update.strategy == "Auto" or revision in approved.split(",")
+
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
         for name, message in problems:
@@ -372,8 +553,12 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from self._listener_problems()
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
+        if self.spec.zookeeper.managed is not None:
+            of_servers = self.spec.zookeeper.managed.template.pod
+            yield from pod_problems(of_servers, "spec.zookeeper.managed.template.pod", "zookeeper")
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
@@ -383,6 +568,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     path, f"{quantity!r} is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
                 )
+
+    def _listener_problems(self) -> Iterator[Problem]:
+        names = {INTER_BROKER_LISTENER}
+        for n, listener in enumerate(self.spec.listeners):
+            if listener.name in names:
+                message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
+                yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
+            names.add(listener.name)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -416,10 +609,29 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"spec.config[{name}]", "is set by the operator: from spec.authorization")
 
     def notes(self) -> Iterator[str]:
+        settings = config_texts(self.spec.config)
+        _, warnings = broker_settings_problems(settings)
+        yield from (f"spec.config: {warning}" for warning in warnings)
+        least = int(settings.get(_MIN_ISR, "1"))
+        brokers = self.spec.replicas
+        if least > brokers:
+            yield (
+                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                "with acks=all can succeed"
+            )
+        for name, effect in _FACTORS.items():
+            factor = int(settings.get(name, str(brokers)))
+            if factor > brokers:
+                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+            elif 0 < factor < least <= brokers:
+                yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
+
+    def ignored_by_up(self) -> Iterator[str]:
         ignored = KUBERNETES_ONLY if self.spec.is_secured else sorted((*KUBERNETES_ONLY, *_WHEN_SECURED))
         for name in ignored:
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
-        _, warnings = broker_settings_problems(config_texts(self.spec.config))
-        yield from (f"spec.config: {warning}" for warning in warnings)
+        managed = self.spec.zookeeper.managed or ManagedZooKeeper()
+        for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
+            yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"

@@ -24,14 +24,17 @@ from ottla_operator.resources.common import (
 class OffsetReset(Model):
     """A reset of the group's offsets, done once per `requestId`."""
 
-    request_id: str = Field(min_length=1)
-    topics: list[str] = Field(min_length=1)
-    to: Literal["earliest", "latest", "timestamp", "offset", "shiftBy"]
+    request_id: str = Field(min_length=1, description="Any text; a new one requests a new reset.")
+    topics: list[str] = Field(min_length=1, description="The topics whose offsets are reset.")
+    to: Literal["earliest", "latest", "timestamp", "offset", "shiftBy"] = Field(
+        description="The new offsets: earliest and latest of each partition, the first at a timestamp, an "
+        "offset, or shiftBy from the current ones."
+    )
     value: int | None = Field(
         default=None,
         description="Milliseconds since the epoch, an offset, or a number of records to shift by.",
     )
-    dry_run: bool = False
+    dry_run: bool = Field(default=False, description="Only compute the new offsets, into status.lastReset.")
     when_active: Literal["Wait", "Fail", "Live"] = Field(
         default="Wait",
         description="For a group with members: wait until they have left, fail, or remove them in the same "
@@ -40,15 +43,17 @@ class OffsetReset(Model):
 
 
 class ConsumerGroupSpec(Model):
-    cluster_ref: ClusterRef
+    cluster_ref: ClusterRef = Field(description="The cluster of the group.")
     group_id: str | None = Field(default=None, min_length=1, description="Default: the resource's name.")
     max_lag: int | None = Field(
         default=None,
         ge=0,
         description="The limit of the condition LagWithinLimit, in records over all topics.",
     )
-    deletion_policy: Literal["Retain", "Delete"] = "Retain"
-    offset_reset: OffsetReset | None = None
+    deletion_policy: Literal["Retain", "Delete"] = Field(
+        default="Retain", description="Whether to delete the group in Kafka with the resource."
+    )
+    offset_reset: OffsetReset | None = Field(default=None, description="A reset of the group's offsets.")
     offsets_storage: Literal["kafka", "zookeeper"] = Field(
         default="kafka",
         description="Where the group's consumers commit offsets; zookeeper for consumers of Kafka 0.8.",
@@ -56,29 +61,38 @@ class ConsumerGroupSpec(Model):
 
 
 class TopicLag(Model):
-    name: str
-    lag: int
+    name: str = Field(description="The topic.")
+    lag: int = Field(description="Records that the group has not committed yet.")
 
 
 class LastReset(Model):
-    request_id: str
-    phase: Literal["Pending", "DryRun", "Done", "Failed"]
-    before: dict[str, int] = Field(default_factory=dict)
-    after: dict[str, int] = Field(default_factory=dict)
-    completed_at: str = ""
-    message: str = ""
+    request_id: str = Field(description="The requestId of the reset.")
+    phase: Literal["Pending", "DryRun", "Done", "Failed"] = Field(
+        description="Pending, DryRun, Done or Failed."
+    )
+    before: dict[str, int] = Field(
+        default_factory=dict, description="Offsets before the reset, by partition as TOPIC-NUMBER."
+    )
+    after: dict[str, int] = Field(
+        default_factory=dict, description="Offsets after the reset, by partition as TOPIC-NUMBER."
+    )
+    completed_at: str = Field(default="", description="When the reset was completed.")
+    message: str = Field(default="", description="What the reset waits for, or why it failed.")
 
 
 class ConsumerGroupStatus(Status):
-    state: str = ""
-    members: int = 0
-    coordinator: int = -1
-    total_lag: int = 0
+    state: str = Field(default="", description="The group's state in Kafka, such as Stable or Empty.")
+    members: int = Field(default=0, description="The number of members.")
+    coordinator: int = Field(default=-1, description="The broker that coordinates the group; -1: none.")
+    total_lag: int = Field(
+        default=0, description="Records that the group has not committed yet, over all topics."
+    )
     topics: list[TopicLag] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        description="The lag of each topic.",
     )
-    last_reset: LastReset | None = None
+    last_reset: LastReset | None = Field(default=None, description="The last requested reset.")
 
 
 class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
@@ -109,6 +123,10 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
     @property
     def group_id(self) -> str:
         return self.spec.group_id or self.metadata.name
+
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return self.spec.deletion_policy == "Delete"
 
     def problems(self) -> Iterator[Problem]:
         reset = self.spec.offset_reset

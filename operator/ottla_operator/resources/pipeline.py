@@ -50,7 +50,7 @@ class Driver(Model):
     resources: FreeForm = Field(
         default_factory=dict, description="The container's resources. Spark's heap is a part of the memory."
     )
-    template: DriverTemplate = Field(default_factory=DriverTemplate)
+    template: DriverTemplate = Field(default_factory=DriverTemplate, description="Additions to the pods.")
 
 
 class Executor(Driver):
@@ -63,8 +63,12 @@ class Executor(Driver):
 class PipelineStorage(Model):
     """A volume for the checkpoint and for files that the configuration names by a relative path."""
 
-    size: Quantity
-    storage_class: str | None = Field(default=None, alias="class")
+    size: Quantity = Field(description="The size of the volume, in bytes or with a suffix such as Gi.")
+    storage_class: str | None = Field(
+        default=None,
+        alias="class",
+        description="The StorageClass of the volumes. Default: that of the Kubernetes cluster.",
+    )
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
         default="ReadWriteOnce", description="ReadWriteOnce keeps the executors on the driver's node."
     )
@@ -72,7 +76,7 @@ class PipelineStorage(Model):
 
 
 class PipelineSpec(Model):
-    cluster_ref: ClusterRef
+    cluster_ref: ClusterRef = Field(description="The cluster whose topics the job reads.")
     user: Name | None = Field(
         default=None,
         description="The User whose credentials the job uses, for a listener with authentication.",
@@ -85,31 +89,39 @@ class PipelineSpec(Model):
         default=False,
         description="Stop the job after its current batch; without suspend it continues from there.",
     )
-    image: str | None = None
-    driver: Driver = Field(default_factory=Driver)
-    executor: Executor = Field(default_factory=Executor)
-    storage: PipelineStorage | None = None
+    image: str | None = Field(
+        default=None,
+        description="The image of driver and executors. Default: that of the operator for pipelines.",
+    )
+    driver: Driver = Field(default_factory=Driver, description="The driver of the Spark application.")
+    executor: Executor = Field(
+        default_factory=Executor, description="The executors of the Spark application."
+    )
+    storage: PipelineStorage | None = Field(
+        default=None,
+        description="The volume of the pipeline. Default: none; the configuration names the checkpoint.",
+    )
 
 
 class LastBatch(Model):
     """The last committed batch of the job."""
 
-    id: int
-    records: int
-    duration_ms: int
-    ended_at: str
+    id: int = Field(description="The number of the batch.")
+    records: int = Field(description="The number of records.")
+    duration_ms: int = Field(description="The duration in milliseconds.")
+    ended_at: str = Field(description="When the batch was committed.")
 
 
 class PipelineStatus(Status):
     application_id: str = Field(default="", description="The id of the Spark application.")
     lag: int | None = Field(default=None, description="Records that the job has not read yet.")
-    last_batch: LastBatch | None = None
+    last_batch: LastBatch | None = Field(default=None, description="The last committed batch.")
     driver: str = Field(default="", description="The driver's pod or process.")
     revision: str = Field(
         default="", description="The revision of job, configuration and image that the driver runs."
     )
     completed_revision: str = Field(default="", description="The revision whose job has completed.")
-    restarts: int = 0
+    restarts: int = Field(default=0, description="How often the driver was started again after a crash.")
 
 
 class Pipeline(Resource[PipelineSpec, PipelineStatus]):

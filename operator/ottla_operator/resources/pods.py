@@ -1,11 +1,11 @@
 """The pod template of a resource: a strict subset of Kubernetes' PodTemplateSpec.
 
-Used by BrokerCluster (`spec.template.pod`) and Pipeline (`spec.driver.template.pod`, and `spec.executor…`).
-The operator builds the pods with its own security context, service account and volumes; a template adds to
-these and replaces none of them. Fields that could give a pod more permissions (privileged containers,
-namespaces and paths of the host, service accounts and their tokens) are not in the model. The CRD preserves
-unknown fields of a template, which the API server would otherwise drop silently, so that the operator can
-reject them by name in the status.
+Used by BrokerCluster (`spec.template.pod`, `spec.zookeeper.managed.template.pod`) and Pipeline
+(`spec.driver.template.pod`, and `spec.executor…`). The operator builds the pods with its own security context
+and volumes; a template adds to these and replaces none of them. Fields that could give a pod more permissions
+(privileged containers, namespaces and paths of the host, tokens of service accounts) are not in the model.
+The CRD preserves unknown fields of a template, which the API server would otherwise drop silently, so that
+the operator can reject them by name in the status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OWN_LABELS: Final = frozenset(
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")
 )
 RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
-"""Annotation of a pod template that `kubectl ottla roll` sets, so that all pods are replaced."""
+"""Annotation of a pod template by which earlier versions of `kubectl ottla roll` requested a restart."""
 # Deprecated annotations that can relax the security context.
 _SECURITY_ANNOTATIONS: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
@@ -38,9 +38,11 @@ _OWN_PATHS: Final = tuple(
         *("/opt/ottla", "/run/ottla", "/tmp", "/var/lib/ottla"),
     )
 )
+_OF_ZOOKEEPER: Final = (PurePosixPath("/etc/zookeeper"), PurePosixPath("/var/lib/zookeeper"))
 _OWN_VOLUMES: Final = frozenset(("certificates", "config", "data", "pod", "run", "tmp"))
 _OWN_VARIABLES: Final = frozenset(("POD_NAME",))
-MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor"))
+MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor", "zookeeper"))
+_WITH_ACCOUNT: Final = frozenset(("broker", "zookeeper"))
 _OF_MAIN: Final = frozenset(("name", "env", "env_from", "volume_mounts"))
 
 
@@ -49,148 +51,242 @@ class PodModel(Model):
 
 
 class PodMetadata(PodModel):
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels of the pods, besides the operator's."
+    )
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="Annotations of the pods, besides the operator's."
+    )
 
 
 class Toleration(PodModel):
-    key: str | None = None
-    operator: Literal["Exists", "Equal"] | None = None
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = None
+    key: str | None = Field(
+        default=None, description="The taint's key. Default: every key, with the operator Exists."
+    )
+    operator: Literal["Exists", "Equal"] | None = Field(
+        default=None, description="How key and value are compared. Default: Equal."
+    )
+    value: str | None = Field(default=None, description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="The taint's effect. Default: every effect."
+    )
+    toleration_seconds: int | None = Field(
+        default=None,
+        description="Seconds that the pod stays on a node with the taint NoExecute. Default: for ever.",
+    )
 
 
 class Affinity(PodModel):
-    node_affinity: FreeForm | None = None
-    pod_affinity: FreeForm | None = None
-    pod_anti_affinity: FreeForm | None = None
+    node_affinity: FreeForm | None = Field(default=None, description="Nodes for the pods, as in Kubernetes.")
+    pod_affinity: FreeForm | None = Field(default=None, description="Pods to be near to, as in Kubernetes.")
+    pod_anti_affinity: FreeForm | None = Field(
+        default=None, description="Pods to be away from, as in Kubernetes."
+    )
 
 
 class SecretName(PodModel):
-    name: str
+    name: str = Field(description="A Secret in the same namespace, with credentials of an image registry.")
 
 
 class KeyReference(PodModel):
-    name: str
-    key: str
-    optional: bool | None = None
+    name: str = Field(description="The name of the ConfigMap or Secret, in the same namespace.")
+    key: str = Field(description="The key in it.")
+    optional: bool | None = Field(default=None, description="Whether it may be missing. Default: false.")
 
 
 class FieldReference(PodModel):
-    field_path: str
-    api_version: str | None = None
+    field_path: str = Field(description="A field of the pod, such as metadata.name.")
+    api_version: str | None = Field(
+        default=None, description="The version of the field's schema. Default: v1."
+    )
 
 
 class ResourceReference(PodModel):
-    resource: str
-    container_name: str | None = None
-    divisor: Quantity | None = None
+    resource: str = Field(description="A resource of the container, such as limits.memory.")
+    container_name: str | None = Field(
+        default=None, description="The container. Default: the one with the variable."
+    )
+    divisor: Quantity | None = Field(default=None, description="The unit of the value. Default: 1.")
 
 
 class VariableSource(PodModel):
-    config_map_key_ref: KeyReference | None = None
-    secret_key_ref: KeyReference | None = None
-    field_ref: FieldReference | None = None
-    resource_field_ref: ResourceReference | None = None
+    config_map_key_ref: KeyReference | None = Field(default=None, description="A key of a ConfigMap.")
+    secret_key_ref: KeyReference | None = Field(default=None, description="A key of a Secret.")
+    field_ref: FieldReference | None = Field(default=None, description="A field of the pod.")
+    resource_field_ref: ResourceReference | None = Field(
+        default=None, description="A resource of a container."
+    )
 
 
 class Variable(PodModel):
-    name: str
-    value: str | None = None
-    value_from: VariableSource | None = None
+    name: str = Field(description="The name of the variable.")
+    value: str | None = Field(default=None, description="The value; $(NAME) refers to an earlier variable.")
+    value_from: VariableSource | None = Field(
+        default=None, description="The source of the value, instead of `value`."
+    )
 
 
 class OptionalReference(PodModel):
-    name: str
-    optional: bool | None = None
+    name: str = Field(description="The name of the ConfigMap or Secret, in the same namespace.")
+    optional: bool | None = Field(default=None, description="Whether it may be missing. Default: false.")
 
 
 class VariablesSource(PodModel):
-    prefix: str | None = None
-    config_map_ref: OptionalReference | None = None
-    secret_ref: OptionalReference | None = None
+    prefix: str | None = Field(default=None, description="Text before each name. Default: none.")
+    config_map_ref: OptionalReference | None = Field(
+        default=None, description="A ConfigMap whose keys become variables."
+    )
+    secret_ref: OptionalReference | None = Field(
+        default=None, description="A Secret whose keys become variables."
+    )
 
 
 class VolumeMount(PodModel):
-    name: Name
-    mount_path: str
-    sub_path: str | None = None
-    read_only: bool | None = None
+    name: Name = Field(description="A volume of this template.")
+    mount_path: str = Field(description="The absolute path in the container; not one that the operator uses.")
+    sub_path: str | None = Field(default=None, description="The path in the volume. Default: its root.")
+    read_only: bool | None = Field(
+        default=None, description="Whether the container may only read. Default: false."
+    )
 
 
 class ProjectedSource(PodModel):
     """A source of a projected volume; tokens of service accounts are not allowed."""
 
-    config_map: FreeForm | None = None
-    secret: FreeForm | None = None
-    downward_api: Annotated[FreeForm | None, Field(alias="downwardAPI")] = None
+    config_map: FreeForm | None = Field(default=None, description="A ConfigMap, as in Kubernetes.")
+    secret: FreeForm | None = Field(default=None, description="A Secret, as in Kubernetes.")
+    downward_api: Annotated[FreeForm | None, Field(alias="downwardAPI")] = Field(
+        default=None, description="Fields of the pod, as in Kubernetes."
+    )
 
 
 class Projected(PodModel):
-    sources: list[ProjectedSource]
-    default_mode: int | None = None
+    sources: list[ProjectedSource] = Field(description="The sources of the files.")
+    default_mode: int | None = Field(
+        default=None, description="The permissions of the files, as a decimal number. Default: 420 (0644)."
+    )
 
 
 class Volume(PodModel):
     """A volume; only types that access nothing outside the namespace."""
 
-    name: Name
-    config_map: FreeForm | None = None
-    secret: FreeForm | None = None
-    empty_dir: FreeForm | None = None
-    projected: Projected | None = None
-    downward_api: Annotated[FreeForm | None, Field(alias="downwardAPI")] = None
-    persistent_volume_claim: FreeForm | None = None
+    name: Name = Field(description="The name that volumeMounts refer to; not one of the operator's volumes.")
+    config_map: FreeForm | None = Field(default=None, description="A ConfigMap, as in Kubernetes.")
+    secret: FreeForm | None = Field(default=None, description="A Secret, as in Kubernetes.")
+    empty_dir: FreeForm | None = Field(default=None, description="An empty directory, as in Kubernetes.")
+    projected: Projected | None = Field(default=None, description="Several sources in one directory.")
+    downward_api: Annotated[FreeForm | None, Field(alias="downwardAPI")] = Field(
+        default=None, description="Fields of the pod, as in Kubernetes."
+    )
+    persistent_volume_claim: FreeForm | None = Field(
+        default=None, description="An existing PersistentVolumeClaim, as in Kubernetes."
+    )
 
 
 class ContainerPort(PodModel):
-    name: str | None = None
-    container_port: int
-    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
+    name: str | None = Field(default=None, description="The name of the port. Default: none.")
+    container_port: int = Field(description="The port number.")
+    protocol: Literal["TCP", "UDP", "SCTP"] | None = Field(
+        default=None, description="The protocol. Default: TCP."
+    )
 
 
 class Container(PodModel):
     """Additional environment and mounts of the operator's container, which is identified by its name; or a
     sidecar."""
 
-    name: Name
-    image: str | None = None
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    command: list[str] = Field(default_factory=list)
-    args: list[str] = Field(default_factory=list)
-    working_dir: str | None = None
-    env: list[Variable] = Field(default_factory=list)
-    env_from: list[VariablesSource] = Field(default_factory=list)
-    ports: list[ContainerPort] = Field(default_factory=list)
-    resources: FreeForm = Field(default_factory=dict)
-    volume_mounts: list[VolumeMount] = Field(default_factory=list)
-    startup_probe: FreeForm | None = None
-    readiness_probe: FreeForm | None = None
-    liveness_probe: FreeForm | None = None
+    name: Name = Field(description="The operator's container, or a name of a sidecar.")
+    image: str | None = Field(default=None, description="The image of a sidecar.")
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None,
+        description="When a sidecar's image is pulled. Default: Always for the tag latest, else "
+        "IfNotPresent.",
+    )
+    command: list[str] = Field(
+        default_factory=list, description="The command of a sidecar. Default: that of its image."
+    )
+    args: list[str] = Field(
+        default_factory=list, description="The arguments of a sidecar. Default: those of its image."
+    )
+    working_dir: str | None = Field(
+        default=None, description="The working directory of a sidecar. Default: that of its image."
+    )
+    env: list[Variable] = Field(default_factory=list, description="Environment variables.")
+    env_from: list[VariablesSource] = Field(
+        default_factory=list, description="Sources of further environment variables."
+    )
+    ports: list[ContainerPort] = Field(default_factory=list, description="Ports of a sidecar.")
+    resources: FreeForm = Field(
+        default_factory=dict, description="Requests and limits of a sidecar, as in Kubernetes. Default: none."
+    )
+    volume_mounts: list[VolumeMount] = Field(
+        default_factory=list, description="Volumes of this template in the container."
+    )
+    startup_probe: FreeForm | None = Field(
+        default=None, description="The startup probe of a sidecar, as in Kubernetes. Default: none."
+    )
+    readiness_probe: FreeForm | None = Field(
+        default=None, description="The readiness probe of a sidecar, as in Kubernetes. Default: none."
+    )
+    liveness_probe: FreeForm | None = Field(
+        default=None, description="The liveness probe of a sidecar, as in Kubernetes. Default: none."
+    )
 
 
 class InitContainer(Container):
-    restart_policy: Literal["Always"] | None = None
+    restart_policy: Literal["Always"] | None = Field(
+        default=None,
+        description="Always: the container runs beside the others. Default: it ends before they start.",
+    )
 
 
 class PodSpec(PodModel):
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: list[Toleration] = Field(default_factory=list)
-    affinity: Affinity | None = None
-    topology_spread_constraints: list[FreeForm] = Field(default_factory=list)
-    priority_class_name: str | None = None
-    scheduler_name: str | None = None
-    image_pull_secrets: list[SecretName] = Field(default_factory=list)
-    termination_grace_period_seconds: int | None = Field(default=None, ge=1)
-    volumes: list[Volume] = Field(default_factory=list)
-    containers: list[Container] = Field(default_factory=list)
-    init_containers: list[InitContainer] = Field(default_factory=list)
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="Labels of nodes for the pods. Default: all nodes."
+    )
+    tolerations: list[Toleration] = Field(default_factory=list, description="Taints that the pods tolerate.")
+    affinity: Affinity | None = Field(
+        default=None, description="Rules for nodes and pods to be near to or away from."
+    )
+    topology_spread_constraints: list[FreeForm] = Field(
+        default_factory=list,
+        description="Constraints for the spread of pods, as in Kubernetes. Default: balanced over racks "
+        "and nodes where possible.",
+    )
+    priority_class_name: str | None = Field(
+        default=None, description="The PriorityClass of the pods. Default: that of the Kubernetes cluster."
+    )
+    service_account_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The ServiceAccount of the pods of brokers or ZooKeeper servers, which get no token of "
+        "it. Default: one of the operator's.",
+    )
+    scheduler_name: str | None = Field(
+        default=None, description="The scheduler of the pods. Default: default-scheduler."
+    )
+    image_pull_secrets: list[SecretName] = Field(
+        default_factory=list, description="Secrets with credentials of image registries."
+    )
+    termination_grace_period_seconds: int | None = Field(
+        default=None, ge=1, description="Seconds from SIGTERM to SIGKILL. Default: 30 for brokers."
+    )
+    volumes: list[Volume] = Field(default_factory=list, description="Additional volumes.")
+    containers: list[Container] = Field(
+        default_factory=list,
+        description="The operator's container by its name, with additions; and sidecars, if the operator "
+        "allows them.",
+    )
+    init_containers: list[InitContainer] = Field(
+        default_factory=list, description="Init containers, if the operator allows sidecars."
+    )
 
 
 class PodTemplate(PodModel):
-    metadata: PodMetadata = Field(default_factory=PodMetadata)
-    spec: PodSpec = Field(default_factory=PodSpec)
+    metadata: PodMetadata = Field(
+        default_factory=PodMetadata, description="Additional labels and annotations."
+    )
+    spec: PodSpec = Field(default_factory=PodSpec, description="Additions to the pod's spec.")
 
     def sidecars(self) -> Iterator[tuple[str, Container]]:
         """(path in the template, container) of all containers but the operator's own."""
@@ -205,6 +301,8 @@ def pod_problems(template: PodTemplate, path: str, main: str) -> Iterator[Proble
     """Errors that the schema cannot express. `main`: the name of the operator's container in these pods."""
     yield from _metadata_problems(template.metadata, f"{path}.metadata")
     spec = template.spec
+    if spec.service_account_name is not None and main not in _WITH_ACCOUNT:
+        yield Problem(f"{path}.spec.serviceAccountName", "is set by the operator: it needs permissions")
     for n, volume in enumerate(spec.volumes):
         where = f"{path}.spec.volumes[{n}]"
         if volume.name in _OWN_VOLUMES:
@@ -263,27 +361,27 @@ def _container_problems(
         if mount.name not in volumes:
             message = f"{mount.name!r} is not allowed: must be a volume of this template"
             yield Problem(f"{path}.volumeMounts[{n}].name", message)
-        yield from _path_problems(mount, f"{path}.volumeMounts[{n}].mountPath")
+        own = (*_OWN_PATHS, *_OF_ZOOKEEPER) if main == "zookeeper" else _OWN_PATHS
+        yield from _path_problems(mount, f"{path}.volumeMounts[{n}].mountPath", own)
 
 
-def _path_problems(mount: VolumeMount, path: str) -> Iterator[Problem]:
+def _path_problems(mount: VolumeMount, path: str, paths: Collection[PurePosixPath]) -> Iterator[Problem]:
     given = PurePosixPath(mount.mount_path)
     if not given.is_absolute() or ".." in given.parts:
         yield Problem(path, f"{mount.mount_path!r} is not allowed: must be an absolute path without ..")
         return
-    for own in _OWN_PATHS:
+    for own in paths:
         if given.is_relative_to(own) or own.is_relative_to(given):
             yield Problem(path, f"{mount.mount_path!r} is not allowed: {own} is used by the operator")
             return
 
 
-def sidecar_problem(templates: Mapping[str, PodTemplate]) -> str:
-    """The error for templates with sidecars when the operator does not allow them, or "". `templates`: by
-    path."""
-    found = [f"{path}.{where}" for path, template in templates.items() for where, _ in template.sidecars()]
-    if not found:
-        return ""
-    return (
-        f"{found[0]}: this operator does not allow sidecars; "
-        "--allow-sidecars of the operator (the chart's allowSidecars) allows them"
-    )
+def sidecar_problems(templates: Mapping[str, PodTemplate]) -> Iterator[Problem]:
+    """The sidecars in templates, for an operator that does not allow them. `templates`: by path."""
+    for path, template in templates.items():
+        for where, _ in template.sidecars():
+            yield Problem(
+                f"{path}.{where}",
+                "this operator does not allow sidecars; --allow-sidecars of the operator (the chart's "
+                "allowSidecars) allows them",
+            )

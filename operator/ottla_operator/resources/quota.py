@@ -27,8 +27,15 @@ from ottla_operator.resources.common import (
 class Entity(Model):
     """The quota entity: names, or `<default>` for users or client ids without quotas of their own."""
 
-    user: str | None = Field(default=None, min_length=1)
-    client_id: str | None = Field(default=None, min_length=1)
+    user: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A user's name in principals, as in a User's status.username, or `<default>`. Default: "
+        "every user.",
+    )
+    client_id: str | None = Field(
+        default=None, min_length=1, description="A client id, or `<default>`. Default: every client id."
+    )
 
     @model_validator(mode="after")
     def _has_part(self) -> Entity:
@@ -62,13 +69,13 @@ def spec_name(limit: str) -> str:
 
 
 class QuotaSpec(Model):
-    cluster_ref: ClusterRef
-    entity: Entity
-    limits: Limits
+    cluster_ref: ClusterRef = Field(description="The cluster of the quota.")
+    entity: Entity = Field(description="Whom the limits apply to.")
+    limits: Limits = Field(description="The limits; at least one.")
 
 
 class QuotaStatus(Status):
-    applied_limits: Limits | None = None
+    applied_limits: Limits | None = Field(default=None, description="The limits in Kafka.")
     managed_limits: Limits | None = Field(
         default=None,
         description="Limits that the resource sets: those of the spec, and former ones until removed.",
@@ -76,7 +83,9 @@ class QuotaStatus(Status):
     unmanaged_limits: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
     )
-    overridden_by: str | None = None
+    overridden_by: str | None = Field(
+        default=None, description="A Quota of the same entity that has precedence."
+    )
 
 
 class Quota(Resource[QuotaSpec, QuotaStatus]):
@@ -98,6 +107,10 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
 
     kind: Literal["Quota"]
     status: QuotaStatus = Field(default_factory=QuotaStatus)
+
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return True
 
     def problems(self) -> Iterator[Problem]:
         if not self.spec.limits.given():

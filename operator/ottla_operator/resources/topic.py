@@ -34,7 +34,7 @@ _TOPIC_NAME = re.compile(TOPIC_NAME)
 
 
 class TopicSpec(Model):
-    cluster_ref: ClusterRef
+    cluster_ref: ClusterRef = Field(description="The cluster of the topic.")
     topic_name: Annotated[str, Field(pattern=TOPIC_NAME, min_length=1, max_length=249)] | None = Field(
         default=None, description="The topic's name. Default: the resource's name."
     )
@@ -52,9 +52,9 @@ class TopicSpec(Model):
 
 
 class ReplicasChange(Model):
-    target_replicas: int
-    state: Literal["Pending", "Ongoing", "Blocked"]
-    message: str = ""
+    target_replicas: int = Field(description="The replication factor after the change.")
+    state: Literal["Pending", "Ongoing", "Blocked"] = Field(description="Pending, Ongoing or Blocked.")
+    message: str = Field(default="", description="What the change waits for, or why it is blocked.")
 
 
 class TopicAuditWindow(Model):
@@ -62,10 +62,10 @@ class TopicAuditWindow(Model):
         json_schema_extra={"format": "date-time"},
         description="The start of the window, by the records' timestamps.",
     )
-    tier: str
+    tier: str = Field(description="The tier that differs, as in the audit's report.")
     status: str = Field(description="missing, duplicated or unknown, as in the audit's report.")
-    missing: int = 0
-    duplicated: int = 0
+    missing: int = Field(default=0, description="Missing records.")
+    duplicated: int = Field(default=0, description="Duplicated records.")
 
 
 class TopicAudit(Model):
@@ -78,7 +78,7 @@ class TopicAudit(Model):
         description="Every tier holds all records acknowledged up to this time.",
     )
     missing: int = Field(default=0, description="Missing records, counted for each tier.")
-    duplicated: int = 0
+    duplicated: int = Field(default=0, description="Duplicated records, counted for each tier.")
     differing_windows: int = Field(default=0, description="Windows that differ, counted for each tier.")
     windows: list[TopicAuditWindow] = Field(
         default_factory=list, description="The first windows that differ."
@@ -86,12 +86,16 @@ class TopicAudit(Model):
 
 
 class TopicStatus(Status):
-    topic_name: str = ""
-    topic_id: str = ""
-    partitions: int = 0
-    replicas: int = 0
-    under_replicated_partitions: int = 0
-    replicas_change: ReplicasChange | None = None
+    topic_name: str = Field(default="", description="The topic's name in Kafka.")
+    topic_id: str = Field(default="", description="The topic's id in Kafka.")
+    partitions: int = Field(default=0, description="The number of partitions.")
+    replicas: int = Field(default=0, description="The replication factor.")
+    under_replicated_partitions: int = Field(
+        default=0, description="The number of partitions with replicas that are not in sync."
+    )
+    replicas_change: ReplicasChange | None = Field(
+        default=None, description="The change of the replication factor in progress."
+    )
     audit: TopicAudit | None = Field(
         default=None, description="The result of an audit job that covers the topic."
     )
@@ -143,6 +147,10 @@ class Topic(Resource[TopicSpec, TopicStatus]):
     @property
     def topic_name(self) -> str:
         return self.spec.topic_name or self.metadata.name
+
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return self.spec.reclaim_policy == "Delete"
 
     def problems(self) -> Iterator[Problem]:
         name = self.topic_name

@@ -57,34 +57,44 @@ class SecretKey(Model):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = Field(
         description="A Secret in the same namespace."
     )
-    key: str = Field(min_length=1)
+    key: str = Field(min_length=1, description="The key in the Secret.")
 
 
 class PasswordSource(Model):
-    secret_key_ref: SecretKey
+    secret_key_ref: SecretKey = Field(description="The key of a Secret with the password.")
 
 
 class Password(Model):
-    value_from: PasswordSource
+    value_from: PasswordSource = Field(description="The source of the password.")
 
 
 class Authentication(Model):
-    type: Literal["scram-sha-512", "tls"]
+    type: Literal["scram-sha-512", "tls"] = Field(
+        description="scram-sha-512: a password; tls: a certificate of the cluster's clientsCa."
+    )
     password: Password | None = Field(
         default=None, description="The password for scram-sha-512. Default: a generated one."
     )
 
 
 class AclResource(Model):
-    type: Literal["topic", "group", "cluster", "transactionalId"]
+    type: Literal["topic", "group", "cluster", "transactionalId"] = Field(
+        description="The type of the resources."
+    )
     name: str | None = Field(default=None, min_length=1, description="`*`: all resources of the type.")
-    pattern_type: Literal["literal", "prefix"] = "literal"
+    pattern_type: Literal["literal", "prefix"] = Field(
+        default="literal",
+        description="literal: the name is that of the resource; prefix: the name is the beginning of those "
+        "of the resources.",
+    )
 
 
 class Acl(Model):
-    resource: AclResource
-    operations: list[OperationName] = Field(min_length=1)
-    type: Literal["allow", "deny"] = "allow"
+    resource: AclResource = Field(description="The resources that the ACL is about.")
+    operations: list[OperationName] = Field(min_length=1, description="Kafka's operations.")
+    type: Literal["allow", "deny"] = Field(
+        default="allow", description="Whether the operations are allowed or denied."
+    )
     host: str = Field(default=WILDCARD, description="An IP address, or `*` for all.")
 
     def bindings(self, principal: str) -> Iterator[AclBinding]:
@@ -100,12 +110,12 @@ class Acl(Model):
 
 
 class Authorization(Model):
-    type: Literal["simple"] = "simple"
-    acls: list[Acl] = Field(default_factory=list)
+    type: Literal["simple"] = Field(default="simple", description="Kafka's ACLs.")
+    acls: list[Acl] = Field(default_factory=list, description="The ACLs of the user.")
 
 
 class UserSpec(Model):
-    cluster_ref: ClusterRef
+    cluster_ref: ClusterRef = Field(description="The cluster of the user.")
     user_name: Annotated[str, Field(pattern=USER_NAME, min_length=1, max_length=255)] | None = Field(
         default=None, description="The name of the user in authentication. Default: the resource's name."
     )
@@ -119,11 +129,11 @@ class UserSpec(Model):
 
 class UserStatus(Status):
     username: str = Field(default="", description="The name in principals and quotas.")
-    secret: str = ""
+    secret: str = Field(default="", description="The Secret with the user's credentials.")
     secret_version: str = Field(
         default="", description="The version of the Secret whose password was set last."
     )
-    acls: int = 0
+    acls: int = Field(default=0, description="The number of the user's ACLs in Kafka.")
     authorization: Literal["", "simple"] = Field(
         default="", description="simple: the operator owns the user's ACLs."
     )
@@ -184,6 +194,10 @@ class User(Resource[UserSpec, UserStatus]):
         """The ACL bindings of the spec."""
         acls = [] if self.spec.authorization is None else self.spec.authorization.acls
         return frozenset(binding for acl in acls for binding in acl.bindings(self.principal))
+
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return True
 
     def problems(self) -> Iterator[Problem]:
         name = self.login_name
