@@ -27,13 +27,16 @@ class SimulatedStore:
         self.changed = asyncio.Event()
         """Set when a spec changes: what a watch delivers. Each operator has one of its own."""
 
-    def apply(self, kind: str, name: str, spec: Mapping[str, object]) -> None:
-        """Create a resource or change its spec, as a user does."""
+    def apply(
+        self, kind: str, name: str, spec: Mapping[str, object], annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a resource or change its spec and its annotations, as a user does."""
         key = f"{kind}/{name}"
         old = self.stored.get(key)
         metadata = {
             "name": name,
             "uid": key,
+            "annotations": dict(annotations or {}),
             "generation": old.metadata.generation + 1 if old else 1,
             "creationTimestamp": f"2024-01-01T00:{len(self.stored):02}:00Z",
         }

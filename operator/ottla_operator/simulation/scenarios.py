@@ -28,6 +28,7 @@ from ottla.simulation.runner import (
 from ottla.simulation.workloads.append import Append
 from ottla_operator.reconcile import is_ready
 from ottla_operator.resources import AnyResource
+from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATION
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -47,6 +48,8 @@ class Change:
     replicas: int | None = None
     config: Mapping[str, str] | None = None
     factor: int | None = None
+    annotations: Mapping[str, str] | None = None
+    """All annotations of the BrokerCluster from now on."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,25 @@ SCENARIOS: Final = {
     "rolls": Scenario(tuple(Change(share / 8, config={_SETTING: str(400 + share)}) for share in range(1, 7))),
     "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
     "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
+    "hibernate": Scenario(
+        (Change(0.15, annotations={HIBERNATE_ANNOTATION: "true"}), Change(0.5, annotations={}))
+    ),
+    "hibernate and roll": Scenario(
+        (
+            Change(0.1, annotations={HIBERNATE_ANNOTATION: "true"}, config={_SETTING: "400"}),
+            Change(0.3, annotations={}, replicas=4),
+            Change(0.6, replicas=3),
+        )
+    ),
+    "fence": Scenario((Change(0.15, annotations={FENCE_ANNOTATION: "1"}), Change(0.5, annotations={}))),
+    "fence and roll": Scenario(
+        (
+            Change(0.1, annotations={FENCE_ANNOTATION: "2"}),
+            Change(0.3, config={_SETTING: "400"}),
+            Change(0.5, annotations={FENCE_ANNOTATION: "0"}),
+            Change(0.7, annotations={}),
+        )
+    ),
     "throttled": Scenario(
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
@@ -88,6 +110,7 @@ class OperatorWorkload:
         self._restarts = restarts
         self._replicas, self._factor = 3, scenario.factor
         self._config: dict[str, str] = {}
+        self._annotations: Mapping[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -108,7 +131,7 @@ class OperatorWorkload:
             "storage": {"deleteClaim": delete},
             **self._scenario.spec,
         }
-        self._store.apply("BrokerCluster", "demo", spec)
+        self._store.apply("BrokerCluster", "demo", spec, self._annotations)
 
     def _apply_topic(self) -> None:
         spec = {
@@ -130,7 +153,9 @@ class OperatorWorkload:
             await asyncio.sleep(max(0.0, change.at * self._seconds - self._cluster.loop.now))
             self._cluster.note("user", f"asks for {change}")
             self._config.update(change.config or {})
-            if change.replicas is not None or change.config is not None:
+            if change.annotations is not None:
+                self._annotations = change.annotations
+            if any(each is not None for each in (change.replicas, change.config, change.annotations)):
                 self._replicas = change.replicas or self._replicas
                 self._apply_cluster()
             if change.factor is not None:
