@@ -52,7 +52,9 @@ class Condition(BaseModel):
 
 
 # Types for which True is the unusual status; for all others it is False.
-_TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing"})
+_TRUE_IS_UNUSUAL = frozenset(
+    {"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing", "Contested"}
+)
 
 
 def is_unusual(condition: Condition) -> bool:

@@ -26,7 +26,7 @@ from ottla_operator.planning.steps import Reassign, ResourcePlan, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
-from ottla_operator.platform.interfaces import Environment
+from ottla_operator.platform.interfaces import Ensured, Environment
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -110,7 +110,7 @@ class Reconciler:
                 if isinstance(planned.resource, Pipeline):
                     await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._executor.execute(planned, cluster, target, result, [])
+                    await self._executor.execute(planned, cluster, target, result, Ensured())
 
         # The resources are independent of each other, so their requests run concurrently.
         ended = await asyncio.gather(
@@ -163,7 +163,9 @@ class Reconciler:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in members if isinstance(r, Topic)]
-        topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
+        topic_plans = plan_topics(
+            topics, observed, placement, Defaults.of({**target.properties, **target.live}), busy
+        )
         quotas = [r for r in members if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in members if isinstance(r, User)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, yes
 from ottla_operator.planning.certificates import RandomBytes, Subject, issue, new_password, pkcs12
@@ -32,13 +32,16 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.users import jaas_config
-from ottla_operator.platform.interfaces import BrokerLaunch, Environment, StepFailed
+from ottla_operator.platform.interfaces import BrokerLaunch, Ensured, Environment, StepFailed
 from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import invalid_finding
 
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Status)
+
+_WARNINGS_MAX: Final = 50
 
 
 @dataclass(slots=True)
@@ -82,10 +85,11 @@ class StepExecutor:
         cluster: BrokerCluster,
         target: Revision,
         result: ReconcileResult,
-        failures: list[StepFailed],
+        ensured: Ensured,
     ) -> None:
-        """Execute a resource's steps and write its status. `failures`: earlier ones of the same resource."""
-        metadata = planned.resource.metadata
+        """Execute a resource's steps and write its status. `ensured`: the result of its `ensure_children`."""
+        metadata, failures = planned.resource.metadata, ensured.failures
+        planned = replace(planned, findings=(*planned.findings, *ensured.findings))
         if metadata.acted_upon:
 
             async def run_step(step: Step) -> None:
@@ -103,7 +107,9 @@ class StepExecutor:
         metadata, failures = pipeline.metadata, list[StepFailed]()
         if metadata.acted_upon:
             if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
-                failures = await self._ensure_driver_children(pipeline, planned.launch, result)
+                ensured = await self._ensure_driver_children(pipeline, planned.launch, result)
+                failures = ensured.failures
+                planned = replace(planned, findings=(*planned.findings, *ensured.findings))
 
             async def run_step(step: Step) -> None:
                 match step:
@@ -121,35 +127,45 @@ class StepExecutor:
 
     async def _ensure_driver_children(
         self, pipeline: Pipeline, launch: DriverLaunch, result: ReconcileResult
-    ) -> list[StepFailed]:
+    ) -> Ensured:
         try:
-            done = await self._drivers.ensure_children(pipeline, launch)
+            ensured = await self._drivers.ensure_children(pipeline, launch)
         except StepFailed as failure:
-            self.record(pipeline, failure.reason, failure.message, warning=True)
-            return [failure]
-        result.steps += done
-        for what in done:
-            self.record(pipeline, "Kept", what)
-        return []
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(pipeline, "Kept", ensured, result)
+        return ensured
 
     async def ensure_children(
         self, cluster: BrokerCluster, target: Revision, observed: Observed, result: ReconcileResult
-    ) -> list[StepFailed]:
+    ) -> Ensured:
         """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
         deleted."""
         metadata = cluster.metadata
         if metadata.deleting or not metadata.acted_upon:
-            return []
+            return Ensured()
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
-            done = await self._platform.ensure_children(cluster, launch_of(target), under_replicated=lagging)
+            ensured = await self._platform.ensure_children(
+                cluster, launch_of(target), under_replicated=lagging
+            )
         except StepFailed as failure:
-            self.record(cluster, failure.reason, failure.message, warning=True)
-            return [failure]
-        result.steps += done
-        for what in done:
-            self.record(cluster, "Applied", what)
-        return []
+            ensured = Ensured(failures=[failure])
+        self._record_ensured(cluster, "Applied", ensured, result)
+        return ensured
+
+    def _record_ensured(
+        self, resource: BrokerCluster | Pipeline, reason: str, ensured: Ensured, result: ReconcileResult
+    ) -> None:
+        """Record Events: for each change, each failure, and each finding with a new message."""
+        result.steps += ensured.steps
+        for what in ensured.steps:
+            self.record(resource, reason, what)
+        for failure in ensured.failures:
+            self.record(resource, failure.reason, failure.message, warning=True)
+        for finding in ensured.findings:
+            known = find(resource.status.conditions, finding.type)
+            if known is None or known.message != finding.message:
+                self.record(resource, finding.reason, finding.message, warning=True)
 
     def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
         """Record an Event about a resource."""
@@ -222,7 +238,8 @@ class StepExecutor:
             return
         ready = find(resource.status.conditions, "Ready")
         current = ready is not None and ready.observed_generation == resource.metadata.generation
-        if planned.keep_status and current and ready is not None and ready.reason != "Pending":
+        kept = current and ready is not None and ready.reason not in ("Pending", "InvalidSpec")
+        if planned.keep_status and kept and not resource.refused:
             result.converged = False
             result.unready.append(resource.kind)
             return
@@ -245,8 +262,15 @@ class StepExecutor:
                 )
             )
             observed_generation = resource.status.observed_generation
+        in_force = next((f for f in findings if f.type == "Ready"), None)
+        if in_force is not None and in_force.status != "True":
+            result.converged = False
+        if resource.refused:
+            findings = [f for f in findings if f.type != "Ready"]
+            findings.insert(0, invalid_finding(resource.refused, in_force))
+        warnings = [*resource.notes(), *planned.warnings][:_WARNINGS_MAX]
         status = with_conditions(
-            planned.status,
+            planned.status.model_copy(update={"warnings": warnings}),
             merge(
                 resource.status.conditions,
                 findings,
@@ -256,7 +280,6 @@ class StepExecutor:
             observed_generation,
         )
         if not is_true(status.conditions, "Ready"):
-            result.converged = False
             result.unready.append(resource.kind)
         catching_up = find(status.conditions, "CaughtUp")
         if catching_up is not None and catching_up.status == "False":
@@ -264,6 +287,9 @@ class StepExecutor:
             result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
+            if is_true(status.conditions, "Rolling"):
+                # ZooKeeper servers may roll while the cluster is Ready; their sync causes no event.
+                result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)
 

@@ -43,7 +43,8 @@ def roll(changes: Path, strategy: str, status: dict[str, Any]) -> tuple[str, str
 
 @pytest.mark.parametrize("strategy", ["Auto", "OnApproval"])
 def test_a_restart_is_requested_by_an_annotation_and_not_in_the_spec(changes: Path, strategy: str) -> None:
-    change, output = roll(changes, strategy, {})
+    zookeeper = {"targetHash": "zk", "updated": 3, "total": 3}
+    change, output = roll(changes, strategy, {"zookeeper": zookeeper})
     request = r"ottla\.dev/restart-requested-at=20[0-9-]+T[0-9:]+Z"
     assert re.fullmatch(rf"annotate brokerclusters\.ottla\.dev demo {request} --overwrite", change)
     assert "rolling restart of demo requested" in output
@@ -52,4 +53,16 @@ def test_a_restart_is_requested_by_an_annotation_and_not_in_the_spec(changes: Pa
 def test_what_waits_for_approval_is_approved(changes: Path) -> None:
     change, output = roll(changes, "OnApproval", {"rollout": {"targetHash": "abc"}})
     assert change == "annotate brokerclusters.ottla.dev demo ottla.dev/approve-rollout=abc --overwrite"
-    assert output == "approved: demo rolls to revision abc\n"
+    assert output == "approved: demo rolls brokers to revision abc\n"
+
+
+def test_zookeeper_and_brokers_are_approved_together(changes: Path) -> None:
+    zookeeper = {"targetHash": "zk", "updated": 2, "total": 3}
+    change, output = roll(changes, "OnApproval", {"rollout": {"targetHash": "abc"}, "zookeeper": zookeeper})
+    assert change.endswith(" ottla.dev/approve-rollout=abc,zk --overwrite")
+    assert output == "approved: demo rolls brokers to revision abc, ZooKeeper to revision zk\n"
+
+
+def test_zookeeper_alone_is_approved(changes: Path) -> None:
+    change, _ = roll(changes, "OnApproval", {"zookeeper": {"targetHash": "zk", "updated": 0, "total": 3}})
+    assert change.endswith(" ottla.dev/approve-rollout=zk --overwrite")

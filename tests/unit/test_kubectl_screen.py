@@ -72,7 +72,7 @@ def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
             _broker(0, configHash="new"),
             _broker(
                 1,
-                restartReasons=["num.io.threads has changed"],
+                restartReasons=["replica.lag.time.max.ms has changed"],
                 waitingFor="broker 0 to rejoin the ISR of a-0",
             ),
         ],
@@ -82,7 +82,10 @@ def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
     assert "partitions: 4 under-replicated" in text
     assert "rolling to revision new: 1 of 3, for 90 s" in text
     assert "Rolling: Rolling (bouncing broker 1)" in text
-    assert "restart due: num.io.threads has changed; waiting for broker 0 to rejoin the ISR of a-0" in text
+    assert (
+        "restart due: replica.lag.time.max.ms has changed; waiting for broker 0 to rejoin the ISR of a-0"
+        in text
+    )
 
 
 def test_ready_resources_are_counted_and_others_are_listed() -> None:
@@ -95,6 +98,18 @@ def test_ready_resources_are_counted_and_others_are_listed() -> None:
     assert "ResourceConflict   older one wins" in text
     assert "Topic/a" not in text
     assert "ready: Topic 2" in text
+
+
+def test_warnings_are_shown_beside_the_state() -> None:
+    topic = {
+        "kind": "Topic",
+        "metadata": {"name": "orders"},
+        "spec": {},
+        "status": {"conditions": [_READY], "warnings": ["no write with acks=all can succeed"]},
+    }
+    text = screen(_cluster(conditions=[_READY], warnings=["unknown setting a.b"]), [topic], _NOW_MS)
+    assert "   warning: unknown setting a.b" in text
+    assert "warning: Topic/orders: no write with acks=all can succeed" in text
 
 
 def test_a_cluster_without_a_status_is_shown_as_such() -> None:

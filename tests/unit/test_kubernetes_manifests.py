@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
+from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.kubernetes.zookeeper_planning import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.interfaces import BrokerLaunch
@@ -31,8 +33,8 @@ LAUNCH = BrokerLaunch(
 SECURED = [{"name": "certified", "port": 9093, "tls": True, "authentication": {"type": "tls"}}]
 
 
-def a_cluster(**spec: Any) -> BrokerCluster:
-    metadata = {"name": "demo", "namespace": "shop", "uid": "u-1", "generation": 1}
+def a_cluster(name: str = "demo", **spec: Any) -> BrokerCluster:
+    metadata = {"name": name, "namespace": "shop", "uid": "u-1", "generation": 1}
     cluster, problems = parse_resource("BrokerCluster", metadata, {"replicas": 3, **spec})
     assert not problems
     assert isinstance(cluster, BrokerCluster)
@@ -309,6 +311,7 @@ _OF_PODS: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "topologySpreadConstraints": [{"maxSkew": 1}],
     "priorityClassName": "high",
+    "serviceAccountName": "mine",
     "schedulerName": "mine",
     "imagePullSecrets": [{"name": "of-the-registry"}],
     "terminationGracePeriodSeconds": 60,
@@ -384,18 +387,55 @@ def test_a_disruption_budget_of_the_spec_selects_only_brokers() -> None:
     assert budget == {"maxUnavailable": "20%", "selector": selector}
 
 
+PORT_NAME = re.compile(r"^(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?=[a-z0-9]))*$")
+
+
+def port_names(*listeners: str) -> list[str]:
+    """The names of the broker's container ports for these listeners."""
+    given = [{"name": name, "port": 9100 + n} for n, name in enumerate(listeners)]
+    manifest = manifests_brokers.build_stateful_set(a_cluster(listeners=given), IMAGES, 3, LAUNCH)
+    ports = manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
+    return [port["name"] for port in ports][1 : 1 + len(listeners)]
+
+
 @pytest.mark.parametrize(
-    ("spec", "word"),
+    "names",
     [
-        ([{"name": "a", "port": 9091}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "port"),
-        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "name"),
-        ([{"name": "replication", "port": 9092}], "name"),
+        ["aaaaaaaaaaaaaa-b"],
+        ["9092"],
+        ["1234567890123456"],
+        ["a--b"],
+        ["abcdefghijklmno-one", "abcdefghijklmno-two"],
+        ["abcdefghijklmno", "abcdefghijklmno-two"],
+        ["a" * 63, "a" * 62],
+        ["replication-of-others", "tcp-prometheus-2"],
     ],
 )
-def test_invalid_listeners_are_rejected(spec: list[dict[str, Any]], word: str) -> None:
-    assert word in listeners.listeners_problem(a_cluster(listeners=spec))
-    assert not listeners.listeners_problem(a_cluster())
+def test_any_listener_name_has_a_port_name(names: list[str]) -> None:
+    """Kubernetes refuses a StatefulSet with others."""
+    found = port_names(*names)
+    assert len({*found, "replication", "tcp-prometheus"}) == len(names) + 2
+    for name in found:
+        assert len(name) <= 15
+        assert PORT_NAME.match(name), name
+
+
+def test_port_names_that_were_valid_stay() -> None:
+    """They are part of the pod template: a change would restart the brokers."""
+    assert port_names("plain", "tls", "a-listener-of-many") == ["plain", "tls", "a-listener-of-m"]
+    assert port_names("plain", "9092")[0] == "plain"
+
+
+def test_services_of_external_listeners_have_names_that_kubernetes_allows() -> None:
+    name = "a" * 40
+    found = listeners.build_external_services(
+        a_cluster(name, listeners=[{"name": "b" * 63, "port": 9094, "type": "nodeport"}]), Listed(), 1000
+    )
+    names = [manifest["metadata"]["name"] for manifest in found]
+    assert len(set(names)) == 1000
+    assert max(map(len, names)) == 63
+    for manifest in found:
+        assert manifest["spec"]["ports"][0]["name"] == "b" * 63
 
 
 def test_the_files_of_a_secured_brokers_settings_are_in_its_pod() -> None:

@@ -9,7 +9,6 @@ import pytest
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming, observing
 from ottla_operator.kubernetes.observing import Listed
-from ottla_operator.kubernetes.zookeeper_planning import next_to_replace
 from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.planning.rolling import CRASHES_MAX
 
@@ -182,40 +181,3 @@ def test_zookeeper_is_running_with_a_ready_majority(ready: tuple[bool, ...], run
     state = observing.zookeeper_state(members(*ready), "demo", wanted, "zk:2181")
     assert state.running is running
     assert bool(state.message) is not running
-
-
-A_SET = {
-    "metadata": {"generation": 2},
-    "status": {"observedGeneration": 2, "updateRevision": "new"},
-}
-
-
-def ensemble(*revisions: str, unready: tuple[int, ...] = (), going: tuple[int, ...] = ()) -> dict[int, Any]:
-    return {
-        n: (a_pod if n in unready else a_running_pod)(
-            n, component=naming.ZOOKEEPER, revision=revision, deleting=n in going
-        )
-        for n, revision in enumerate(revisions)
-    }
-
-
-def test_the_leader_is_replaced_last() -> None:
-    assert next_to_replace(A_SET, ensemble("old", "old", "old"), 3, leader=0) == 1
-    assert next_to_replace(A_SET, ensemble("old", "new", "old"), 3, leader=0) == 2
-    assert next_to_replace(A_SET, ensemble("old", "new", "new"), 3, leader=0) == 0
-    assert next_to_replace(A_SET, ensemble("new", "new", "new"), 3, leader=0) is None
-
-
-def test_no_server_is_replaced_while_another_is_not_ready() -> None:
-    assert next_to_replace(A_SET, ensemble("old", "new", "old", unready=(1,)), 3, leader=0) is None
-    assert next_to_replace(A_SET, ensemble("old", "old", "old", going=(2,)), 3, leader=0) is None
-    assert next_to_replace(A_SET, ensemble("old", "old"), 3, leader=0) is None
-
-
-def test_a_server_that_cannot_start_on_the_old_revision_is_replaced_first() -> None:
-    assert next_to_replace(A_SET, ensemble("old", "old", "old", unready=(2,)), 3, leader=0) == 2
-
-
-def test_a_template_that_is_not_observed_yet_replaces_no_server() -> None:
-    unseen = {**A_SET, "metadata": {"generation": 3}}
-    assert next_to_replace(unseen, ensemble("old", "old", "old"), 3, leader=0) is None

@@ -109,15 +109,15 @@ def test_changed_objects_are_repaired(
         assert json.dumps(sim.api.items[kind, name][path[0]], sort_keys=True) == before
 
 
-def test_sidecars_are_rejected_unless_the_operator_allows_them(
-    sim: KubernetesSimulation,
-) -> None:
+@pytest.mark.parametrize("path", ["spec", "spec.zookeeper.managed"])
+def test_sidecars_are_rejected_unless_the_operator_allows_them(sim: KubernetesSimulation, path: str) -> None:
     before = pods(sim)
-    sim.apply_cluster(template={"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}})
+    template = {"template": {"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}}}
+    sim.apply_cluster(**(template if path == "spec" else {"zookeeper": {"managed": template}}))
     sim.reconcile_until(lambda: sim.condition() == ("False", "InvalidSpec"))
     message = next(c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready")
     assert message.startswith(
-        "spec.template.pod.spec.initContainers[0]: this operator does not allow sidecars"
+        f"{path}.template.pod.spec.initContainers[0]: this operator does not allow sidecars"
     )
     for _ in range(5):
         sim.reconcile()

@@ -280,7 +280,8 @@ LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
 
 
 def ensure_children(fixture: LocalPlatformFixture) -> Sequence[str]:
-    return asyncio.run(fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False))
+    ensuring = fixture.platform.ensure_children(fixture.cluster, LAUNCH, under_replicated=False)
+    return asyncio.run(ensuring).steps
 
 
 def test_a_secured_broker_has_a_port_for_each_listener_and_an_inter_broker_port(

@@ -37,6 +37,7 @@ def of_pipeline(**spec: Any) -> list[str]:
         },
         {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
         {"imagePullSecrets": [{"name": "of-the-registry"}]},
+        {"serviceAccountName": "brokers"},
         {
             "topologySpreadConstraints": [
                 {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
@@ -84,7 +85,6 @@ def test_supported_fields_of_pod_templates_are_accepted(spec: dict[str, Any]) ->
         ({"hostPID": True}, "hostPID"),
         ({"hostIPC": True}, "hostIPC"),
         ({"hostUsers": True}, "hostUsers"),
-        ({"serviceAccountName": "admin"}, "serviceAccountName"),
         ({"serviceAccount": "admin"}, "serviceAccount"),
         ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
         ({"securityContext": {"runAsUser": 0}}, "securityContext"),
@@ -170,10 +170,10 @@ def test_a_disruption_budget_selects_no_other_pods() -> None:
 
 @pytest.mark.parametrize("part", ["driver", "executor"])
 def test_pod_templates_of_pipelines_are_validated_alike(part: str) -> None:
-    pod = {"spec": {"serviceAccountName": "admin", "volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
+    pod = {"spec": {"hostNetwork": True, "volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
     found = of_pipeline(**{part: {"template": {"pod": pod}}})
     path = f"spec.{part}.template.pod.spec"
-    wanted = [f"{path}.volumes[0].hostPath", f"{path}.serviceAccountName"]
+    wanted = [f"{path}.volumes[0].hostPath", f"{path}.hostNetwork"]
     assert [each.partition(": ")[0] for each in found] == wanted
     assert not of_pipeline(
         **{part: {"template": {"pod": {"spec": {"containers": [{"name": part, "env": []}]}}}}}
@@ -209,3 +209,30 @@ def test_the_crd_checks_types_and_preserves_unknown_fields() -> None:
         assert each["x-kubernetes-preserve-unknown-fields"] is True
     assert spec["properties"]["priorityClassName"]["type"] == "string"
     assert container["required"] == ["name"]
+
+
+@pytest.mark.parametrize("part", ["driver", "executor"])
+def test_the_service_account_of_pipelines_is_the_operators(part: str) -> None:
+    (problem,) = of_pipeline(**{part: {"template": {"pod": {"spec": {"serviceAccountName": "mine"}}}}})
+    assert problem.startswith(f"spec.{part}.template.pod.spec.serviceAccountName: ")
+
+
+def refused_of_servers(pod: dict[str, Any]) -> list[str]:
+    spec = {"replicas": 1, "zookeeper": {"managed": {"template": {"pod": pod}}}}
+    _, problems = parse_resource("BrokerCluster", {"name": "demo"}, spec)
+    return [problem.path for problem in problems]
+
+
+def test_pod_templates_of_zookeeper_are_validated_with_its_container_and_its_paths() -> None:
+    path = "spec.zookeeper.managed.template.pod.spec"
+    mounts = {"volumeMounts": [{"name": "extra", "mountPath": "/mine"}]}
+    assert not refused_of_servers(
+        {"spec": {"volumes": [VOLUME], "containers": [{"name": "zookeeper", **mounts}]}}
+    )
+    assert refused_of_servers({"spec": {"containers": [{"name": "broker"}]}}) == [
+        f"{path}.containers[0].name"
+    ]
+    assert refused_of_servers({"spec": {"hostNetwork": True}}) == [f"{path}.hostNetwork"]
+    mounts = {"volumeMounts": [{"name": "extra", "mountPath": "/var/lib/zookeeper/data"}]}
+    pod = {"spec": {"volumes": [VOLUME], "containers": [{"name": "zookeeper", **mounts}]}}
+    assert refused_of_servers(pod) == [f"{path}.containers[0].volumeMounts[0].mountPath"]

@@ -312,8 +312,7 @@ def test_fields_for_kubernetes_only_are_accepted_with_a_note() -> None:
     assert not found
     assert isinstance(cluster, BrokerCluster)
     assert cluster.spec.storage.storage_class == "fast"
-    notes = list(cluster.notes())
-    assert [note.split()[0] for note in notes] == [
+    assert [note.split()[0] for note in cluster.ignored_by_up()] == [
         *("spec.image", "spec.listeners", "spec.rack", "spec.resources", "spec.template"),
     ]
 
@@ -322,7 +321,17 @@ def test_secured_listeners_have_an_effect_on_every_platform() -> None:
     spec = {"replicas": 1, "image": "ottla:1", "listeners": [SECURE], "clientsCa": {"validityDays": 90}}
     cluster, found = parse_resource("BrokerCluster", {"name": "demo"}, spec)
     assert cluster is not None, found
-    assert [note.split()[0] for note in cluster.notes()] == ["spec.image"]
+    assert [note.split()[0] for note in cluster.ignored_by_up()] == ["spec.image"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"), [(["a", "a"], "spec.listeners[1].name"), (["replication"], "spec.listeners[0].name")]
+)
+def test_listeners_have_names_of_their_own(names: list[str], wrong: str) -> None:
+    listeners = [{"name": name, "port": 9092} for name in names]
+    (found,) = problems("BrokerCluster", {"replicas": 3, "listeners": listeners})
+    assert found.startswith(f"{wrong}: ")
+    assert "must be unique" in found
 
 
 def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
@@ -335,6 +344,31 @@ def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
     assert "no write with acks=all can succeed" in notes(2, 3)[0]
     assert not notes(2, 2)
     assert not notes(None, 3)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "config", "noted"),
+    [
+        (3, {"min.insync.replicas": 2}, ""),
+        (3, {"min.insync.replicas": 2, "default.replication.factor": 3}, ""),
+        (1, {"min.insync.replicas": 2}, "2 is more than spec.replicas, which is 1: no write"),
+        (
+            3,
+            {"min.insync.replicas": 2, "default.replication.factor": 1},
+            "1 is less than min.insync.replicas",
+        ),
+        (3, {"default.replication.factor": 4}, "4 is more than spec.replicas, which is 3"),
+        (3, {"min.insync.replicas": 2, "offsets.topic.replication.factor": 1}, "can commit offsets"),
+    ],
+)
+def test_factors_that_the_brokers_cannot_reach_are_noted(
+    replicas: int, config: dict[str, Any], noted: str
+) -> None:
+    cluster, found = parse_resource("BrokerCluster", {"name": "d"}, {"replicas": replicas, "config": config})
+    assert cluster is not None, found
+    notes = list(cluster.notes())
+    assert len(notes) == bool(noted), notes
+    assert noted in "".join(notes)
 
 
 def test_a_broker_setting_without_effect_is_noted() -> None:

@@ -1,8 +1,9 @@
 """The operator over a simulated API server with its controllers, in virtual time.
 
-`InMemoryApi` replaces the requests of `Api`. StatefulSets create and delete pods and claims; the garbage
-collector deletes owned objects with their owner. `max_unavailable` is the largest number of brokers that were
-unavailable at the same time.
+`InMemoryApi` replaces the requests of `Api`. Like the API server, it keeps the owners of the fields of child
+objects, sets defaults, and refuses changes of immutable fields and ports with the same name. StatefulSets
+create and delete pods and claims; the garbage collector deletes owned objects with their owner.
+`max_unavailable` is the largest number of brokers that were unavailable at the same time.
 """
 
 from __future__ import annotations
@@ -25,17 +26,27 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 from ottla_operator.planning.observed import AccessState, KafkaState
 from ottla_operator.planning.steps import KafkaStep
 from ottla_operator.platform.interfaces import Address, Environment, InvolvedObject
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 from ottla_operator.step_executor import ReconcileResult
+from tests.worlds import server_side_apply
 
 Item = dict[str, Any]
 NAMESPACE = "shop"
 WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
+_CHILD_KINDS = {
+    *("ConfigMap", "Secret", "Service", "ServiceAccount", "StatefulSet"),
+    *("PodDisruptionBudget", "NetworkPolicy", "RoleBinding"),
+}
+_MUTABLE_OF_SET = {
+    *("replicas", "template", "updateStrategy", "ordinals", "minReadySeconds", "revisionHistoryLimit"),
+    "persistentVolumeClaimRetentionPolicy",
+}
 
 
 def matches_selector(item: Item, selector: str) -> bool:
@@ -56,6 +67,8 @@ class InMemoryApi(Api):
         self.unpullable_images: set[str] = set()
         self.max_unavailable = 0
         self.node_of: Callable[[str], str | None] = lambda pod: None
+        self.webhook: Callable[[Item], None] = lambda item: None
+        """A mutating webhook: it changes child objects in each create, patch and apply."""
         self._ids = itertools.count(1)
 
     @property
@@ -102,16 +115,55 @@ class InMemoryApi(Api):
             return item
         if content_type == "application/json-patch+json":
             assert isinstance(body, list)
-            test, add = body
-            if test["value"] != item["metadata"]["resourceVersion"]:
-                raise Invalid(422, "Invalid", "test of /metadata/resourceVersion failed")
-            assert add["path"] == "/status"
-            return self._write(item, {**item, "status": add["value"]})
+            return self._json_patch(item, body, "status" if status else "", query.get("fieldManager", ""))
         assert isinstance(body, dict)
         wanted = body.get("metadata", {}).get("resourceVersion")
         if wanted is not None and wanted != item["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "the object has been modified")
-        return self._write(item, _merged(item, body))
+        return self._write(item, self._owned(item, _merged(item, body), query.get("fieldManager", "")))
+
+    def _json_patch(self, item: Item, patch: list[Item], subresource: str, manager: str) -> Item:
+        content = copy.deepcopy(item)
+        for each in patch:
+            *parents, last = [
+                part.replace("~1", "/").replace("~0", "~") for part in each["path"].split("/")[1:]
+            ]
+            at = content
+            for name in parents:
+                at = at[name]
+            if each["op"] == "test":
+                if at[last] != each["value"]:
+                    raise Invalid(422, "Invalid", f"test of {each['path']} failed")
+            else:
+                assert each["op"] in ("add", "replace")
+                at[last] = copy.deepcopy(each["value"])
+        if content["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "the object has been modified")
+        return self._write(item, self._owned(item, content, manager, subresource))
+
+    def _owned(self, before: Item | None, after: Item, manager: str, subresource: str = "") -> Item:
+        """`after` with the owners of its fields, defaults and the webhook's changes; checked."""
+        if after["kind"] not in _CHILD_KINDS:
+            return after
+        at = iso_time(self.now_ms)
+        after = server_side_apply.updated(before, after, manager, at, subresource)
+        return self._admitted(before, after)
+
+    def _admitted(self, before: Item | None, after: Item) -> Item:
+        after = copy.deepcopy(after)
+        self.webhook(after)
+        _set_defaults(before, after)
+        _check(before, after)
+        return after
+
+    def edit(
+        self, kind: str, name: str, change: Callable[[Item], None], manager: str = "kubectl-edit"
+    ) -> None:
+        """kubectl edit."""
+        item = self.items[kind, name]
+        content = copy.deepcopy(item)
+        change(content)
+        self._write(item, self._owned(item, content, manager))
 
     def _matching(self, kind: str, selector: str) -> list[Item]:
         return [
@@ -130,26 +182,28 @@ class InMemoryApi(Api):
 
     def _apply(self, kind: str, name: str, body: Item) -> Item:
         item = self.items.get((kind, name))
-        if item is None:
-            return self.put(kind, name, body)
-        claims = ("spec", "volumeClaimTemplates")
-        if kind == "StatefulSet" and item[claims[0]][claims[1]] != body[claims[0]][claims[1]]:
-            raise Invalid(422, "Invalid", "updates to statefulset spec are forbidden")
-        return self._write(item, _merged(item, body))
+        if kind in _CHILD_KINDS:
+            content = server_side_apply.applied(item, body, naming.MANAGER, iso_time(self.now_ms))
+            content = self._admitted(item, content)
+        else:
+            content = body if item is None else _merged(item, body)
+        return self.put(kind, name, content) if item is None else self._write(item, content)
 
     def _write(self, item: Item, content: Item) -> Item:
         kind, name = content["kind"], content["metadata"]["name"]
-        if content != item:
+        if _without_times(content) != _without_times(item):
             content = copy.deepcopy(content)
             content["metadata"]["resourceVersion"] = str(next(self._ids))
+            if kind == "StatefulSet" and content["spec"] != item["spec"]:
+                content["metadata"]["generation"] += 1
             self.items[kind, name] = content
         metadata = content["metadata"]
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and kind in KINDS:
             self._remove(content)
-        return content
+        return copy.deepcopy(content)
 
     def put(self, kind: str, name: str, body: Mapping[str, Any]) -> Item:
-        """Create an object, as another client of the API server."""
+        """Create an object, as the API server does for another client."""
         number = next(self._ids)
         content = copy.deepcopy(dict(body))
         content["kind"] = kind
@@ -300,6 +354,57 @@ def _listed(item: Item) -> Item:
     return copy.deepcopy({key: value for key, value in item.items() if key not in _VERSIONED})
 
 
+def _without_times(item: Item) -> Item:
+    """The object without the times of its managedFields, which do not count as a change."""
+    metadata = item["metadata"]
+    entries = [{**entry, "time": ""} for entry in metadata.get("managedFields", ())]
+    return {**item, "metadata": {**metadata, "managedFields": entries}}
+
+
+def _set_defaults(before: Item | None, item: Item) -> None:
+    kind, spec = item["kind"], item.get("spec", {})
+    if kind == "Service":
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        if before is not None and before["spec"].get("clusterIP"):
+            spec.setdefault("clusterIP", before["spec"]["clusterIP"])
+        spec.setdefault("clusterIP", "10.96.0.1")
+    elif kind == "StatefulSet":
+        spec.setdefault("revisionHistoryLimit", 10)
+        spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain"})
+        spec["template"]["spec"].setdefault("dnsPolicy", "ClusterFirst")
+        for claim in spec.get("volumeClaimTemplates", ()):
+            claim["spec"].setdefault("volumeMode", "Filesystem")
+            claim.setdefault("status", {"phase": "Pending"})
+
+
+def _check(before: Item | None, item: Item) -> None:
+    """Raise Invalid for what an API server refuses."""
+    kind, spec = item["kind"], item.get("spec", {})
+    if kind == "Service":
+        names = [port.get("name") for port in spec.get("ports", ())]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise Invalid(422, "Invalid", f'spec.ports[1].name: Duplicate value: "{double}"')
+    if before is None:
+        return
+    old = before.get("spec", {})
+    if kind == "Service" and old.get("clusterIP") != spec.get("clusterIP"):
+        raise Invalid(422, "Invalid", "spec.clusterIPs[0]: Invalid value: field is immutable")
+    if kind == "StatefulSet":
+        differing = {name for name in {*old, *spec} if old.get(name) != spec.get(name)}
+        if differing - _MUTABLE_OF_SET:
+            raise Invalid(
+                422, "Invalid", "spec: Forbidden: updates to statefulset spec for fields are forbidden"
+            )
+    if kind == "RoleBinding" and before["roleRef"] != item["roleRef"]:
+        raise Invalid(422, "Invalid", "roleRef: Invalid value: cannot change roleRef")
+    if kind in ("ConfigMap", "Secret") and before.get("immutable"):
+        is_same = item.get("immutable") and before.get("data") == item.get("data")
+        if not is_same:
+            raise Invalid(422, "Invalid", "data: Forbidden: field is immutable when `immutable` is set")
+
+
 def _merged(base: Any, patch: Any) -> Any:
     if not isinstance(base, dict) or not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -347,6 +452,8 @@ class KubernetesSimulation:
         self.acl_migrations: list[tuple[str, str]] = []
         """(zookeeper.connect, owner) of each migration of ZooKeeper's node ACLs."""
         self.acl_migration_fails = False
+        self.zookeeper_leader = 1
+        self.lagging_followers = 0
 
     def apply_cluster(self, **spec: Any) -> None:
         rolling = {"minReadySeconds": 0}
@@ -377,13 +484,15 @@ class KubernetesSimulation:
             self.api.tick()
 
     def reconcile_once(self) -> ReconcileResult:
-        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder)
+        store = KubernetesStore(
+            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self.recorder
+        )
         platform = KubernetesPlatform(
             *(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms),
-            *(self._set_acls, self._leader_of),
+            *(self._set_acls, self._roles_of),
         )
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
-        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
+        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
         reconciler = Reconciler(
             Environment(
                 platform, EmptyKafka(), store, secrets, drivers, lambda: self.api.now_ms, self.recorder
@@ -391,8 +500,19 @@ class KubernetesSimulation:
         )
         return asyncio.run(reconcile(reconciler, store))
 
-    async def _leader_of(self, hosts: Mapping[int, str], port: int, context: object) -> int | None:
-        return None
+    async def _roles_of(
+        self, hosts: Mapping[int, str], port: int, context: object
+    ) -> Mapping[int, ServerRole]:
+        """Of the servers that are ready: the leader is the one that leads while it is one of them."""
+        if self.zookeeper_leader not in hosts:
+            self.zookeeper_leader = max(hosts, default=-1)
+        synced = len(hosts) - 1 - self.lagging_followers
+        return {
+            member: ServerRole("leader", synced)
+            if member == self.zookeeper_leader
+            else ServerRole("follower")
+            for member in hosts
+        }
 
     def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
         assert tls.key

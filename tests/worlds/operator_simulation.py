@@ -45,7 +45,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, Environment, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, Environment, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -242,8 +242,8 @@ class SimulatedCluster:
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
-        return ()
+    ) -> Ensured:
+        return Ensured()
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
         self.zookeeper = True
@@ -488,8 +488,8 @@ class FakeDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         return {p.key: self.running[p.key] for p in pipelines if p.key in self.running}
 
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        return ()
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        return Ensured()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
         known = self.running.get(pipeline.key)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from ottla.local.zookeeper import JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
+from ottla.local.zookeeper import DEFAULT_HEAP, JavaUnusable, ZooKeeperUnavailable, find_java, spark_jars
 
 JARS_VARIABLE = "OTTLA_ZOOKEEPER_JARS"
 # Debian's jars log with slf4j-simple, PySpark's with log4j. Connections of probes are not logged.
@@ -39,7 +39,7 @@ _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     is_flag=True,
     help="Write myid from the number at the end of the host name: name-0 is server 1.",
 )
-@click.option("--heap", default="256m", show_default=True, metavar="SIZE", help="Java's -Xmx.")
+@click.option("--heap", default=DEFAULT_HEAP, show_default=True, metavar="SIZE", help="Java's -Xmx.")
 def zookeeper(config: Path, id_from_hostname: bool, heap: str) -> None:
     """Run one ZooKeeper server with a zoo.cfg, until a signal ends it."""
     try:

@@ -25,6 +25,8 @@ from typing import Final
 from ottla.local.processes import ChildProcess, StartFailed, free_port, wait_until
 
 JAVA_MIN: Final = 17
+DEFAULT_HEAP: Final = "256m"
+"""Java's -Xmx."""
 """The version that Spark 4 requires; ZooKeeper requires less."""
 
 
@@ -159,13 +161,16 @@ class EmbeddedZooKeeper:
         prefix: Sequence[str] = (),
         settings: str = "",
         jvm: Sequence[str] = (),
+        heap: str = DEFAULT_HEAP,
     ) -> None:
-        """`prefix`: put before the command, such as nsenter. `settings`: additional lines of zoo.cfg."""
+        """`prefix`: put before the command, such as nsenter. `settings`: additional lines of zoo.cfg. `heap`:
+        Java's -Xmx."""
         self.data_dir = data_dir
         self.host = host
         self._prefix = prefix
         self._settings = settings
         self._jvm = jvm
+        self._heap = heap
         self.port = port or free_port()
         self._process: ChildProcess | None = None
 
@@ -193,7 +198,7 @@ class EmbeddedZooKeeper:
         command = [
             *self._prefix,
             str(java),
-            "-Xmx256m",
+            f"-Xmx{self._heap}",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             *(self._jvm or _shared(java)),

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,18 +146,29 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
 @click.argument("cluster")
 @click.pass_obj
 def roll(kubectl: Kubectl, cluster: str) -> None:
-    """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval."""
+    """Restart the brokers of CLUSTER one by one, or approve the rollout that waits for approval: of brokers,
+    of ZooKeeper, or of both."""
     found = kubectl.items(_PLURAL, cluster)[0]
-    rollout = (found.get("status") or {}).get("rollout")
     by_approval = (found["spec"].get("rollingUpdate") or {}).get("strategy") == "OnApproval"
-    if by_approval and rollout:
-        approval = f"{APPROVE_ANNOTATION}={rollout['targetHash']}"
+    revisions = _revisions_due(found.get("status") or {}) if by_approval else {}
+    if revisions:
+        approval = f"{APPROVE_ANNOTATION}={','.join(revisions.values())}"
         kubectl.run("annotate", _PLURAL, cluster, approval, "--overwrite")
-        click.echo(f"approved: {cluster} rolls to revision {rollout['targetHash']}")
+        shown = ", ".join(f"{what} to revision {revision}" for what, revision in revisions.items())
+        click.echo(f"approved: {cluster} rolls {shown}")
         return
     request = f"{RESTART_ANNOTATION}={iso_time(time.time_ns() // 1_000_000)}"
     kubectl.run("annotate", _PLURAL, cluster, request, "--overwrite")
     click.echo(f"rolling restart of {cluster} requested; kubectl ottla status {cluster} shows the progress")
+
+
+def _revisions_due(status: Mapping[str, Any]) -> dict[str, str]:
+    """The revisions that brokers and ZooKeeper servers still have to roll to."""
+    rollout, zookeeper = status.get("rollout"), status.get("zookeeper")
+    due = {"brokers": rollout["targetHash"]} if rollout else {}
+    if zookeeper and zookeeper["updated"] < zookeeper["total"]:
+        due["ZooKeeper"] = zookeeper["targetHash"]
+    return due
 
 
 @main.command()

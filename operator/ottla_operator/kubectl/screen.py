@@ -47,11 +47,14 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield _GAP + ", ".join(_counts(cluster, status))
     if status.get("bootstrapServers"):
         yield f"{_GAP}bootstrap servers: {status['bootstrapServers']}"
+    if status.get("zookeeper"):
+        yield from (_GAP + line for line in _zookeeper(status["zookeeper"]))
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         yield f"{_GAP}the operator has not reconciled the newest spec yet"
     yield from (_GAP + line for line in _progress(status, now_ms))
     unusual = [condition for condition in _conditions(cluster) if _shown(condition)]
     yield from (f"{_GAP}{condition['type']}: {_describe(condition)}" for condition in unusual)
+    yield from (f"{_GAP}warning: {_short(warning)}" for warning in status.get("warnings") or ())
     yield ""
     yield from _brokers(status)
     pipelines = [item for item in others if item["kind"] == "Pipeline"]
@@ -99,6 +102,16 @@ def _progress(status: Object, now_ms: int) -> Iterator[str]:
         yield f"requested reassignment: {request['phase']}{why}"
 
 
+def _zookeeper(zookeeper: Object) -> Iterator[str]:
+    servers = zookeeper.get("servers") or ()
+    ready = sum(bool(server.get("ready")) for server in servers)
+    leaders = [f"server {server['id']} leads" for server in servers if server.get("role") == "leader"]
+    yield ", ".join([f"ZooKeeper: {ready} of {zookeeper['total']} servers are ready", *leaders])
+    for server in servers:
+        if server.get("waitingFor"):
+            yield f"ZooKeeper server {server['id']} waits for {server['waitingFor']}"
+
+
 def _brokers(status: Object) -> list[str]:
     rows: list[Row] = [("BROKER", "POD", "STATE", "READY", "REVISION", "MESSAGE")]
     for broker in status.get("brokers") or ():
@@ -132,7 +145,7 @@ def _pipelines(pipelines: Sequence[Object]) -> list[str]:
 
 
 def _resources(others: Sequence[Object]) -> Iterator[str]:
-    """The resources that are not Ready with the reason, and the number of the others."""
+    """The resources that are not Ready with the reason, the number of the others, and all warnings."""
     rows: list[Row] = [("RESOURCE", "READY", "STATUS", "MESSAGE")]
     ready_counts: dict[str, int] = {}
     for item in others:
@@ -148,6 +161,9 @@ def _resources(others: Sequence[Object]) -> Iterator[str]:
     if ready_counts:
         counted = ", ".join(f"{kind} {number}" for kind, number in sorted(ready_counts.items()))
         yield f"ready: {counted}"
+    for item in others:
+        for warning in _status(item).get("warnings") or ():
+            yield f"warning: {item['kind']}/{item['metadata']['name']}: {_short(warning)}"
 
 
 # ---- formatting

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -225,6 +225,31 @@ class Api:
             query={"fieldManager": MANAGER},
             body=patch,
             content_type="application/merge-patch+json",
+        )
+
+    async def replace_owners(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        resource_version: str,
+        managed_fields: Sequence[Object],
+        annotations: Mapping[str, str],
+    ) -> Object:
+        """Replace metadata.managedFields and the annotations. Raises Conflict when the object has another
+        version."""
+        patch = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
+            {"op": "add", "path": "/metadata/managedFields", "value": list(managed_fields)},
+            {"op": "add", "path": "/metadata/annotations", "value": dict(annotations)},
+        ]
+        return await self._request(
+            "patch",
+            kind,
+            path_of(kind, namespace, name),
+            query={"fieldManager": MANAGER},
+            body=patch,
+            content_type="application/json-patch+json",
         )
 
     async def replace_status(

@@ -3,19 +3,37 @@
 Used by the platform, which lists the objects at the start of a reconciliation. The lists are updated by each
 write, so that later steps of the same reconciliation see the result of earlier ones. An ApiError of a write
 becomes StepFailed.
+
+A child is restored completely: fields of the manifest that have another value, and fields that somebody else
+added (`managed_fields`). An annotation of the child counts the restorations of each field. A field that
+comes back again and again is left to its setter for an hour, and is reported (`findings`): two controllers
+must not fight. So is a field that a webhook changes in the operator's own request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from ottla_operator.conditions import Finding, iso_time, parse_iso_time, yes
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.api import Api, ApiError, Conflict, NotFound
+from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
+from ottla_operator.kubernetes.managed_fields import (
+    MISSING,
+    ForeignField,
+    changed_metadata,
+    foreign_fields,
+    taken_over,
+    value_at,
+    with_values_of,
+    without,
+)
 from ottla_operator.kubernetes.manifests_common import Manifest, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
+from ottla_operator.kubernetes.volumes import growth
 from ottla_operator.platform.interfaces import StepFailed
 
 log = logging.getLogger(__name__)
@@ -31,17 +49,38 @@ _KINDS: Final = (
     "NetworkPolicy",
 )
 
+# A field that comes back after this many restorations is contested, for as long as the last one is this
+# recent.
+RESTORATIONS_MAX: Final = 5
+CONTESTED_MS: Final = 3_600_000
+
+# Kinds that can be deleted and created again without a loss, when a field cannot be changed.
+_RECREATED: Final = ("ConfigMap", "RoleBinding", "Service", "ServiceAccount")
+_IMMUTABLE: Final = ("immutable", "cannot change roleRef", "updates to statefulset spec")
+
 
 class ChildObjects:
     """The objects with a cluster's label in its namespace. `component`: only those of that component."""
 
-    def __init__(self, api: Api, namespace: str, cluster: str, component: str = "") -> None:
+    def __init__(
+        self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], component: str = ""
+    ) -> None:
         self._api = api
+        self._clock_ms = clock_ms
         self.namespace = namespace
         self._selector = f"{naming.CLUSTER_LABEL}={cluster}"
         if component:
             self._selector += f",{naming.COMPONENT_LABEL}={component}"
         self.listed = Listed()
+        self._contested: dict[tuple[str, str], Sequence[str]] = {}
+
+    def findings(self, of: Collection[Manifest] | None = None) -> list[Finding]:
+        """The condition with the fields that `ensure` left as somebody else set them; empty when there are
+        none. `of`: only those of these objects."""
+        names = None if of is None else {(manifest["kind"], name_of(manifest)) for manifest in of}
+        contested = sorted(item for item in self._contested.items() if names is None or item[0] in names)
+        text = "; ".join(f"{kind} {name}: {'; '.join(fields)}" for (kind, name), fields in contested)
+        return [yes("Contested", "FieldsComeBack", text)] if text else []
 
     async def list(self, *, secrets: bool = False, kinds: Sequence[str] = _KINDS) -> None:
         """List the objects at the start of a reconciliation. `secrets`: with Secrets. Raises ApiError."""
@@ -50,15 +89,17 @@ class ChildObjects:
             *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
         )
         self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
+        self._contested = {}
 
-    async def find_unlabelled(self, kind: str, name: str) -> None:
+    async def find_unlabelled(self, kind: str, name: str) -> str:
         """Add an object without the cluster's label to the lists, so that it is not created again."""
         try:
             self._put(kind, await self._api.get(kind, self.namespace, name))
         except NotFound:
-            return
+            pass
         except ApiError as error:
-            raise StepFailed("NotReadable", f"{kind} {name}: {error.message}") from None
+            raise _failure("NotReadable", f"{kind} {name}", error) from None
+        return ""
 
     async def nodes(self) -> dict[str, Object]:
         """The nodes of the Kubernetes cluster by name."""
@@ -70,26 +111,100 @@ class ChildObjects:
     # ---- writes
 
     async def ensure(self, manifest: Manifest) -> str:
-        """Apply a manifest if the object is missing or differs. Returns a description, or ""."""
+        """Create the object, or restore it completely. Returns a description, or ""."""
         kind, name = manifest["kind"], name_of(manifest)
         live = self.listed.find(kind, name)
-        differs = ""
-        if live is not None:
-            differs = difference(live, manifest).lstrip(".")
-            # An object that is being deleted is created again after its deletion.
-            if not differs or live["metadata"].get("deletionTimestamp"):
-                return ""
-        try:
-            applied = await self._api.apply(manifest)
-        except ApiError as error:
-            raise StepFailed("ApplyFailed", f"{kind} {name}: {error.message}") from None
-        self._put(kind, applied)
         if live is None:
+            self._put(kind, await self._apply(manifest))
             return f"create {kind} {name}"
-        if _version(live) == _version(applied):
+        # An object that is being deleted is created again after its deletion.
+        if live["metadata"].get("deletionTimestamp"):
             return ""
-        has_new_manifest = _applied(live) != _applied(manifest)
-        return f"update {kind} {name}" if has_new_manifest else f"repair {kind} {name}: {differs}"
+        foreign, now_ms = foreign_fields(live), self._clock_ms()
+        history = _restorations(live)
+        contested = [field for field in foreign if _is_contested(history.get(str(field)), now_ms)]
+        restored = [field for field in foreign if field not in contested]
+        yielded = [field.path for field in contested]
+        differs = difference(without(live, yielded), without(manifest, yielded)).lstrip(".")
+        stays = [f"{field} came back {RESTORATIONS_MAX} times" for field in contested]
+        if not differs and not restored:
+            self._note(kind, name, stays)
+            return ""
+        if restored and not await self._take_over(live, manifest, restored, history):
+            return ""
+        try:
+            applied = await self._api.apply(with_values_of(manifest, live, yielded))
+        except Invalid as error:
+            if not any(text in error.message for text in _IMMUTABLE):
+                raise _failure("ApplyFailed", f"{kind} {name}", error) from None
+            return await self._recreate(live, manifest, error)
+        except ApiError as error:
+            raise _failure("ApplyFailed", f"{kind} {name}", error) from None
+        self._put(kind, applied)
+        other = _changed_by_server(without(applied, yielded), without(manifest, yielded))
+        if other:
+            stays.append(f"{other} is changed in the operator's own request, as by an admission webhook")
+        self._note(kind, name, stays)
+        return _described(live, applied, manifest, restored, differs)
+
+    async def _apply(self, manifest: Manifest) -> Object:
+        try:
+            return await self._api.apply(manifest)
+        except ApiError as error:
+            raise _failure("ApplyFailed", f"{manifest['kind']} {name_of(manifest)}", error) from None
+
+    async def _take_over(
+        self,
+        live: Object,
+        manifest: Manifest,
+        fields: Sequence[ForeignField],
+        history: Mapping[str, tuple[int, int]],
+    ) -> bool:
+        """Become the owner of these fields, so that the next apply removes them. Returns False when the
+        object has changed since it was listed: the next reconciliation restores it."""
+        kind, name, now_ms = manifest["kind"], name_of(manifest), self._clock_ms()
+        counts = {
+            key: (times, at_ms)
+            for key, (times, at_ms) in history.items()
+            if now_ms - at_ms < CONTESTED_MS or times == RESTORATIONS_MAX
+        }
+        for field in fields:
+            if _differs_at(live, manifest, field):
+                counts[str(field)] = (
+                    min(history.get(str(field), (0, 0))[0], RESTORATIONS_MAX - 1) + 1,
+                    now_ms,
+                )
+        # Without this annotation, an operator that dies now applies the manifest later.
+        left = {key: value for key, value in annotations_of(live).items() if key != naming.APPLIED_ANNOTATION}
+        text = json.dumps({key: [times, iso_time(at)] for key, (times, at) in counts.items()}, sort_keys=True)
+        annotations = {**left, naming.RESTORED_ANNOTATION: text}
+        try:
+            await self._api.replace_owners(
+                kind, self.namespace, name, _version(live), taken_over(live, fields), annotations
+            )
+        except Conflict:
+            log.debug("%s %s has changed and is restored later", kind, name)
+            return False
+        except ApiError as error:
+            raise _failure("ApplyFailed", f"{kind} {name}", error) from None
+        return True
+
+    async def _recreate(self, live: Object, manifest: Manifest, error: ApiError) -> str:
+        """Delete the object and create it again, since a field cannot be changed; a StatefulSet without its
+        pods, which the new one adopts."""
+        kind, name = manifest["kind"], name_of(manifest)
+        if kind == "StatefulSet":
+            return await self.orphan(live)
+        if kind not in _RECREATED or live.get("spec", {}).get("type") == "LoadBalancer":
+            raise _failure("ApplyFailed", f"{kind} {name}", error)
+        await self._delete_this(kind, live)
+        self._put(kind, await self._apply(manifest))
+        return f"recreate {kind} {name}: {error.message}"
+
+    def _note(self, kind: str, name: str, fields: Sequence[str]) -> None:
+        self._contested.pop((kind, name), None)
+        if fields:
+            self._contested[kind, name] = fields
 
     async def patch(self, kind: str, live: Object, patch: Object, reason: str) -> None:
         """Merge-patch the object if it still has the listed version. `reason`: of the StepFailed."""
@@ -98,11 +213,15 @@ class ChildObjects:
         try:
             patched = await self._api.merge(kind, self.namespace, name, {**patch, "metadata": metadata})
         except ApiError as error:
-            raise StepFailed(reason, f"{kind} {name}: {error.message}") from None
+            raise _failure(reason, f"{kind} {name}", error) from None
         self._put(kind, patched)
 
     async def scale(self, stateful_set: Object, replicas: int) -> None:
         await self.patch("StatefulSet", stateful_set, {"spec": {"replicas": replicas}}, "ScaleFailed")
+
+    async def grow(self, claim: Object, size: str | int) -> str:
+        await self.patch("PersistentVolumeClaim", claim, growth(size), "VolumeNotGrown")
+        return f"grow volume {name_of(claim)} to {size}"
 
     async def delete_pod(self, pod: Object) -> None:
         await self._delete_this("Pod", pod)
@@ -119,13 +238,13 @@ class ChildObjects:
         except Conflict:
             log.info("%s %s was replaced by a newer object and is not deleted", kind, name)
         except ApiError as error:
-            raise StepFailed("DeleteFailed", f"{kind} {name}: {error.message}") from None
+            raise _failure("DeleteFailed", f"{kind} {name}", error) from None
 
     async def delete(self, kind: str, name: str) -> None:
         try:
             await self._api.delete(kind, self.namespace, name)
         except ApiError as error:
-            raise StepFailed("DeleteFailed", f"{kind} {name}: {error.message}") from None
+            raise _failure("DeleteFailed", f"{kind} {name}", error) from None
         left = {other: item for other, item in self.listed.objects.get(kind, {}).items() if other != name}
         self.listed = Listed({**self.listed.objects, kind: left})
 
@@ -139,7 +258,7 @@ class ChildObjects:
                 "StatefulSet", self.namespace, name, uid=uid_of(stateful_set), propagation="Orphan"
             )
         except ApiError as error:
-            raise StepFailed("RecreateFailed", f"StatefulSet {name}: {error.message}") from None
+            raise _failure("RecreateFailed", f"StatefulSet {name}", error) from None
         return f"recreate StatefulSet {name} around its pods"
 
     def _put(self, kind: str, item: Object) -> None:
@@ -153,3 +272,79 @@ def _version(item: Object) -> str:
 
 def _applied(item: Object) -> str | None:
     return annotations_of(item).get(naming.APPLIED_ANNOTATION)
+
+
+def _failure(reason: str, what: str, error: ApiError) -> StepFailed:
+    return StepFailed(reason, f"{what}: {error.message}", unreachable=error.status == 0)
+
+
+# ---- restorations
+
+
+def _restorations(live: Object) -> dict[str, tuple[int, int]]:
+    """How often each foreign field was restored, and when last, in milliseconds since the epoch."""
+    try:
+        content = json.loads(annotations_of(live).get(naming.RESTORED_ANNOTATION, "{}"))
+        return {str(key): (int(times), parse_iso_time(at)) for key, (times, at) in content.items()}
+    except (AttributeError, TypeError, ValueError):
+        # Somebody has edited it.
+        return {}
+
+
+def _is_contested(restoration: tuple[int, int] | None, now_ms: int) -> bool:
+    if restoration is None:
+        return False
+    times, at_ms = restoration
+    return times >= RESTORATIONS_MAX and now_ms - at_ms < CONTESTED_MS
+
+
+def _differs_at(live: Object, manifest: Manifest, field: ForeignField) -> bool:
+    """Whether the field has another value than in the manifest; also one that is only there."""
+    wanted = value_at(manifest, field.path)
+    return wanted is MISSING or bool(difference({"": value_at(live, field.path)}, {"": wanted}))
+
+
+def _changed_by_server(applied: Object, manifest: Manifest) -> str:
+    """The path of a field that has another value after the apply; not one that is empty in the manifest,
+    which the API server may leave out."""
+    return difference(applied, _without_empty(manifest)).lstrip(".")
+
+
+def _without_empty(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _without_empty(inner) for key, inner in value.items() if inner or inner is True}
+    return [_without_empty(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _described(
+    live: Object, applied: Object, manifest: Manifest, restored: Collection[ForeignField], differs: str
+) -> str:
+    """What has changed, and who had changed it before."""
+    what = f"{manifest['kind']} {name_of(manifest)}"
+    if _content(live) == _content(applied):
+        return ""
+    changed = [field for field in restored if value_at(live, field.path) != value_at(applied, field.path)]
+    changed += changed_metadata(live, manifest)
+    parts = [str(field) for field in changed]
+    if _applied(live) != _applied(manifest):
+        return f"update {what}" + (f", restoring {'; '.join(parts)}" if parts else "")
+    if differs and not any(_stem(differs).startswith(_stem(field.name)) for field in changed):
+        parts.append(differs)
+    return f"repair {what}: {'; '.join(parts)}"
+
+
+def _stem(path: str) -> str:
+    """The path to the first list: items have indices in one notation and keys in the other."""
+    return path.partition("[")[0]
+
+
+def _content(item: Object) -> Object:
+    """The object without what each write changes, and what the operator notes."""
+    metadata = {
+        name: value
+        for name, value in item["metadata"].items()
+        if name not in ("managedFields", "resourceVersion", "generation")
+    }
+    annotations = {**annotations_of(item)}
+    annotations.pop(naming.RESTORED_ANNOTATION, None)
+    return {**item, "metadata": {**metadata, "annotations": annotations}}

@@ -157,11 +157,11 @@ class Controller:
 
     async def _work(self, key: Key, worker: _Worker) -> None:
         namespace, cluster = key
-        store = KubernetesStore(self._api, namespace, cluster, self._clock_ms, self._recorder)
+        store = KubernetesStore(self._api, self._images, namespace, cluster, self._clock_ms, self._recorder)
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
         secrets = KubernetesSecrets(self._api, namespace, cluster)
-        drivers = KubernetesDrivers(self._api, self._images, namespace, cluster)
+        drivers = KubernetesDrivers(self._api, self._images, namespace, cluster, self._clock_ms)
         reconciler = Reconciler(
             Environment(platform, kafka, store, secrets, drivers, self._clock_ms, self._recorder)
         )

@@ -6,10 +6,10 @@ restarts a crashed container with back-off, so the operator never does (`DriverI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ottla_operator.kubernetes import manifests_pipelines, naming
+from ottla_operator.kubernetes import manifests_pipelines, naming, volumes
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.manifests_common import Images
@@ -18,20 +18,24 @@ from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import EXIT_CANNOT_START
 from ottla_operator.platform import processes
-from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.interfaces import Ensured
 from ottla_operator.platform.processes import exit_message
 from ottla_operator.resources import Pipeline
-from ottla_operator.resources.pods import sidecar_problem
 
-_KINDS: Final = ("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding")
+_KINDS: Final = (
+    *("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding"),
+    "PersistentVolumeClaim",
+)
 
 
 class KubernetesDrivers:
     """The drivers of the pipelines of one BrokerCluster."""
 
-    def __init__(self, api: Api, images: Images, namespace: str, cluster: str) -> None:
+    def __init__(
+        self, api: Api, images: Images, namespace: str, cluster: str, clock_ms: Callable[[], int]
+    ) -> None:
         self._images = images
-        self._objects = ChildObjects(api, namespace, cluster, naming.PIPELINE)
+        self._objects = ChildObjects(api, namespace, cluster, clock_ms, naming.PIPELINE)
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
         return {"image": manifests_pipelines.image_of(pipeline, self._images)}
@@ -52,20 +56,29 @@ class KubernetesDrivers:
 
     # ---- steps
 
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        templates = {
-            "spec.driver.template.pod": pipeline.spec.driver.template.pod,
-            "spec.executor.template.pod": pipeline.spec.executor.template.pod,
-        }
-        problem = "" if self._images.allow_sidecars else sidecar_problem(templates)
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        ensured = Ensured()
+        name, listed = pipeline.metadata.name, self._objects.listed
+        live = listed.find("StatefulSet", naming.driver_name(name))
         manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
-        done = [await self._objects.ensure(manifest) for manifest in manifests]
-        return [what for what in done if what]
+        for manifest in manifests:
+            is_set = manifest["kind"] == "StatefulSet"
+            kept = volumes.never_shrinking(manifest, live) if is_set else manifest
+            await ensured.attempt(self._objects.ensure(kept))
+        claim = listed.find("PersistentVolumeClaim", naming.data_claim(naming.driver_pod(name)))
+        storage = pipeline.spec.storage
+        if claim is not None and storage is not None:
+            if volumes.is_smaller(claim, storage.size):
+                await ensured.attempt(self._objects.grow(claim, storage.size))
+            found = volumes.differences([claim], storage.size, storage.storage_class, "spec.storage")
+            ensured.findings += volumes.finding_of(found)
+        ensured.findings += self._objects.findings(manifests)
+        return ensured
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
-        await self.ensure_children(pipeline, launch)
+        ensured = await self.ensure_children(pipeline, launch)
+        if ensured.failures:
+            raise ensured.failures[0]
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
         name = pipeline.metadata.name

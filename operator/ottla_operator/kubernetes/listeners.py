@@ -7,11 +7,11 @@ the spec never disconnects brokers from each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.manifests_common import Manifest, build
+from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of
 from ottla_operator.planning.listener_security import (
     REPLICATION,
@@ -21,10 +21,12 @@ from ottla_operator.planning.listener_security import (
     protocol_map,
     security_settings,
 )
-from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources import BrokerCluster, Problem
 from ottla_operator.resources.cluster import Listener, ListenerStatus
 
 REPLICATION_PORT: Final = 9091
+METRICS_NAME: Final = "tcp-prometheus"
+"""The name of the pods' port of /metrics; the same as Strimzi's."""
 CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
 CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 
@@ -42,16 +44,17 @@ def external_listeners(cluster: BrokerCluster) -> tuple[Listener, ...]:
     return tuple(listener for listener in listeners_of(cluster) if listener.type != "internal")
 
 
-def listeners_problem(cluster: BrokerCluster) -> str:
-    """Why spec.listeners is invalid beyond its schema, or ""."""
-    listeners = listeners_of(cluster)
-    ports = [REPLICATION_PORT, *(listener.port for listener in listeners)]
-    names = [REPLICATION, *(kafka_name(listener) for listener in listeners)]
-    if len(set(ports)) < len(ports):
-        return f"spec.listeners: ports must be unique; {REPLICATION_PORT} is the inter-broker listener"
-    if len(set(names)) < len(names):
-        return "spec.listeners: names must be unique"
-    return ""
+def port_problems(cluster: BrokerCluster) -> Iterator[Problem]:
+    """Listeners that cannot be on one pod."""
+    ports = {REPLICATION_PORT}
+    for n, listener in enumerate(cluster.spec.listeners):
+        if listener.name == METRICS_NAME:
+            message = f"{METRICS_NAME!r} is not allowed: the port of /metrics has this name"
+            yield Problem(f"spec.listeners[{n}].name", message)
+        if listener.port in ports:
+            message = f"ports must be unique, and {REPLICATION_PORT} is the inter-broker listener's"
+            yield Problem(f"spec.listeners[{n}].port", f"{listener.port} is not allowed: {message}")
+        ports.add(listener.port)
 
 
 def broker_host(cluster: BrokerCluster, broker: int) -> str:
@@ -117,6 +120,7 @@ def listener_statuses(
 # broker whose addresses have changed is restarted in the next roll.
 
 _TYPES = {"nodeport": "NodePort", "loadbalancer": "LoadBalancer"}
+_SERVICE_NAME_MAX: Final = 63
 _POD_LABEL = "statefulset.kubernetes.io/pod-name"
 
 
@@ -125,7 +129,8 @@ class AddressPending(Exception):
 
 
 def _service_name(cluster: str, broker: int, listener: str) -> str:
-    return f"{naming.broker_config(cluster, broker)}-{listener}"
+    name = f"{naming.broker_config(cluster, broker)}-{listener}"
+    return name if len(name) <= _SERVICE_NAME_MAX else f"{name[: _SERVICE_NAME_MAX - 11]}-{digest(name)}"
 
 
 def build_external_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[Manifest]:

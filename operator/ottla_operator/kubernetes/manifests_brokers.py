@@ -15,6 +15,7 @@ from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.listeners import (
     CERTIFICATES_DIR,
     CLUSTER_CA,
+    METRICS_NAME,
     REPLICATION_PORT,
     Advertised,
     bootstrap_host,
@@ -222,7 +223,7 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
 def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
     if _serves_metrics(cluster):
-        ports["tcp-prometheus"] = METRICS_PORT
+        ports[METRICS_NAME] = METRICS_PORT
     racked = cluster.spec.rack is not None
     arguments = [
         "broker",

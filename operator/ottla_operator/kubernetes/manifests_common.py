@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ from ottla_operator.resources.pods import MAIN_CONTAINERS, PodTemplate
 Manifest = dict[str, Any]
 
 USER: Final = 10001
+
+# As Kubernetes validates names of container ports: RFC 6335, with a letter and no two - in a row.
+_PORT_NAME_MAX: Final = 15
+_PORT_NAME: Final = re.compile(r"^(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Images:
     """The ClusterRole of pipelines' drivers."""
     allow_sidecars: bool = False
     """Whether pod templates may have additional containers."""
+    operator: str = ""
+    """NAMESPACE/NAME of the operator's Deployment; "" outside of Kubernetes."""
     operator_namespace: str = ""
     """The namespace of the operator's pod; "" outside of Kubernetes."""
 
@@ -192,8 +199,29 @@ def claim_template(
 
 
 def container_ports(ports: Mapping[str, int]) -> list[Manifest]:
-    """A container's TCP ports by name; Kubernetes allows 15 characters."""
-    return [{"name": name[:15], "containerPort": number, "protocol": "TCP"} for name, number in ports.items()]
+    """A container's TCP ports, under names that Kubernetes allows."""
+    return [
+        {"name": name, "containerPort": number, "protocol": "TCP"}
+        for name, number in zip(_port_names(list(ports)), ports.values(), strict=True)
+    ]
+
+
+def _port_names(names: Sequence[str]) -> list[str]:
+    """Names for a container's ports: the first 15 characters of each; if these are no port name or begin
+    another one's name, too, fewer of them and a hash of the name.
+
+    A name without need of a hash never gets one, since it is part of the pod template.
+    """
+    short = [name[:_PORT_NAME_MAX] for name in names]
+    return [
+        first if _PORT_NAME.match(first) and short.count(first) == 1 else _hashed(name)
+        for name, first in zip(names, short, strict=True)
+    ]
+
+
+def _hashed(name: str) -> str:
+    stem = re.sub(r"-+", "-", name[: _PORT_NAME_MAX - 7]).strip("-")
+    return f"{stem}-p{hashlib.sha256(name.encode()).hexdigest()[:5]}"
 
 
 def service_ports(ports: Mapping[str, int]) -> list[Manifest]:

@@ -20,6 +20,7 @@ from ottla_operator.kubernetes.manifests_common import (
     digest,
     exec_probe,
     headless_service,
+    merge_template,
     operator_peers,
     pod_security,
     spread_over,
@@ -154,8 +155,13 @@ def build_service(cluster: BrokerCluster, stage: ServerStage) -> Manifest:
 
 
 def build_stateful_set(
-    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str
+    cluster: BrokerCluster,
+    images: Images,
+    stage: ServerStage,
+    certificates_digest: str,
+    restarted_at: str = "",
 ) -> Manifest:
+    """`restarted_at`: of `kubectl rollout restart`, which the operator would undo otherwise."""
     name = naming.zookeeper_name(cluster.metadata.name)
     wanted = managed(cluster)
     spec = {
@@ -164,7 +170,7 @@ def build_stateful_set(
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER)},
-        "template": _template(cluster, images, stage, certificates_digest),
+        "template": _template(cluster, images, stage, certificates_digest, restarted_at),
         "volumeClaimTemplates": [
             claim_template(wanted.storage.size or DEFAULT_SIZE, wanted.storage.storage_class)
         ],
@@ -173,23 +179,35 @@ def build_stateful_set(
 
 
 def _template(
-    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str
+    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str, restarted_at: str
 ) -> Manifest:
-    name = cluster.metadata.name
+    """The pod template, annotated with its revision: what an approval is for. Certificates are not part of
+    it, since a server with expired ones is lost, nor are requested restarts."""
+    pod = managed(cluster).template.pod
+    merged = merge_template(_base(cluster, images, stage), pod, allow_sidecars=images.allow_sidecars)
+    annotations = merged["metadata"].setdefault("annotations", {})
+    annotations[naming.HASH_ANNOTATION] = digest([_zoo_cfg(cluster, stage), merged])
+    if stage > ServerStage.PLAIN:
+        annotations[naming.ZOOKEEPER_STAGE_ANNOTATION] = stage.name
+        annotations[naming.CERTIFICATES_ANNOTATION] = certificates_digest
+    if restarted_at:
+        annotations[naming.RESTARTED_AT_ANNOTATION] = restarted_at
+    return merged
+
+
+def _base(cluster: BrokerCluster, images: Images, stage: ServerStage) -> Manifest:
+    name, wanted = cluster.metadata.name, managed(cluster)
     has_tls = stage > ServerStage.PLAIN
-    annotations = {naming.HASH_ANNOTATION: digest(_zoo_cfg(cluster, stage))}
-    if has_tls:
-        annotations |= {
-            naming.ZOOKEEPER_STAGE_ANNOTATION: stage.name,
-            naming.CERTIFICATES_ANNOTATION: certificates_digest,
-        }
     container = {
         "name": "zookeeper",
-        "image": images.zookeeper,
+        "image": wanted.image or images.zookeeper,
         "imagePullPolicy": images.pull_policy,
-        "args": ["zookeeper", "--config", f"/etc/zookeeper/{_config_file(stage)}", "--id-from-hostname"],
+        "args": [
+            *("zookeeper", "--config", f"/etc/zookeeper/{_config_file(stage)}", "--id-from-hostname"),
+            *(["--heap", wanted.heap] if wanted.heap is not None else []),
+        ],
         "ports": container_ports(_ports(stage)),
-        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
+        "resources": wanted.resources or {"requests": {"cpu": "50m", "memory": "256Mi"}},
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "readinessProbe": exec_probe(four_letter_probe("srvr", "Mode:", has_tls), period_s=3, failures=3),
@@ -206,10 +224,7 @@ def _template(
     }
     selector = {"matchLabels": naming.selector_labels(name, naming.ZOOKEEPER)}
     return {
-        "metadata": {
-            "labels": naming.labels(name, naming.ZOOKEEPER),
-            "annotations": annotations,
-        },
+        "metadata": {"labels": naming.labels(name, naming.ZOOKEEPER)},
         "spec": {
             "serviceAccountName": naming.brokers_name(name),
             "automountServiceAccountToken": False,
@@ -275,14 +290,18 @@ def build_network_policy(cluster: BrokerCluster, images: Images, stage: ServerSt
 
 
 def build_all(
-    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str = ""
+    cluster: BrokerCluster,
+    images: Images,
+    stage: ServerStage,
+    certificates_digest: str = "",
+    restarted_at: str = "",
 ) -> list[Manifest]:
-    """All objects of the ensemble, in the order in which they are needed. Servers restart when
-    `certificates_digest` changes."""
+    """All objects of the ensemble, in the order in which they are needed: the ConfigMap and the StatefulSet
+    last. Servers restart when `certificates_digest` changes."""
     return [
-        build_config(cluster, stage),
         build_service(cluster, stage),
         build_disruption_budget(cluster),
         build_network_policy(cluster, images, stage),
-        build_stateful_set(cluster, images, stage, certificates_digest),
+        build_config(cluster, stage),
+        build_stateful_set(cluster, images, stage, certificates_digest, restarted_at),
     ]

@@ -13,8 +13,11 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from ssl import SSLError
 
+from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, client_context
+from ottla_operator.conditions import Finding
 from ottla_operator.kubernetes import (
     certificates,
     listeners,
@@ -22,31 +25,34 @@ from ottla_operator.kubernetes import (
     manifests_zookeeper,
     naming,
     observing,
+    volumes,
 )
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
-from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
+from ottla_operator.kubernetes.manifests_common import Images, Manifest
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
-from ottla_operator.kubernetes.zookeeper_client import FindLeader, SetAcls, leader_of, set_acls
+from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
+    ServerRole,
+    ServerRoll,
     ServerStage,
     ZooKeeperSecurity,
-    next_to_replace,
+    is_held,
+    plan_roll,
     plan_security,
-    stale_members,
+    revision_of,
 )
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.listener_security import broker_subject
-from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
+from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
 from ottla_operator.planning.revision import RESTART_OF_BROKER
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION, parse_quantity
-from ottla_operator.resources.pods import sidecar_problem
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 
 class KubernetesPlatform:
@@ -60,17 +66,18 @@ class KubernetesPlatform:
         cluster: str,
         clock_ms: Callable[[], int],
         set_acls: SetAcls = set_acls,
-        leader_of: FindLeader = leader_of,
+        roles_of: FindRoles = roles_of,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._random_bytes = random_bytes
         self._set_acls = set_acls
-        self._leader_of = leader_of
+        self._roles_of = roles_of
+        self._roles: Mapping[int, ServerRole] = {}
         self._zookeeper = ZooKeeperSecurity()
         self._images = images
         self._clock_ms = clock_ms
         self._name = cluster
-        self._objects = ChildObjects(api, namespace, cluster)
+        self._objects = ChildObjects(api, namespace, cluster, clock_ms)
         self._nodes: Mapping[str, Object] = {}
 
     # ---- addresses
@@ -124,7 +131,25 @@ class KubernetesPlatform:
             [instance.settings for instance in instances.values()],
             manifests_zookeeper.connect_string(cluster, secure=True),
         )
+        self._roles = await self._find_roles(cluster)
         return self._zookeeper_state(cluster), instances
+
+    async def _find_roles(self, cluster: BrokerCluster) -> Mapping[int, ServerRole]:
+        """The roles of the servers that are ready."""
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        ready = [member for member, pod in pods.items() if observing.is_ready(pod)]
+        if cluster.spec.zookeeper.connect is not None or cluster.metadata.deleting or not ready:
+            return {}
+        hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in ready}
+        # Servers have a plain port until all of them have the TLS port.
+        if self._zookeeper.servers < ServerStage.QUORUM_TLS:
+            return await self._roles_of(hosts, manifests_zookeeper.CLIENT_PORT, None)
+        try:
+            context = client_context(self._tls())
+        except (StoreProblem, SSLError):
+            # Certificates are missing or damaged; they are created again later in this reconciliation.
+            return {}
+        return await self._roles_of(hosts, manifests_zookeeper.SECURE_PORT, context)
 
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         listed = self._objects.listed
@@ -139,7 +164,21 @@ class KubernetesPlatform:
         if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
-        return observing.zookeeper_state(listed, self._name, members, connect)
+        state = observing.zookeeper_state(listed, self._name, members, connect)
+        wanted = self._zookeeper_manifests(cluster, self._zookeeper.servers)[-1]
+        roll = self._plan_servers(cluster, wanted)
+        servers = tuple(
+            ZooKeeperServer(
+                id=member,
+                name=name_of(pod),
+                ready=observing.is_ready(pod),
+                role=self._roles.get(member, ServerRole()).name,
+                revision=revision_of(pod),
+                waiting_for=roll.waiting.get(member, ""),
+            )
+            for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
+        )
+        return replace(state, revision=revision_of(wanted["spec"]["template"]), servers=servers)
 
     @property
     def _set(self) -> Object | None:
@@ -152,66 +191,102 @@ class KubernetesPlatform:
     def _configs(self) -> dict[int, Object]:
         return observing.configs_of(self._objects.listed, self._name)
 
-    def _check(self, cluster: BrokerCluster) -> None:
-        """Raise StepFailed for an invalid spec before any object is written."""
-        problem = naming.name_problem(cluster.metadata.name) or listeners.listeners_problem(cluster)
-        if not problem and not self._images.allow_sidecars:
-            problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
-        if problem:
-            raise StepFailed("InvalidSpec", problem)
-
     # ---- objects around the brokers
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
-        self._check(cluster)
+    ) -> Ensured:
         surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
-        done = [await self._objects.ensure(manifest) for manifest in surroundings]
-        done += await self._ensure_external(cluster)
-        done += await self._ensure_certificates(cluster)
-        if cluster.spec.zookeeper.connect is None:
-            done += await self._ensure_zookeeper(cluster, self._zookeeper.servers)
-        done += await self._ensure_configs(cluster, launch)
-        done += await self._ensure_racks(cluster)
+        ensured = Ensured()
+        for manifest in surroundings:
+            await ensured.attempt(self._objects.ensure(manifest))
+        await self._ensure_external(cluster, ensured)
+        certified = await self._ensure_certificates(cluster, ensured)
+        # Servers restart with their certificates; without all Secrets, those are unknown.
+        if cluster.spec.zookeeper.connect is None and certified:
+            await self._ensure_zookeeper(cluster, self._zookeeper.servers, ensured)
+        await self._ensure_configs(cluster, launch, ensured)
+        await self._ensure_racks(cluster, ensured)
         if self._set is None:
-            done.append(await self._ensure_set(cluster, launch))
-        done += await self._grow_volumes(cluster)
-        done.append(await self._ensure_set(cluster, launch))
-        if self._zookeeper.sets_acls:
-            done.append(await self._set_node_acls(cluster))
-            done += await self._ensure_zookeeper(cluster, ServerStage.TLS)
-        return [what for what in done if what]
+            await ensured.attempt(self._ensure_set(cluster, launch))
+        await self._grow_volumes(cluster, ensured)
+        await ensured.attempt(self._ensure_set(cluster, launch))
+        if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
+            await self._ensure_zookeeper(cluster, ServerStage.TLS, ensured)
+        ensured.findings = [*self._volume_findings(cluster), *self._objects.findings()]
+        return ensured
 
-    async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
-        rests = cluster.hibernates and not self._pods()
-        certified = certificates.zookeeper_digest(self._objects.listed, self._name)
-        manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
-        if rests:
-            for manifest in manifests:
-                if manifest["kind"] == "StatefulSet":
-                    manifest["spec"]["replicas"] = 0
-        done = [await self._objects.ensure(manifest) for manifest in manifests]
-        listed = self._objects.listed
-        stateful_set = listed.find("StatefulSet", naming.zookeeper_name(self._name))
-        pods = observing.zookeeper_pods(listed, self._name)
-        if stateful_set is None or not stale_members(stateful_set, pods):
-            return done
-        members = manifests_zookeeper.managed(cluster).replicas
-        hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
-        # Servers have a plain port until all of them have the TLS port.
-        if stage >= ServerStage.QUORUM_TLS:
-            port, context = manifests_zookeeper.SECURE_PORT, client_context(self._tls())
+    async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage, ensured: Ensured) -> None:
+        *around, config, stateful_set = self._zookeeper_manifests(cluster, stage)
+        for manifest in around:
+            await ensured.attempt(self._objects.ensure(manifest))
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        # A server restarts with the newest configuration, so that the StatefulSet needs its ConfigMap.
+        if is_held(cluster, self._servers_set, stateful_set, pods):
+            complete = await ensured.attempt(self._keep_servers(config, stateful_set))
         else:
-            port, context = manifests_zookeeper.CLIENT_PORT, None
-        leader = await self._leader_of(hosts, port, context)
-        going = next_to_replace(stateful_set, pods, members, leader)
-        if going is not None:
-            await self._objects.delete_pod(pods[going])
-            done.append(f"replace pod {name_of(pods[going])}")
-        return done
+            complete = await ensured.attempt(self._objects.ensure(config)) and await ensured.attempt(
+                self._objects.ensure(stateful_set)
+            )
+        if complete:
+            await ensured.attempt(self._replace_server(cluster, stateful_set))
+
+    async def _replace_server(self, cluster: BrokerCluster, stateful_set: Manifest) -> str:
+        """Delete the pod of the next server with an older revision. Returns a description, or ""."""
+        going = self._plan_servers(cluster, stateful_set).replace
+        if going is None:
+            return ""
+        pod = observing.zookeeper_pods(self._objects.listed, self._name)[going]
+        await self._objects.delete_pod(pod)
+        return f"replace pod {name_of(pod)}"
+
+    @property
+    def _servers_set(self) -> Object | None:
+        """The StatefulSet of ZooKeeper."""
+        return self._objects.listed.find("StatefulSet", naming.zookeeper_name(self._name))
+
+    def _zookeeper_manifests(self, cluster: BrokerCluster, stage: ServerStage) -> list[Manifest]:
+        listed = self._objects.listed
+        sources = [*observing.zookeeper_pods(listed, self._name).values()]
+        restarts = [annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in sources]
+        live = self._servers_set
+        # A StatefulSet that is created again must not lose it: this would restart all servers.
+        restarted_at = observing.restarted_at(live) if live is not None else max(restarts, default="")
+        certified = certificates.zookeeper_digest(listed, self._name)
+        *others, stateful_set = manifests_zookeeper.build_all(
+            cluster, self._images, stage, certified, restarted_at
+        )
+        if cluster.hibernates and not self._pods():
+            stateful_set["spec"]["replicas"] = 0
+        return [*others, volumes.never_shrinking(stateful_set, live)]
+
+    def _plan_servers(self, cluster: BrokerCluster, wanted: Manifest) -> ServerRoll:
+        live = self._servers_set
+        if live is None:
+            return ServerRoll()
+        pods = observing.zookeeper_pods(self._objects.listed, self._name)
+        members = manifests_zookeeper.managed(cluster).replicas
+        return plan_roll(cluster, live, wanted, pods, members, self._roles)
+
+    async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
+        """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
+        was applied."""
+        live = self._servers_set
+        assert live is not None, "a new StatefulSet waits for no approval"
+        found = self._objects.listed.find("ConfigMap", name_of(config))
+        same = naming.APPLIED_ANNOTATION
+        if found is None or annotations_of(found).get(same) == annotations_of(config)[same]:
+            await self._objects.ensure(config)
+        key = naming.CERTIFICATES_ANNOTATION
+        template = live["spec"]["template"]
+        certified = annotations_of(wanted["spec"]["template"]).get(key)
+        if key not in annotations_of(template) or annotations_of(template)[key] == certified:
+            return ""
+        patch = {"spec": {"template": {"metadata": {"annotations": {key: certified}}}}}
+        await self._objects.patch("StatefulSet", live, patch, "CertificatesNotSet")
+        return f"update the certificates of StatefulSet {name_of(live)}"
 
     async def _set_node_acls(self, cluster: BrokerCluster) -> str:
         connect = manifests_zookeeper.connect_string(cluster, secure=True)
@@ -226,31 +301,36 @@ class KubernetesPlatform:
     def _tls(self) -> TlsSettings:
         return TlsSettings.of(self.client_properties().get)
 
-    async def _ensure_external(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_external(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         listed = self._objects.listed
         brokers = self._brokers_wanted(cluster)
-        manifests = listeners.build_external_services(cluster, listed, brokers)
-        done = [await self._objects.ensure(manifest) for manifest in manifests]
-        for service in listeners.obsolete_external_services(cluster, listed, brokers):
+        for manifest in listeners.build_external_services(cluster, listed, brokers):
+            await ensured.attempt(self._objects.ensure(manifest))
+
+        async def delete(service: str) -> str:
             await self._objects.delete("Service", service)
-            done.append(f"delete Service {service}")
-        return done
+            return f"delete Service {service}"
+
+        for service in listeners.obsolete_external_services(cluster, listed, brokers):
+            await ensured.attempt(delete(service))
 
     def _brokers_wanted(self, cluster: BrokerCluster) -> int:
         """The number of brokers, including those that leave and are not removed yet."""
         return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
 
-    async def _ensure_certificates(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_certificates(self, cluster: BrokerCluster, ensured: Ensured) -> bool:
+        """Returns whether all Secrets exist. The first failure ends it: certificates are signed with the keys
+        before them."""
         if not cluster.spec.is_secured:
-            return []
+            return True
         for name in secret_names(self._name):
-            if self._objects.listed.find("Secret", name) is None:
-                await self._objects.find_unlabelled("Secret", name)
-        done = []
+            if self._objects.listed.find("Secret", name) is None and not await ensured.attempt(
+                self._objects.find_unlabelled("Secret", name)
+            ):
+                return False
         for name in certificates.keys_to_replace(self._objects.listed, self._name):
-            # A missing key is generated, also after an interruption at this point.
-            await self._objects.delete("Secret", name)
-            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} requests a new key")
+            if not await ensured.attempt(self._delete_key(name)):
+                return False
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
             for broker in range(self._brokers_wanted(cluster))
@@ -259,10 +339,22 @@ class KubernetesPlatform:
         servers = manifests_zookeeper.server_names(cluster)
         planned = plan_secrets(cluster, names, found, self._clock_ms(), self._random_bytes, zookeeper=servers)
         for name, data in planned.data.items():
-            what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
-            why = planned.changes.get(name)
-            done.append(f"{what} ({'; '.join(why)})" if what and why else what)
-        return done
+            if not await ensured.attempt(
+                self._ensure_secret(cluster, name, data, planned.changes.get(name, ()))
+            ):
+                return False
+        return True
+
+    async def _delete_key(self, name: str) -> str:
+        # A missing key is generated, also after an interruption at this point.
+        await self._objects.delete("Secret", name)
+        return f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} requests a new key"
+
+    async def _ensure_secret(
+        self, cluster: BrokerCluster, name: str, data: Mapping[str, bytes], why: Sequence[str]
+    ) -> str:
+        what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
+        return f"{what} ({'; '.join(why)})" if what and why else what
 
     def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
         try:
@@ -271,32 +363,33 @@ class KubernetesPlatform:
             addresses = {}
         return certificates.broker_names(cluster, broker, addresses)
 
-    async def _ensure_racks(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_racks(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         rack = cluster.spec.rack
         if rack is None:
-            return []
-        without_rack = observing.pods_without_rack(self._pods())
-        for pod in without_rack:
-            await self._objects.patch(
-                "Pod",
-                pod,
-                manifests_brokers.build_rack_patch(pod, self._nodes, rack.topology_key),
-                "RackNotTold",
-            )
-        return [f"annotate pod {name_of(pod)} with its rack" for pod in without_rack]
+            return
+        for pod in observing.pods_without_rack(self._pods()):
+            await ensured.attempt(self._annotate_with_rack(pod, rack.topology_key))
 
-    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch) -> list[str]:
+    async def _annotate_with_rack(self, pod: Object, topology_key: str) -> str:
+        patch = manifests_brokers.build_rack_patch(pod, self._nodes, topology_key)
+        await self._objects.patch("Pod", pod, patch, "RackNotTold")
+        return f"annotate pod {name_of(pod)} with its rack"
+
+    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch, ensured: Ensured) -> None:
         """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
         is unknown, the pod is restarted in the next roll."""
         configs, known = self._configs(), _known_hashes(cluster)
-        done = []
         for broker, pod in self._pods().items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
             running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, {})
-            done.append(await self._objects.ensure(self._config(cluster, broker, launch, replaced)))
-        return done
+            await ensured.attempt(self._ensure_config(cluster, broker, launch, replaced))
+
+    async def _ensure_config(
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
+    ) -> str:
+        return await self._objects.ensure(self._config(cluster, broker, launch, replaced))
 
     async def _ensure_set(self, cluster: BrokerCluster, launch: BrokerLaunch) -> str:
         """Apply the StatefulSet, unless its new template must wait for the start of a roll."""
@@ -310,30 +403,24 @@ class KubernetesPlatform:
 
     async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
-        live = self._set
-        if live is not None and not _same_claims(live, manifest):
-            # volumeClaimTemplates are immutable: a new StatefulSet adopts the pods.
-            return await self._objects.orphan(live)
-        return await self._objects.ensure(manifest)
+        return await self._objects.ensure(volumes.never_shrinking(manifest, self._set))
 
-    async def _grow_volumes(self, cluster: BrokerCluster) -> list[str]:
-        wanted = {
-            naming.BROKER: cluster.spec.storage.size,
-            naming.ZOOKEEPER: manifests_zookeeper.managed(cluster).storage.size,
-        }
-        done = []
-        for claim in self._claims():
-            size = wanted.get(_component(claim))
-            if size is None or not _smaller(claim, size):
-                continue
-            patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
-            await self._objects.patch("PersistentVolumeClaim", claim, patch, "VolumeNotGrown")
-            done.append(f"grow volume {name_of(claim)} to {size}")
-        return done
+    async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        for component, (size, _, _) in _storages(cluster).items():
+            for claim in self._claims(component):
+                if volumes.is_smaller(claim, size):
+                    await ensured.attempt(self._objects.grow(claim, size))
 
-    def _claims(self) -> list[Object]:
+    def _volume_findings(self, cluster: BrokerCluster) -> list[Finding]:
+        return volumes.finding_of(
+            difference
+            for component, (size, storage_class, field) in _storages(cluster).items()
+            for difference in volumes.differences(self._claims(component), size, storage_class, field)
+        )
+
+    def _claims(self, component: str) -> list[Object]:
         claims = self._objects.listed.objects.get("PersistentVolumeClaim", {})
-        return [claims[name] for name in sorted(claims)]
+        return [claims[name] for name in sorted(claims) if _component(claims[name]) == component]
 
     # ---- ZooKeeper
 
@@ -346,14 +433,12 @@ class KubernetesPlatform:
             return  # `ensure_children` scales it
         await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
         if manifests_zookeeper.managed(cluster).storage.delete_claim:
-            for claim in self._claims():
-                if _component(claim) == naming.ZOOKEEPER:
-                    await self._objects.delete("PersistentVolumeClaim", name_of(claim))
+            for claim in self._claims(naming.ZOOKEEPER):
+                await self._objects.delete("PersistentVolumeClaim", name_of(claim))
 
     # ---- brokers
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
-        self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
         if launch is not None:
@@ -476,15 +561,23 @@ def _component(item: Object) -> str:
     return str((item["metadata"].get("labels") or {}).get(naming.COMPONENT_LABEL, ""))
 
 
-def _same_claims(live: Object, manifest: Manifest) -> bool:
-    wanted = manifest["spec"]["volumeClaimTemplates"]
-    return not difference(live["spec"].get("volumeClaimTemplates"), wanted)
-
-
-def _smaller(claim: Object, size: str | int) -> bool:
-    requested = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
-    wanted = parse_quantity(size)
-    return requested is not None and wanted is not None and requested < wanted
+def _storages(cluster: BrokerCluster) -> dict[str, tuple[str | int, str | None, str]]:
+    """(size, class, path in the spec) of the volumes, by component."""
+    of_brokers, of_servers = cluster.spec.storage, manifests_zookeeper.managed(cluster).storage
+    found = {
+        naming.BROKER: (
+            of_brokers.size or manifests_brokers.DEFAULT_SIZE,
+            of_brokers.storage_class,
+            "spec.storage",
+        )
+    }
+    if cluster.spec.zookeeper.connect is None:
+        found[naming.ZOOKEEPER] = (
+            of_servers.size or manifests_zookeeper.DEFAULT_SIZE,
+            of_servers.storage_class,
+            "spec.zookeeper.managed.storage",
+        )
+    return found
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,42 +1,59 @@
 """The `Store` interface over the API server: the resources of one cluster.
 
-Used by the reconciler. Invariants: a resource gets the operator's finalizer before any step for it; a status
-replaces only the version that was read; an invalid spec becomes a condition and has no other effect.
+Used by the reconciler. Invariants: a resource gets the operator's finalizer before any step for it, and its
+spec is recorded in `status.lastValidSpec`; a status replaces only the version that was read. An invalid spec
+becomes a condition and has no other effect: the last valid one stays in force, also for the next operator.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from ottla_operator.conditions import Condition, find, is_unusual, parse_iso_time
+from ottla_operator.conditions import Condition, Finding, find, is_unusual, no, parse_iso_time
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
-from ottla_operator.kubernetes.naming import FINALIZER
+from ottla_operator.kubernetes.listeners import port_problems
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.naming import FINALIZER, name_problem
 from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
-from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster
+from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster, Pipeline, Problem
 from ottla_operator.resources.common import Metadata, Status
-from ottla_operator.resources.loading import invalid_status, parse_resource
+from ottla_operator.resources.loading import invalid_finding, parse_resource, status_with
+from ottla_operator.resources.pods import PodTemplate, sidecar_problems
 
 log = logging.getLogger(__name__)
+
+_RECORDS: Final = ("lastValidSpec", "operator")
+"""Fields of a status that only the store reads and writes."""
 
 
 class KubernetesStore:
     """The BrokerCluster of this name in this namespace, and the resources that refer to it."""
 
     def __init__(
-        self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], recorder: Recorder
+        self,
+        api: Api,
+        images: Images,
+        namespace: str,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        recorder: Recorder,
     ) -> None:
         self._api = api
+        self._images = images
         self._namespace = namespace
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._recorder = recorder
         self._live: dict[str, Object] = {}
         """Objects by resource key, as listed in this reconciliation or returned by the last write."""
+        self._in_force: dict[str, Object] = {}
+        """Valid specs by resource key: the newest ones, or the last that were valid."""
+        self._invalid_keys: set[str] = set()
         self.resource_count = 0
         """The number of listed resources, including invalid ones."""
 
@@ -52,14 +69,16 @@ class KubernetesStore:
         ]
         self.resource_count = len(listed)
         self._live = {f"{kind}/{item['metadata']['name']}": item for kind, item in listed}
+        self._in_force, self._invalid_keys = {}, set()
         admitted = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
         valid = [resource for resource in admitted if resource is not None]
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
-        if cluster in self._live and not any(resource.key == cluster for resource in valid):
-            # With an invalid BrokerCluster the brokers run unchanged, and the resources that refer to it
-            # wait. Deletions wait until their deadline.
-            return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
-        return valid
+        if cluster not in self._live or any(resource.key == cluster for resource in valid):
+            return valid
+        # Without a valid BrokerCluster, the resources that refer to it wait; deletions until their deadline.
+        if cluster in self._invalid_keys:
+            await asyncio.gather(*(self._wait_for_cluster(r) for r in valid if not r.metadata.deleting))
+        return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
 
     def _refers_to_cluster(self, kind: str, item: Object) -> bool:
         if kind == BrokerCluster.definition.kind:
@@ -72,40 +91,92 @@ class KubernetesStore:
         return deleted_at is not None and self._clock_ms() - parse_iso_time(deleted_at) > DELETION_DEADLINE_MS
 
     async def _admit(self, kind: str, item: Object) -> AnyResource | None:
-        """The resource, with the finalizer set; None when it is invalid, deleted or changed concurrently."""
+        """The resource with the spec that is in force, which is recorded, and with the finalizer set; None
+        without a valid spec, and when the resource is deleted or changed concurrently."""
         metadata = item["metadata"]
+        key = f"{kind}/{metadata['name']}"
         deleting = metadata.get("deletionTimestamp") is not None
         finalizers = metadata.get("finalizers") or []
         if deleting and FINALIZER not in finalizers:
             # Only finalizers of others are left.
             return None
-        resource, problems = parse_resource(kind, metadata, item.get("spec"), item.get("status") or {})
+        resource, problems = self._parse(kind, item, item.get("spec"))
+        spec = item.get("spec")
         if resource is None and deleting:
-            resource, problems = parse_resource(kind, metadata, _minimal_spec(item), {})
+            resource, _ = self._parse(kind, item, _minimal_spec(item))
+        if resource is None:
+            spec = (item.get("status") or {}).get("lastValidSpec")
+            last_valid, _ = self._parse(kind, item, spec)
+            if last_valid is not None:
+                resource = last_valid.in_force_despite([str(problem) for problem in problems])
         if resource is None and deleting:
             # The spec cannot be parsed at all. The garbage collector deletes what the resource owns.
-            await self._remove_finalizer(f"{kind}/{metadata['name']}")
+            await self._remove_finalizer(key)
             return None
         if resource is None:
             await self._invalid(kind, item, [str(problem) for problem in problems])
             return None
-        if not deleting and FINALIZER not in finalizers:
-            return resource if await self._set_finalizers(resource.key, [*finalizers, FINALIZER]) else None
-        return resource
+        if deleting:
+            return resource
+        self._in_force[key] = spec or {}
+        if FINALIZER not in finalizers and not await self._set_finalizers(key, [*finalizers, FINALIZER]):
+            return None
+        return resource if await self._recorded(key) else None
+
+    def _parse(self, kind: str, item: Object, spec: object) -> tuple[AnyResource | None, list[Problem]]:
+        """The resource with this spec, or None and the problems of the spec."""
+        metadata, status = item["metadata"], dict(item.get("status") or {})
+        for field in _RECORDS:
+            status.pop(field, None)
+        resource, problems = parse_resource(kind, metadata, spec, status)
+        if problems and all(problem.path.startswith("status") for problem in problems):
+            log.warning(
+                "%s/%s/%s: the status cannot be read: %s", self._namespace, kind, metadata["name"], problems
+            )
+            resource, problems = parse_resource(kind, metadata, spec, {})
+        if resource is not None:
+            problems = list(_problems_on_kubernetes(resource, allow_sidecars=self._images.allow_sidecars))
+        return (None if problems else resource), problems
+
+    async def _recorded(self, key: str) -> bool:
+        """Record the spec in force before any step for it. Returns False after a concurrent change.
+
+        A new resource costs no other request: its first status has the record. Of a BrokerCluster, whose
+        steps may take long, it is recorded first.
+        """
+        status = self._live[key].get("status") or {}
+        if all(status.get(field) == value for field, value in self._record_of(key).items()):
+            return True
+        if not status and not key.startswith(f"{BrokerCluster.definition.kind}/"):
+            return True
+        return await self._write_status(key, status)
+
+    def _record_of(self, key: str) -> Object:
+        """The fields of the status that only the store knows."""
+        if key not in self._in_force:
+            return {}
+        operator = {"operator": self._images.operator} if self._images.operator else {}
+        return {"lastValidSpec": self._in_force[key], **operator}
 
     async def _invalid(self, kind: str, item: Object, problems: list[str]) -> None:
-        status = item.get("status") or {}
-        try:
-            wanted = invalid_status(kind, item["metadata"], status, problems, self._clock_ms())
-        except ValueError:
-            # The status cannot be parsed, either.
-            wanted = invalid_status(kind, item["metadata"], {}, problems, self._clock_ms())
-        if wanted == status:
-            return
-        written = await self._write_status(f"{kind}/{item['metadata']['name']}", wanted)
-        if written and not _reported_invalid(status, item["metadata"]):
+        self._invalid_keys.add(f"{kind}/{item['metadata']['name']}")
+        if await self._report(kind, item, invalid_finding(problems, None)):
             message = "; ".join(problems)
             self._recorder.record(_InvalidResource.of(kind, item), "InvalidSpec", message, warning=True)
+
+    async def _wait_for_cluster(self, resource: AnyResource) -> None:
+        message = f"BrokerCluster {self._cluster} has an invalid spec, and had no valid one before"
+        item = self._live[resource.key]
+        await self._report(resource.kind, item, no("Ready", "ClusterNotFound", message))
+
+    async def _report(self, kind: str, item: Object, ready: Finding) -> bool:
+        """Write Ready of a resource that is not reconciled. Returns whether it is news for its generation."""
+        status, metadata = item.get("status") or {}, item["metadata"]
+        wanted = status_with(kind, metadata, status, ready, self._clock_ms())
+        if wanted == status:
+            return False
+        written = await self._write_status(f"{kind}/{metadata['name']}", wanted)
+        return written and not _is_reported(status, ready.reason, metadata.get("generation"))
 
     # ---- writing
 
@@ -113,9 +184,12 @@ class KubernetesStore:
         written = await self._write_status(resource.key, status.model_dump(by_alias=True, exclude_none=True))
         if not written:
             return
+        for text in status.warnings:
+            if text not in resource.status.warnings:
+                self._recorder.record(resource, "SpecWarning", text, warning=True)
         for condition in status.conditions:
             old = find(resource.status.conditions, condition.type)
-            if not _deserves_event(old, condition):
+            if not _deserves_event(old, condition) and not _refuses_another(old, condition):
                 continue
             message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
             warning = is_unusual(condition) and condition.reason not in _EXPECTED
@@ -124,6 +198,7 @@ class KubernetesStore:
     async def _write_status(self, key: str, status: dict[str, Any]) -> bool:
         kind, _, name = key.partition("/")
         version = self._live[key]["metadata"]["resourceVersion"]
+        status = {**status, **self._record_of(key)}
         try:
             self._live[key] = await self._api.replace_status(kind, self._namespace, name, version, status)
         except (Conflict, NotFound):
@@ -188,13 +263,39 @@ class _InvalidResource:
         return f"{self.kind}/{self.metadata.name}"
 
 
-def _reported_invalid(status: Object, metadata: Object) -> bool:
-    """Whether the status already reports this generation as invalid, so that there was an Event."""
+def _is_reported(status: Object, reason: str, generation: int | None) -> bool:
+    """Whether Ready in the status has this reason for this generation, so that there was an Event."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "Ready":
-            reported = (condition.get("reason"), condition.get("observedGeneration"))
-            return reported == ("InvalidSpec", metadata.get("generation"))
+            return (condition.get("reason"), condition.get("observedGeneration")) == (reason, generation)
     return False
+
+
+def _refuses_another(old: Condition | None, new: Condition) -> bool:
+    """Whether the condition reports a generation as invalid that the old one did not."""
+    known = old is not None and (old.reason, old.observed_generation) == (new.reason, new.observed_generation)
+    return new.reason == "InvalidSpec" and not known
+
+
+def _problems_on_kubernetes(resource: AnyResource, *, allow_sidecars: bool) -> Iterator[Problem]:
+    """Errors in a spec that are none for `ottla up`."""
+    templates: dict[str, PodTemplate] = {}
+    if isinstance(resource, BrokerCluster):
+        problem = name_problem(resource.metadata.name)
+        if problem:
+            yield Problem("metadata.name", problem)
+        yield from port_problems(resource)
+        templates = {"spec.template.pod": resource.spec.template.pod}
+        managed = resource.spec.zookeeper.managed
+        if managed is not None:
+            templates["spec.zookeeper.managed.template.pod"] = managed.template.pod
+    elif isinstance(resource, Pipeline):
+        templates = {
+            "spec.driver.template.pod": resource.spec.driver.template.pod,
+            "spec.executor.template.pod": resource.spec.executor.template.pod,
+        }
+    if not allow_sidecars:
+        yield from sidecar_problems(templates)
 
 
 # Reasons of a healthy resource in transition: their Events are Normal.

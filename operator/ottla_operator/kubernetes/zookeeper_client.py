@@ -1,4 +1,4 @@
-"""Requests of the operator to ZooKeeper servers: their modes, and the ACLs of existing nodes.
+"""Requests of the operator to ZooKeeper servers: their roles, and the ACLs of existing nodes.
 
 Called by the platform. The node ACLs are set once for a cluster that was created without
 zookeeper.set.acl=true, as Kafka's zookeeper-security-migration does, and again after an interruption: a node
@@ -23,17 +23,18 @@ from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
+from ottla_operator.kubernetes.zookeeper_planning import ServerRole
 
 SetAcls = Callable[[str, TlsSettings, str], int]
 """(zookeeper.connect, TLS settings, the brokers' distinguished name) -> the number of changed nodes."""
 
-FindLeader = Callable[[Mapping[int, str], int, ssl.SSLContext | None], Awaitable[int | None]]
-"""(host by member, port, TLS settings of the port) -> the member that leads."""
+FindRoles = Callable[[Mapping[int, str], int, ssl.SSLContext | None], Awaitable[Mapping[int, ServerRole]]]
+"""(host by member, port, TLS settings of the port) -> the role of each member."""
 
 # Requests in flight.
 _BATCH: Final = 500
 _TIMEOUT_S: Final = 20.0
-_MODE_TIMEOUT_S: Final = 3.0
+_MONITOR_TIMEOUT_S: Final = 3.0
 _SESSION_TIMEOUT_S: Final = 10.0
 # ZooKeeper's own nodes and those of 0.8 consumers, which Kafka's tool skips, too.
 _NOT_BROKERS: Final = ("/zookeeper", znodes.CONSUMERS)
@@ -80,28 +81,31 @@ def _acls_of(path: str, owner: str) -> list[ACL]:
     ]
 
 
-async def leader_of(hosts: Mapping[int, str], port: int, context: ssl.SSLContext | None = None) -> int | None:
-    """The member in mode leader; None when there is none. `context`: for a port with TLS."""
-    modes = await asyncio.gather(*(_mode(host, port, context) for host in hosts.values()))
-    for member, mode in zip(hosts, modes, strict=True):
-        if mode == "leader":
-            return member
-    return None
+async def roles_of(
+    hosts: Mapping[int, str], port: int, context: ssl.SSLContext | None = None
+) -> dict[int, ServerRole]:
+    """The role of each server. `context`: for a port with TLS."""
+    answers = await asyncio.gather(*(_monitor(host, port, context) for host in hosts.values()))
+    return {member: _role(answer) for member, answer in zip(hosts, answers, strict=True)}
 
 
-async def _mode(host: str, port: int, context: ssl.SSLContext | None) -> str:
-    """The mode that `srvr` reports: `leader`, `follower`, or "" without a response."""
+async def _monitor(host: str, port: int, context: ssl.SSLContext | None) -> str:
+    """The answer to `mntr`, or ""."""
     try:
-        async with asyncio.timeout(_MODE_TIMEOUT_S):
+        async with asyncio.timeout(_MONITOR_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
-                writer.write(b"srvr")
-                answer = await reader.read(65536)
+                writer.write(b"mntr")
+                answer = await reader.read()
             finally:
                 writer.close()
     except (OSError, TimeoutError):
         return ""
-    for line in answer.decode(errors="replace").splitlines():
-        if line.startswith("Mode: "):
-            return line.removeprefix("Mode: ").strip()
-    return ""
+    return answer.decode(errors="replace")
+
+
+def _role(answer: str) -> ServerRole:
+    """The role in the answer to `mntr`: a line for each metric, with its name, a tab and its value."""
+    metrics = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
+    synced = metrics.get("zk_synced_followers", "0").partition(".")[0]
+    return ServerRole(metrics.get("zk_server_state", ""), int(synced) if synced.isdigit() else 0)

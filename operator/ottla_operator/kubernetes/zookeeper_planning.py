@@ -17,8 +17,8 @@ A stage never goes back: it is read from the StatefulSet's template and from the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -121,8 +121,17 @@ def _are_complete(stateful_set: Object, pods: Mapping[int, Object], members: int
 
 # ---- rolling restart
 #
-# One server is replaced at a time, while all others serve; the leader last, so that there is one election
-# only. A server that cannot start on its old revision is replaced at once.
+# The rules, in the order in which they apply:
+#
+# 1. One server at a time: none is replaced while a pod is being deleted.
+# 2. While there is a quorum, nothing happens until servers on the newest revision serve. Without a quorum
+#    they cannot serve; then their process must run at least: a revision that cannot start stops the roll.
+# 3. A server on an older revision that does not serve is replaced: this makes nothing unavailable.
+# 4. Then those that serve, while all answer and all followers are in sync with the leader; the leader last,
+#    so that there is one election only.
+#
+# A change that has no approval and needs one (`is_held`) stays out of the StatefulSet as well: a pod that is
+# replaced for another reason comes back as it was.
 
 _REVISION_LABEL = "controller-revision-hash"
 
@@ -141,17 +150,102 @@ def stale_members(stateful_set: Object, pods: Mapping[int, Object]) -> list[int]
     ]
 
 
-def next_to_replace(
-    stateful_set: Object, pods: Mapping[int, Object], members: int, leader: int | None
-) -> int | None:
-    """The member to replace now; None when there is none or another one is not ready."""
-    stale = stale_members(stateful_set, pods)
-    if not stale or any(pod["metadata"].get("deletionTimestamp") for pod in pods.values()):
-        return None
-    unready = [
-        member for member in range(members) if member not in pods or not observing.is_ready(pods[member])
+@dataclass(frozen=True, slots=True)
+class ServerRole:
+    """What a server answers about itself."""
+
+    name: str = ""
+    """leader or follower; "" when it does not answer or does not serve."""
+    synced_followers: int = 0
+    """Of a leader: how many followers are in sync with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRoll:
+    """The decision of one reconciliation."""
+
+    replace: int | None = None
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    """What each server waits for that still has to be restarted."""
+
+
+def revision_of(template: Object) -> str:
+    """The revision of a server's pod or of a StatefulSet's template."""
+    return annotations_of(template).get(naming.HASH_ANNOTATION, "")
+
+
+def is_held(
+    cluster: BrokerCluster, stateful_set: Object | None, wanted: Object, pods: Mapping[int, Object]
+) -> bool:
+    """Whether the template of `wanted` has to wait for an approval, without which no pod may have it."""
+    revision = revision_of(wanted["spec"]["template"])
+    if stateful_set is None or revision_of(stateful_set["spec"]["template"]) == revision:
+        return False
+    return bool(_unapproved(cluster, revision, pods))
+
+
+def _unapproved(cluster: BrokerCluster, revision: str, pods: Mapping[int, Object]) -> list[int]:
+    if cluster.may_roll_to(revision):
+        return []
+    return [member for member, pod in sorted(pods.items()) if revision_of(pod) != revision]
+
+
+def plan_roll(
+    cluster: BrokerCluster,
+    stateful_set: Object,
+    wanted: Object,
+    pods: Mapping[int, Object],
+    members: int,
+    roles: Mapping[int, ServerRole],
+) -> ServerRoll:
+    """Which server to replace now. `wanted`: the manifest of the StatefulSet."""
+    present = revision_of(stateful_set["spec"]["template"])
+    revision = revision_of(wanted["spec"]["template"])
+    allowed = present == revision and cluster.may_roll_to(revision)
+    # A pod of the template's own revision has other certificates, or is to be restarted by request.
+    going = [
+        member
+        for member in stale_members(stateful_set, pods)
+        if allowed or revision_of(pods[member]) == present
     ]
+    replace, reason = _next(going, pods, members, roles) if going else (None, "")
+    outdated = [member for member, pod in sorted(pods.items()) if revision_of(pod) != revision]
+    waiting = dict.fromkeys(outdated, "the pod template of its revision")
+    waiting |= dict.fromkeys(_unapproved(cluster, revision, pods), "approval of the rollout")
+    waiting |= dict.fromkeys(going, reason)
+    if replace is not None:
+        waiting |= dict.fromkeys(going, f"server {replace}, which is being restarted")
+        waiting[replace] = "its restart"
+    return ServerRoll(replace, waiting)
+
+
+def _next(
+    stale: Sequence[int], pods: Mapping[int, Object], members: int, roles: Mapping[int, ServerRole]
+) -> tuple[int | None, str]:
+    """(the member to replace, or None; what all wait for)."""
+    for member, pod in pods.items():
+        if pod["metadata"].get("deletionTimestamp"):
+            return None, f"server {member}, which is being restarted"
+    unready = [each for each in range(members) if each not in pods or not observing.is_ready(pods[each])]
+    has_quorum = members - len(unready) > members // 2
+    for member in unready:
+        if member not in stale and (has_quorum or not _runs(pods.get(member))):
+            return None, f"server {member}, which is not ready"
     if unready:
-        return next((member for member in stale if unready == [member]), None)
-    followers = [member for member in stale if member != leader]
-    return followers[0] if followers else stale[0]
+        first = next((member for member in unready if member in stale), None)
+        return first, f"server {unready[0]}, which is not ready"
+    silent = [member for member in range(members) if not roles.get(member, ServerRole()).name]
+    if silent:
+        return None, f"server {silent[0]} to answer"
+    leaders = [member for member, role in roles.items() if role.name == "leader"]
+    if len(leaders) != 1:
+        return None, "a leader to be elected"
+    synced = roles[leaders[0]].synced_followers
+    if synced < members - 1:
+        return None, f"all followers to be in sync: {synced} of {members - 1} are"
+    return min(stale, key=lambda member: (member == leaders[0], member)), ""
+
+
+def _runs(pod: Object | None) -> bool:
+    """Whether the server's process runs, although it may not serve."""
+    return pod is not None and "running" in (observing.container_of(pod, "zookeeper").get("state") or {})

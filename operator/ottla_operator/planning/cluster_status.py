@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.fencing import Fencing
-from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
 from ottla_operator.planning.replacement import Replacement
 from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
@@ -18,7 +18,13 @@ from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
 from ottla_operator.planning.steps import ClusterStep
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
-from ottla_operator.resources.cluster import BrokerStatus, ReassignmentStatus, RolloutStatus
+from ottla_operator.resources.cluster import (
+    BrokerStatus,
+    ReassignmentStatus,
+    RolloutStatus,
+    ZooKeeperServerStatus,
+    ZooKeeperStatus,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         under_min_isr_partitions=_under_min_isr(observed),
         offline_partitions=sum(partition.leader < 0 for partition in kafka.partitions()),
         brokers=_broker_statuses(observed, decided),
+        zookeeper=_zookeeper_status(observed.zookeeper),
         rollout=rollout,
         reassignment=reassignment,
     )
@@ -125,6 +132,27 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
 
 def _is_asked(request: ReassignRequest | None, moving: ReassignmentStatus) -> bool:
     return request is not None and not request.problem and request.reason == moving.reason
+
+
+def _zookeeper_status(zookeeper: ZooKeeperState) -> ZooKeeperStatus | None:
+    if not zookeeper.servers:
+        return None
+    return ZooKeeperStatus(
+        target_hash=zookeeper.revision,
+        updated=len(zookeeper.servers) - len(zookeeper.outdated),
+        total=len(zookeeper.servers),
+        servers=[
+            ZooKeeperServerStatus(
+                id=server.id,
+                pod_name=server.name,
+                ready=server.ready,
+                role=server.role,
+                config_hash=server.revision,
+                waiting_for=server.waiting_for,
+            )
+            for server in zookeeper.servers
+        ],
+    )
 
 
 def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatus]:
@@ -200,6 +228,8 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
     findings.append(
         no("ConfigApplied", "Outdated", f"{stale} of {roll.total} brokers are not on revision {target.hash}")
         if stale
+        else no("ConfigApplied", "Outdated", _servers_progress(observed.zookeeper))
+        if observed.zookeeper.outdated
         else no("ConfigApplied", "Applying", "; ".join(map(str, settings)))
         if settings
         else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
@@ -208,6 +238,8 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
         findings.append(no("Rolling", "Stalled", roll.stalled))
     elif not roll.done:
         findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
+    elif observed.zookeeper.outdated:
+        findings.append(yes("Rolling", "Rolling", _servers_progress(observed.zookeeper)))
     else:
         findings.append(no("Rolling", "NotRolling"))
     if scaling.blocked:
@@ -222,6 +254,13 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
 def _count_of(names: list[str]) -> str:
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     return f"1 partition ({shown}) is" if len(names) == 1 else f"{len(names)} partitions ({shown}) are"
+
+
+def _servers_progress(zookeeper: ZooKeeperState) -> str:
+    total, outdated = len(zookeeper.servers), zookeeper.outdated
+    first = outdated[0]
+    progress = f"{total - len(outdated)} of {total} ZooKeeper servers are updated"
+    return f"{progress}; server {first.id} waits for {first.waiting_for}"
 
 
 def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:

@@ -314,12 +314,35 @@ class KafkaState:
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperServer:
+    """One server of the ensemble."""
+
+    id: int
+    name: str
+    ready: bool
+    role: str
+    """leader, follower, or "" without an answer."""
+    revision: str
+    waiting_for: str = ""
+    """What its restart waits for; "" when none is due."""
+
+
+@dataclass(frozen=True, slots=True)
 class ZooKeeperState:
     """Whether ZooKeeper serves, and its connect string."""
 
     running: bool
     connect: str = ""
     message: str = ""
+    revision: str = ""
+    """The revision of the spec that servers should run."""
+    servers: tuple[ZooKeeperServer, ...] = ()
+    """Those that the operator runs as separate servers."""
+
+    @property
+    def outdated(self) -> tuple[ZooKeeperServer, ...]:
+        """The servers that still have to be restarted."""
+        return tuple(server for server in self.servers if server.waiting_for)
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,5 +356,7 @@ class ResourcePlan(Generic[StatusT_co]):
     """Replaces `status` when all steps succeeded."""
     moves: Assignment = field(default_factory=dict)
     """Of a Topic: all planned reassignments, including later batches."""
+    warnings: Sequence[str] = ()
+    """Warnings about the spec that depend on what is observed."""
     launch: DriverLaunch | None = None
     """Of a Pipeline: the configuration to run its driver with; None when no driver should run."""

@@ -37,6 +37,7 @@ class Defaults:
 
     partitions: int = 1
     replicas: int = 1
+    min_isr: int = 1
 
     @classmethod
     def of(cls, broker_settings: Mapping[str, str]) -> Defaults:
@@ -44,6 +45,7 @@ class Defaults:
         return cls(
             partitions=int(broker_settings.get("num.partitions", "1")),
             replicas=int(broker_settings.get("default.replication.factor", "1")),
+            min_isr=int(broker_settings.get("min.insync.replicas", "1")),
         )
 
 
@@ -85,10 +87,25 @@ def plan_topics(
         else:
             state = observed.kafka.topics.get(topic.topic_name)
             if state is None:
-                plans[topic.key] = _plan_creation(topic, placement, defaults, layout)
+                plan = _plan_creation(topic, placement, defaults, layout)
+                factor = defaults.replicas
             else:
-                plans[topic.key] = _plan_existing(topic, state, placement, layout, busy)
+                plan = _plan_existing(topic, state, placement, layout, busy)
+                factor = state.replication_factor
+            plans[topic.key] = replace(plan, warnings=_warnings(topic, factor, defaults))
     return plans
+
+
+def _warnings(topic: Topic, factor: int, defaults: Defaults) -> tuple[str, ...]:
+    """Warnings beside those of the spec alone. `factor`: the replication factor without one in the spec."""
+    given = config_texts(topic.spec.config).get("min.insync.replicas")
+    if given is not None and topic.spec.replicas is not None:
+        return ()
+    least, replicas = int(given or defaults.min_isr), topic.spec.replicas or factor
+    if least <= replicas:
+        return ()
+    name = "spec.config[min.insync.replicas]" if given is not None else "the cluster's min.insync.replicas"
+    return (f"{name} is {least}, and the topic has {replicas} replicas: no write with acks=all can succeed",)
 
 
 def _not_ready(topic: Topic, reason: str, message: str) -> ResourcePlan[TopicStatus]:

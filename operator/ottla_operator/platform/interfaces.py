@@ -7,10 +7,11 @@ waiting for a long operation: it starts the operation, and the next reconciliati
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ottla_operator.conditions import Finding
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import (
     BrokerInstance,
@@ -30,12 +31,41 @@ Address = tuple[str, int]
 
 
 class StepFailed(Exception):
-    """A step failed; the next reconciliation tries it again. `reason` is CamelCase."""
+    """A step failed; the next reconciliation tries it again. `reason` is CamelCase. `unreachable`: the API
+    server did not respond, so that other requests would fail, too."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, unreachable: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.unreachable = unreachable
+
+
+@dataclass(slots=True)
+class Ensured:
+    """What was done to the objects around brokers or a driver, and what failed."""
+
+    steps: list[str] = field(default_factory=list)
+    """Descriptions of the changes."""
+    failures: list[StepFailed] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """Conditions about these objects, besides Ready."""
+
+    async def attempt(self, work: Coroutine[None, None, str]) -> bool:
+        """Do one object's work, which returns a description or "". Returns whether it succeeded; a failure
+        does not stop what follows, unless the API server does not respond."""
+        if any(failure.unreachable for failure in self.failures):
+            work.close()
+            return False
+        try:
+            done = await work
+        except StepFailed as failure:
+            if failure.message not in [known.message for known in self.failures]:
+                self.failures.append(failure)
+            return False
+        if done:
+            self.steps.append(done)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +109,9 @@ class Platform(Protocol):
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
-        """Create and repair the objects around the brokers, without stopping any. Returns descriptions of
-        the changes."""
+    ) -> Ensured:
+        """Create and repair the objects around the brokers, without stopping any. Raises StepFailed when
+        none of them can be."""
         ...
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
@@ -122,9 +152,9 @@ class Drivers(Protocol):
         """The drivers by pipeline key; pipelines that never had one may be left out."""
         ...
 
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        """Create and repair the objects around the driver, without stopping it. Returns descriptions of
-        the changes."""
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        """Create and repair the objects around the driver, without stopping it. Raises StepFailed when none
+        of them can be."""
         ...
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None: ...

@@ -22,12 +22,12 @@ from typing import Any
 
 from ottla.local.brokers import BrokerProcess
 from ottla.local.processes import StartFailed, free_port, port_in_use
-from ottla.local.zookeeper import EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
+from ottla.local.zookeeper import DEFAULT_HEAP, EmbeddedZooKeeper, JavaUnusable, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity, SecretFiles
 from ottla_operator.platform.processes import (
     crash_back_off_ms,
@@ -37,7 +37,7 @@ from ottla_operator.platform.processes import (
     write_atomically,
 )
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.cluster import ListenerStatus, ManagedZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -153,11 +153,11 @@ class LocalPlatform:
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
+    ) -> Ensured:
         if not cluster.spec.is_secured:
-            return ()
+            return Ensured()
         brokers = {*range(cluster.spec.replicas), *self._known()}
-        return await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms())
+        return Ensured(await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms()))
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"
@@ -193,7 +193,9 @@ class LocalPlatform:
         if cluster.spec.zookeeper.connect is not None:
             return
         if self._zookeeper is None:
-            self._zookeeper = EmbeddedZooKeeper(self._data / "zookeeper")
+            managed = cluster.spec.zookeeper.managed or ManagedZooKeeper()
+            heap = managed.heap or DEFAULT_HEAP
+            self._zookeeper = EmbeddedZooKeeper(self._data / "zookeeper", heap=heap)
         zookeeper = self._zookeeper
         if zookeeper.running:
             return

@@ -14,7 +14,7 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from ottla_operator.planning.observed import DriverInstance
 from ottla_operator.planning.pipeline_config import DriverLaunch, complete_config, driver_heap_mib
 from ottla_operator.planning.pipelines import CONFIG_FILE, EXIT_CANNOT_START
 from ottla_operator.platform import processes
-from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.interfaces import Ensured, StepFailed
 from ottla_operator.platform.local_security import SecretFiles
 from ottla_operator.platform.processes import (
     crash_back_off_ms,
@@ -136,8 +136,8 @@ class LocalDrivers:
 
     # ---- steps
 
-    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
-        return ()
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Ensured:
+        return Ensured()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
         before = self._drivers.get(pipeline.key)

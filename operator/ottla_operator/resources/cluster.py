@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -43,11 +43,20 @@ from ottla_operator.resources.settings import (
 
 # Fields that only have an effect on Kubernetes; `ottla up` accepts and ignores them.
 KUBERNETES_ONLY = ("image", "rack", "resources", "template")
+_SERVERS_ON_KUBERNETES = frozenset(("image", "resources", "template"))
 # Fields that `ottla up` ignores, too, for a cluster that is not secured.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
+# The listener of brokers and the operator, beside those of the spec.
+INTER_BROKER_LISTENER: Final = "replication"
+
 _ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+_MIN_ISR: Final = "min.insync.replicas"
+_FACTORS: Final = {
+    "default.replication.factor": "no write with acks=all can succeed in topics with the default",
+    "offsets.topic.replication.factor": "no consumer group can commit offsets",
+}
 
 
 class ListenerAuthentication(Model):
@@ -113,11 +122,34 @@ class Storage(Model):
     )
 
 
+class ZooKeeperTemplate(Model):
+    pod: PodTemplate = Field(
+        default_factory=PodTemplate,
+        description="A pod template that is merged into that of the servers; their container is zookeeper.",
+    )
+
+
 class ManagedZooKeeper(Model):
     replicas: int = Field(
         default=3, ge=1, le=7, description="The number of servers, which cannot be changed."
     )
     storage: Storage = Field(default_factory=Storage, description="The volume of each server.")
+    image: str | None = Field(
+        default=None, min_length=1, description="The image of the servers. Default: that of the operator."
+    )
+    resources: FreeForm = Field(
+        default_factory=dict,
+        description="Requests and limits of each server, as in Kubernetes. Memory must have room for the "
+        "heap and about 128Mi besides. Default: requests of 50m CPU and 256Mi memory, no limits.",
+    )
+    heap: str | None = Field(
+        default=None,
+        pattern=r"^[1-9][0-9]*[kKmMgG]$",
+        description="The maximum heap of each server's JVM (-Xmx), with the unit k, m or g. Default: 256m.",
+    )
+    template: ZooKeeperTemplate = Field(
+        default_factory=ZooKeeperTemplate, description="Additions to the pods of the servers."
+    )
 
 
 class ZooKeeper(Model):
@@ -394,6 +426,26 @@ class ListenerStatus(Model):
     )
 
 
+class ZooKeeperServerStatus(Model):
+    id: int = Field(description="The server's ordinal; its id in ZooKeeper is one more.")
+    pod_name: str = Field(default="", description="The name of its pod.")
+    ready: bool = Field(default=False, description="Whether it serves.")
+    role: str = Field(default="", description="leader or follower; empty when it does not answer.")
+    config_hash: str = Field(default="", description="The revision that it runs.")
+    waiting_for: str = Field(default="", description="What its restart waits for; empty when none is due.")
+
+
+class ZooKeeperStatus(Model):
+    target_hash: str = Field(description="The revision of the spec; ottla.dev/approve-rollout approves it.")
+    updated: int = Field(description="The number of servers that run it.")
+    total: int = Field(description="The number of servers.")
+    servers: list[ZooKeeperServerStatus] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+        description="The servers.",
+    )
+
+
 class BrokerClusterStatus(Status):
     replicas: int = Field(default=0, description="The number of brokers.")
     ready_replicas: int = Field(default=0, description="The number of brokers that are ready.")
@@ -419,6 +471,9 @@ class BrokerClusterStatus(Status):
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
         description="The brokers.",
+    )
+    zookeeper: ZooKeeperStatus | None = Field(
+        default=None, description="The ZooKeeper that the operator runs; none for an external one."
     )
     rollout: RolloutStatus | None = Field(default=None, description="The rolling restart in progress.")
     handled_restarts: list[str] = Field(
@@ -504,8 +559,12 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             if name.startswith(_ZOOKEEPER_SECURITY):
                 message = "is set by the operator for its own ZooKeeper; it is allowed with zookeeper.connect"
                 yield Problem(f"spec.config[{name}]", message)
+        yield from self._listener_problems()
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
+        if self.spec.zookeeper.managed is not None:
+            of_servers = self.spec.zookeeper.managed.template.pod
+            yield from pod_problems(of_servers, "spec.zookeeper.managed.template.pod", "zookeeper")
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
@@ -515,6 +574,14 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     path, f"{quantity!r} is not a quantity; allowed: a number, optionally with Ki, Mi, Gi, …"
                 )
+
+    def _listener_problems(self) -> Iterator[Problem]:
+        names = {INTER_BROKER_LISTENER}
+        for n, listener in enumerate(self.spec.listeners):
+            if listener.name in names:
+                message = f"names must be unique, and {INTER_BROKER_LISTENER} is the inter-broker listener"
+                yield Problem(f"spec.listeners[{n}].name", f"{listener.name!r} is not allowed: {message}")
+            names.add(listener.name)
 
     def _security_problems(self) -> Iterator[Problem]:
         for n, listener in enumerate(self.spec.listeners):
@@ -548,10 +615,29 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"spec.config[{name}]", "is set by the operator: from spec.authorization")
 
     def notes(self) -> Iterator[str]:
+        settings = config_texts(self.spec.config)
+        _, warnings = broker_settings_problems(settings)
+        yield from (f"spec.config: {warning}" for warning in warnings)
+        least = int(settings.get(_MIN_ISR, "1"))
+        brokers = self.spec.replicas
+        if least > brokers:
+            yield (
+                f"spec.config[{_MIN_ISR}]: {least} is more than spec.replicas, which is {brokers}: no write "
+                "with acks=all can succeed"
+            )
+        for name, effect in _FACTORS.items():
+            factor = int(settings.get(name, str(brokers)))
+            if factor > brokers:
+                yield f"spec.config[{name}]: {factor} is more than spec.replicas, which is {brokers}"
+            elif 0 < factor < least <= brokers:
+                yield f"spec.config[{name}]: {factor} is less than {_MIN_ISR}, which is {least}: {effect}"
+
+    def ignored_by_up(self) -> Iterator[str]:
         ignored = KUBERNETES_ONLY if self.spec.is_secured else sorted((*KUBERNETES_ONLY, *_WHEN_SECURED))
         for name in ignored:
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} has an effect on Kubernetes only and is ignored"
-        _, warnings = broker_settings_problems(config_texts(self.spec.config))
-        yield from (f"spec.config: {warning}" for warning in warnings)
+        managed = self.spec.zookeeper.managed or ManagedZooKeeper()
+        for name in sorted(managed.model_fields_set.intersection(_SERVERS_ON_KUBERNETES)):
+            yield f"spec.zookeeper.managed.{name} has an effect on Kubernetes only and is ignored"

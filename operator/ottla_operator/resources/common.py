@@ -7,11 +7,11 @@ CustomResourceDefinitions). Field names are snake_case in Python and camelCase i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from ottla_operator.conditions import Condition
@@ -177,6 +177,9 @@ class Metadata(Model):
 
 
 class Status(Model):
+    """The fields of every status. Only the store on Kubernetes reads and writes `last_valid_spec` and
+    `operator`; the reconciler sees statuses without them."""
+
     observed_generation: int = Field(
         default=0, description="The generation of the resource that the operator has reconciled last."
     )
@@ -184,6 +187,18 @@ class Status(Model):
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         description="The state of the resource.",
+    )
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="What the spec says and has no effect, or an unwanted one; the resource may be Ready.",
+    )
+    last_valid_spec: FreeForm | None = Field(
+        default=None,
+        description="The last spec that was valid, which stays in force when a newer one is invalid.",
+    )
+    operator: str | None = Field(
+        default=None,
+        description="The operator that reconciles the resource: NAMESPACE/NAME of its Deployment.",
     )
 
 
@@ -247,6 +262,19 @@ class Resource(Model, Generic[SpecT, StatusT]):
     spec: SpecT
     status: StatusT
 
+    _refused: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Problems of the newest spec, when `spec` is the last valid one instead of it."""
+        return self._refused
+
+    def in_force_despite(self, problems: Sequence[str]) -> Self:
+        """This resource, with the last valid spec, as the one in force: the newest spec has `problems`."""
+        kept = self.model_copy()
+        kept._refused = tuple(problems)
+        return kept
+
     @property
     def key(self) -> str:
         return f"{self.kind}/{self.metadata.name}"
@@ -256,7 +284,11 @@ class Resource(Model, Generic[SpecT, StatusT]):
         return iter(())
 
     def notes(self) -> Iterator[str]:
-        """Warnings about the spec; none by default."""
+        """Warnings about the spec; none by default. Planners add those that depend on what they observe."""
+        return iter(())
+
+    def ignored_by_up(self) -> Iterator[str]:
+        """Notes about what `ottla up` ignores; nothing by default."""
         return iter(())
 
     def transition_problems(self, old: Resource[Any, Any]) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """Loads custom resources from YAML files and validates them, resource by resource.
 
-Called by `ottla up`; the Kubernetes store uses `parse_resource` and `invalid_status`. Invariants: an invalid
-resource or file does not affect others; a problem names file, document, resource and field.
+Called by `ottla up`; the Kubernetes store uses `parse_resource` and `status_with`. Invariants: an invalid
+resource or file does not affect others; a problem names file, document, resource and field; a status may have
+fields of a newer version.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ottla_operator.conditions import find, merge, no
+from ottla_operator.conditions import Finding, merge, no
 from ottla_operator.resources import API_VERSION, KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
 
@@ -142,7 +143,11 @@ def parse_resource(
     problems = [Problem(name, "unknown field; allowed: apiVersion, kind, metadata, spec") for name in extra]
     content = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
     if status is not None:
-        content["status"] = status
+        try:
+            content["status"] = _parse_status(kind, status)
+        except ValidationError as error:
+            unreadable = problems_of(error, model)
+            return None, [*problems, *(Problem(f"status.{p.path}", p.message) for p in unreadable)]
     try:
         resource: AnyResource = model.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -240,18 +245,32 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def invalid_status(
-    kind: str, metadata: Mapping[str, Any], status: Mapping[str, Any], problems: Sequence[str], now_ms: int
+def _parse_status(kind: str, status: object) -> Status:
+    model = KINDS[kind].model_fields["status"].annotation
+    assert isinstance(model, type)
+    assert issubclass(model, Status)
+    return model.model_validate(status, by_alias=True, by_name=False, extra="ignore")
+
+
+def invalid_finding(problems: Sequence[str], ready: Finding | None) -> Finding:
+    """Ready of a resource whose newest spec has problems. `ready`: that of the last valid spec, if there is
+    one, which is in force."""
+    message = "; ".join(problems)
+    if ready is not None:
+        message += "; the last valid spec stays in force"
+        if ready.status != "True":
+            message += f", and is not Ready: {ready.message or ready.reason}"
+    return no("Ready", "InvalidSpec", message)
+
+
+def status_with(
+    kind: str, metadata: Mapping[str, Any], status: Mapping[str, Any], ready: Finding, now_ms: int
 ) -> dict[str, Any]:
-    """The status of a resource with an invalid spec: Ready=False InvalidSpec, the rest unchanged."""
-    status_model = KINDS[kind].model_fields["status"].annotation
-    assert isinstance(status_model, type)
-    assert issubclass(status_model, Status)
-    parsed = status_model.model_validate(status)
-    finding = no("Ready", "InvalidSpec", "; ".join(problems))
+    """The status of a resource that cannot be reconciled: `ready`, and the rest unchanged."""
+    try:
+        parsed = _parse_status(kind, status)
+    except ValidationError:
+        parsed = _parse_status(kind, {})
     generation = int(metadata.get("generation", 0))
-    conditions = merge(parsed.conditions, [finding], generation=generation, now_ms=now_ms, keep_others=True)
-    ready = find(conditions, "Ready")
-    assert ready is not None
-    ordered = [ready, *(condition for condition in conditions if condition is not ready)]
-    return parsed.model_copy(update={"conditions": ordered}).model_dump(by_alias=True, exclude_none=True)
+    conditions = merge(parsed.conditions, [ready], generation=generation, now_ms=now_ms, keep_others=True)
+    return parsed.model_copy(update={"conditions": conditions}).model_dump(by_alias=True, exclude_none=True)

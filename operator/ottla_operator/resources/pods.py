@@ -1,11 +1,11 @@
 """The pod template of a resource: a strict subset of Kubernetes' PodTemplateSpec.
 
-Used by BrokerCluster (`spec.template.pod`) and Pipeline (`spec.driver.template.pod`, and `spec.executor…`).
-The operator builds the pods with its own security context, service account and volumes; a template adds to
-these and replaces none of them. Fields that could give a pod more permissions (privileged containers,
-namespaces and paths of the host, service accounts and their tokens) are not in the model. The CRD preserves
-unknown fields of a template, which the API server would otherwise drop silently, so that the operator can
-reject them by name in the status.
+Used by BrokerCluster (`spec.template.pod`, `spec.zookeeper.managed.template.pod`) and Pipeline
+(`spec.driver.template.pod`, and `spec.executor…`). The operator builds the pods with its own security context
+and volumes; a template adds to these and replaces none of them. Fields that could give a pod more permissions
+(privileged containers, namespaces and paths of the host, tokens of service accounts) are not in the model.
+The CRD preserves unknown fields of a template, which the API server would otherwise drop silently, so that
+the operator can reject them by name in the status.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ _OWN_PATHS: Final = tuple(
         *("/opt/ottla", "/run/ottla", "/tmp", "/var/lib/ottla"),
     )
 )
+_OF_ZOOKEEPER: Final = (PurePosixPath("/etc/zookeeper"), PurePosixPath("/var/lib/zookeeper"))
 _OWN_VOLUMES: Final = frozenset(("certificates", "config", "data", "pod", "run", "tmp"))
 _OWN_VARIABLES: Final = frozenset(("POD_NAME",))
-MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor"))
+MAIN_CONTAINERS: Final = frozenset(("broker", "driver", "executor", "zookeeper"))
+_WITH_ACCOUNT: Final = frozenset(("broker", "zookeeper"))
 _OF_MAIN: Final = frozenset(("name", "env", "env_from", "volume_mounts"))
 
 
@@ -254,6 +256,12 @@ class PodSpec(PodModel):
     priority_class_name: str | None = Field(
         default=None, description="The PriorityClass of the pods. Default: that of the Kubernetes cluster."
     )
+    service_account_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The ServiceAccount of the pods of brokers or ZooKeeper servers, which get no token of "
+        "it. Default: one of the operator's.",
+    )
     scheduler_name: str | None = Field(
         default=None, description="The scheduler of the pods. Default: default-scheduler."
     )
@@ -293,6 +301,8 @@ def pod_problems(template: PodTemplate, path: str, main: str) -> Iterator[Proble
     """Errors that the schema cannot express. `main`: the name of the operator's container in these pods."""
     yield from _metadata_problems(template.metadata, f"{path}.metadata")
     spec = template.spec
+    if spec.service_account_name is not None and main not in _WITH_ACCOUNT:
+        yield Problem(f"{path}.spec.serviceAccountName", "is set by the operator: it needs permissions")
     for n, volume in enumerate(spec.volumes):
         where = f"{path}.spec.volumes[{n}]"
         if volume.name in _OWN_VOLUMES:
@@ -351,27 +361,27 @@ def _container_problems(
         if mount.name not in volumes:
             message = f"{mount.name!r} is not allowed: must be a volume of this template"
             yield Problem(f"{path}.volumeMounts[{n}].name", message)
-        yield from _path_problems(mount, f"{path}.volumeMounts[{n}].mountPath")
+        own = (*_OWN_PATHS, *_OF_ZOOKEEPER) if main == "zookeeper" else _OWN_PATHS
+        yield from _path_problems(mount, f"{path}.volumeMounts[{n}].mountPath", own)
 
 
-def _path_problems(mount: VolumeMount, path: str) -> Iterator[Problem]:
+def _path_problems(mount: VolumeMount, path: str, paths: Collection[PurePosixPath]) -> Iterator[Problem]:
     given = PurePosixPath(mount.mount_path)
     if not given.is_absolute() or ".." in given.parts:
         yield Problem(path, f"{mount.mount_path!r} is not allowed: must be an absolute path without ..")
         return
-    for own in _OWN_PATHS:
+    for own in paths:
         if given.is_relative_to(own) or own.is_relative_to(given):
             yield Problem(path, f"{mount.mount_path!r} is not allowed: {own} is used by the operator")
             return
 
 
-def sidecar_problem(templates: Mapping[str, PodTemplate]) -> str:
-    """The error for templates with sidecars when the operator does not allow them, or "". `templates`: by
-    path."""
-    found = [f"{path}.{where}" for path, template in templates.items() for where, _ in template.sidecars()]
-    if not found:
-        return ""
-    return (
-        f"{found[0]}: this operator does not allow sidecars; "
-        "--allow-sidecars of the operator (the chart's allowSidecars) allows them"
-    )
+def sidecar_problems(templates: Mapping[str, PodTemplate]) -> Iterator[Problem]:
+    """The sidecars in templates, for an operator that does not allow them. `templates`: by path."""
+    for path, template in templates.items():
+        for where, _ in template.sidecars():
+            yield Problem(
+                f"{path}.{where}",
+                "this operator does not allow sidecars; --allow-sidecars of the operator (the chart's "
+                "allowSidecars) allows them",
+            )

@@ -21,7 +21,7 @@ from ottla.simulation.disk import SimulatedDisk
 from ottla.simulation.ensemble import HOST
 from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
-from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.simulation.resources import LATENCY_S
@@ -170,8 +170,8 @@ class SimulatedPlatform:
 
     async def ensure_children(
         self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
-    ) -> Sequence[str]:
-        return ()
+    ) -> Ensured:
+        return Ensured()
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
         self._rests = False

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ottla.simulation.cluster import Cluster
 from ottla_operator.planning.observed import DriverInstance, Secret
-from ottla_operator.platform.interfaces import InvolvedObject
+from ottla_operator.platform.interfaces import Ensured, InvolvedObject
 from ottla_operator.resources import AnyResource, Pipeline
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import parse_resource
@@ -33,10 +33,10 @@ class SimulatedStore:
         """Create a resource or change its spec and its annotations, as a user does."""
         key = f"{kind}/{name}"
         old = self.stored.get(key)
-        metadata = {
+        metadata: dict[str, object] = {
             "name": name,
-            "uid": key,
             "annotations": dict(annotations or {}),
+            "uid": key,
             "generation": old.metadata.generation + 1 if old else 1,
             "creationTimestamp": f"2024-01-01T00:{len(self.stored):02}:00Z",
         }
@@ -99,7 +99,7 @@ class NoDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         return {}
 
-    async def ensure_children(self, pipeline: Pipeline, launch: object) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: object) -> Ensured:
         _unused()
 
     async def start(self, pipeline: Pipeline, launch: object) -> None:

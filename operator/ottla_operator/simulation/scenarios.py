@@ -10,6 +10,7 @@ a converged cluster do nothing.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,9 +27,10 @@ from ottla.simulation.runner import (
     separate_run,
 )
 from ottla.simulation.workloads.append import Append
+from ottla_operator.planning.revision import RESTART
 from ottla_operator.reconcile import is_ready
 from ottla_operator.resources import AnyResource
-from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATION
+from ottla_operator.resources.common import FENCE_ANNOTATION, HIBERNATE_ANNOTATION, RESTART_ANNOTATION
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -66,6 +68,8 @@ class Scenario:
 _TRANSITIONAL: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
 """Conditions that are False in a converged state; all others are True."""
 _SETTING: Final = "replica.fetch.wait.max.ms"
+_THREADS: Final = "num.recovery.threads.per.data.dir"
+"""Changes without a restart, in several steps."""
 SCENARIOS: Final = {
     "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
     "roll": Scenario((Change(0.15, config={_SETTING: "400"}),)),
@@ -93,6 +97,8 @@ SCENARIOS: Final = {
             Change(0.7, annotations={}),
         )
     ),
+    "threads": Scenario((Change(0.15, config={_THREADS: "9"}), Change(0.5, config={_THREADS: "1"}))),
+    "restart": Scenario((Change(0.15, annotations={RESTART_ANNOTATION: "one"}), Change(0.6, annotations={}))),
     "throttled": Scenario(
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
@@ -155,10 +161,10 @@ class OperatorWorkload:
             self._config.update(change.config or {})
             if change.annotations is not None:
                 self._annotations = change.annotations
-            if any(each is not None for each in (change.replicas, change.config, change.annotations)):
+            if change.factor is None:
                 self._replicas = change.replicas or self._replicas
                 self._apply_cluster()
-            if change.factor is not None:
+            else:
                 self._factor = change.factor
                 self._apply_topic()
 
@@ -207,9 +213,15 @@ class OperatorWorkload:
         if sorted(cluster.machines) != brokers:
             raise Violation(f"the cluster is as asked: brokers {sorted(cluster.machines)}, not {brokers}")
         for machine in cluster.machines.values():
-            differing = {n: v for n, v in self._config.items() if machine.settings.get(n) != v}
+            settings = {**machine.settings, **self._dynamic()}
+            differing = {n: v for n, v in self._config.items() if settings.get(n) != v}
             if differing:
                 raise Violation(f"the cluster is as asked: {machine.host} runs without {differing}")
+        # A request that is removed soon may not have been seen.
+        restarts = {pod.launch.static.get(RESTART, "") for pod in self._platform.pods.values()}
+        requested = self._annotations.get(RESTART_ANNOTATION, "")
+        if len(restarts) > 1 or (requested and restarts != {requested}):
+            raise Violation(f"the cluster is as asked: {restarts} of brokers, {requested!r} requested")
         replicas = cluster.topics()[TOPIC].partitions
         if any(len(each) != self._factor for each in replicas.values()):
             raise Violation(f"the cluster is as asked: {TOPIC} has {replicas}, not {self._factor} replicas")
@@ -218,6 +230,12 @@ class OperatorWorkload:
         }
         if holding != set(brokers):
             raise Violation(f"the cluster is as asked: brokers {sorted(holding)} hold replicas, of {brokers}")
+
+    def _dynamic(self) -> Mapping[str, str]:
+        """The settings of all brokers in ZooKeeper."""
+        node = self._cluster.ensemble.tree.find("/config/brokers/<default>")
+        stored = json.loads(node.data)["config"] if node is not None and node.data else {}
+        return {name: str(value) for name, value in stored.items()}
 
     async def _check_idle(self) -> None:
         """Reconciliations of a converged cluster do nothing, by this operator and by another one."""

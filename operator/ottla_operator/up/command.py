@@ -219,7 +219,8 @@ class Session:
 
     def _print_notes(self, view: View) -> None:
         for entry in self.store.entries.values():
-            for note in entry.resource.notes() if entry.resource is not None else ():
+            resource = entry.resource
+            for note in () if resource is None else (*resource.ignored_by_up(), *resource.status.warnings):
                 line = f"note: {entry.key}: {note}"
                 if line not in self._printed:
                     self._printed.add(line)

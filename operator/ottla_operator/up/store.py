@@ -15,10 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla_operator.conditions import iso_time, merge, unknown
+from ottla_operator.conditions import iso_time, merge, unknown, yes
 from ottla_operator.resources import KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
-from ottla_operator.resources.loading import Document, Loaded, invalid_status, parse_resource
+from ottla_operator.resources.loading import (
+    Document,
+    Loaded,
+    invalid_finding,
+    parse_resource,
+    status_with,
+)
 
 MISSING_MS_MAX = 2_000
 
@@ -131,10 +137,12 @@ class FolderStore:
         if not problems and entry.spec is not None and spec != entry.spec:
             problems = _transition_problems(entry, spec)
         if problems:
-            entry.problems = [f"{document.source}: {problem}" for problem in problems]
-            entry.status = invalid_status(
-                entry.kind, entry.metadata, entry.status, entry.problems, self._clock_ms()
-            )
+            found = [f"{document.source}: {problem}" for problem in problems]
+            if found != entry.problems:
+                entry.problems = found
+                in_force = yes("Ready", "Valid") if entry.spec is not None else None
+                ready = invalid_finding(found, in_force)
+                entry.status = status_with(entry.kind, entry.metadata, entry.status, ready, self._clock_ms())
             _reparse(entry)
             return
         was_invalid = bool(entry.problems)
@@ -196,11 +204,6 @@ class FolderStore:
         entry = self.entries[resource.key]
         before = entry.status
         entry.status = status.model_dump(by_alias=True, exclude_none=True)
-        if entry.problems:
-            # The problems of the file have precedence in the condition Ready.
-            ready = invalid_status(entry.kind, entry.metadata, before, entry.problems, self._clock_ms())
-            others = [c for c in entry.status["conditions"] if c["type"] != "Ready"]
-            entry.status["conditions"] = [ready["conditions"][0], *others]
         _reparse(entry)
         if entry.status != before:
             self._save()
@@ -222,6 +225,8 @@ def _reparse(entry: Entry) -> None:
     entry.resource, problems = parse_resource(entry.kind, entry.metadata, entry.spec, entry.status)
     if entry.resource is None and not entry.problems:
         entry.problems = [str(problem) for problem in problems]
+    elif entry.resource is not None and entry.problems:
+        entry.resource = entry.resource.in_force_despite(entry.problems)
 
 
 def _transition_problems(entry: Entry, spec: dict[str, Any]) -> list[Problem]:
