@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import TxnOffsetCommitRequest
 from ottla.protocol.records import ControlType, build_control_batch, parse_batch_header
@@ -121,6 +124,39 @@ async def test_a_failed_append_leaves_nothing_pending() -> None:
     assert await in_transaction(simulation, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await run_until_idle()
     assert await simulation.committed(stable=True) == (-1, ErrorCode.NONE)
+
+
+@scenario
+async def test_a_failed_append_leaves_the_commit_before_it() -> None:
+    """A request that the client has sent again on another connection may arrive, and fail, last."""
+    simulation = await SimulatedGroups().started()
+    assert await in_transaction(simulation, 5) is ErrorCode.NONE
+    for fails_elsewhere in (False, True):
+        if fails_elsewhere:
+            simulation = await simulation.elsewhere()
+        simulation.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+        assert await in_transaction(simulation, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await simulation.committed(stable=True) == UNSTABLE
+    marked(simulation, committed=True)
+    assert await simulation.committed(stable=True) == (5, ErrorCode.NONE)
+    simulation = await simulation.elsewhere()
+    assert await simulation.committed(stable=True) == (5, ErrorCode.NONE)
+
+
+def test_the_last_commit_that_is_written_counts() -> None:
+    """Whatever the order in which writes end: with 1, 2, 3 sent in this order and some failed."""
+    partition = ("t", 0)
+    for ends in permutations((1, 2, 3)):
+        for failed in ((), (1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)):
+            offsets = GroupOffsets()
+            for offset in (1, 2, 3):
+                assert offsets.begin_transactional(PID, {partition: CommittedOffset(offset)}) == offset
+            for sequence in ends:
+                offsets.complete_transactional(PID, sequence, [partition], sequence not in failed)
+            written = [offset for offset in (1, 2, 3) if offset not in failed]
+            assert offsets.is_unstable(partition) == bool(written)
+            offsets.end_transaction(PID, True)
+            assert [each.offset for each in offsets.committed.values()] == written[-1:]
 
 
 @scenario

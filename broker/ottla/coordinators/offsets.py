@@ -5,7 +5,8 @@ restores them.
 
 Invariants: a commit is visible only once its record is replicated; of two commits for a partition the one
 appended later wins, whatever the order of their acknowledgements; an offset with a pending commit never
-expires; a commit in a transaction is pending until its marker is in the log.
+expires; a commit in a transaction is pending until its marker is in the log, and one that cannot be written
+leaves the commit before it in the same transaction.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ class PendingOffset(NamedTuple):
 
     offset: CommittedOffset
     sequence: int
+    earlier: tuple[PendingOffset, ...] = ()
+    """The commits in the same transaction that it replaces if it is written: at most one that is in the log,
+    and those whose writes are under way."""
+
+
+def _chain(last: PendingOffset | None) -> tuple[PendingOffset, ...]:
+    """A commit and those that it replaces, in the order of their sequence numbers."""
+    return () if last is None else (*last.earlier, last._replace(earlier=()))
 
 
 @dataclass(slots=True)
@@ -78,12 +87,8 @@ class GroupOffsets:
 
     def discard_transactional(self, sequence: int, partitions: Iterable[TopicPartition]) -> None:
         """Remove commits of open transactions that precede the commit with this sequence number."""
-        for producer_id, pending in list(self.pending_transactional.items()):
-            for partition in partitions:
-                if partition in pending and pending[partition].sequence < sequence:
-                    del pending[partition]
-            if not pending:
-                del self.pending_transactional[producer_id]
+        for producer_id in list(self.pending_transactional):
+            self._keep_transactional(producer_id, partitions, lambda each: each.sequence >= sequence)
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether a commit is pending: OffsetFetch with require_stable must be retried (KIP-447)."""
@@ -93,19 +98,32 @@ class GroupOffsets:
 
     def begin_transactional(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
         """Add pending commits of a producer's transaction; returns their sequence number, for
-        `fail_transactional`."""
+        `complete_transactional`."""
         self._sequence += 1
         pending = self.pending_transactional.setdefault(producer_id, {})
-        pending.update((key, PendingOffset(offset, self._sequence)) for key, offset in offsets.items())
+        for partition, offset in offsets.items():
+            pending[partition] = PendingOffset(offset, self._sequence, _chain(pending.get(partition)))
         return self._sequence
 
-    def fail_transactional(
-        self, producer_id: int, sequence: int, partitions: Iterable[TopicPartition]
+    def complete_transactional(
+        self, producer_id: int, sequence: int, partitions: Iterable[TopicPartition], succeeded: bool
+    ) -> None:
+        """The commits with this sequence number are in the log, or failed: then those before them count."""
+        if succeeded:
+            self._keep_transactional(producer_id, partitions, lambda each: each.sequence >= sequence)
+        else:
+            self._keep_transactional(producer_id, partitions, lambda each: each.sequence != sequence)
+
+    def _keep_transactional(
+        self, producer_id: int, partitions: Iterable[TopicPartition], keeps: Callable[[PendingOffset], bool]
     ) -> None:
         pending = self.pending_transactional.get(producer_id, {})
         for partition in partitions:
-            if partition in pending and pending[partition].sequence == sequence:
-                del pending[partition]
+            kept = [each for each in _chain(pending.get(partition)) if keeps(each)]
+            if kept:
+                pending[partition] = kept[-1]._replace(earlier=tuple(kept[:-1]))
+            else:
+                pending.pop(partition, None)
         if not pending:
             self.pending_transactional.pop(producer_id, None)
 
@@ -120,7 +138,7 @@ class GroupOffsets:
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Complete a transaction after its marker. Offsets committed after its own outside of it stay."""
         pending = self.pending_transactional.pop(producer_id, {})
-        for partition, (offset, sequence) in pending.items() if committed else ():
+        for partition, (offset, sequence, _) in pending.items() if committed else ():
             if self._applied.get(partition, 0) <= sequence:
                 self._applied[partition] = sequence
                 self.committed[partition] = offset

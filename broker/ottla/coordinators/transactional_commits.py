@@ -148,8 +148,8 @@ class TransactionalCommits:
             )
 
             def written(done: asyncio.Task[ErrorCode]) -> None:
-                if done.cancelled() or done.result() is not ErrorCode.NONE:
-                    group.offsets.fail_transactional(producer.id, sequence, accepted)
+                succeeded = not done.cancelled() and done.result() is ErrorCode.NONE
+                group.offsets.complete_transactional(producer.id, sequence, accepted, succeeded)
 
             write.add_done_callback(written)
             error = await asyncio.shield(write)
