@@ -9,16 +9,23 @@ are read from the simulated disk, each once, from the log's start after its lead
   as they were in the log then; later it knows these or what was written since, and never goes back;
 - *unique producer ids*: the blocks of producer ids of two brokers, and of two starts of one, are disjoint.
 
-A write that fails because it takes too long may be in the log, and is not in the coordinator's memory until
-the next one loads it; so is Kafka's.
+As in Kafka, memory and log differ after a write that has failed:
+
+- One that takes too long may be in the log, and is not in the coordinator's memory until the next one loads
+  it.
+- The new id of a static member that has restarted is in memory while it is written, and is taken back if this
+  fails, though records of other members that were written meanwhile have it. So ids are compared member by
+  member, and one that is being written is no version that the coordinator has known.
+- A group that has become Empty is so in memory only, if its record cannot be written. This may be the first
+  record of a group since its tombstone. Such a group is another one than that before the tombstone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.coordinators.group import Group, GroupState
 from ottla.coordinators.records import (
@@ -35,6 +42,14 @@ from ottla.protocol.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.replication.partition import Partition
 from ottla.simulation.cluster import Cluster, Machine, Violation
 from ottla.storage.segment_files import LOG_SUFFIX, segment_name
+
+
+class _StaticMember(NamedTuple):
+    """The key of a static member's id, of which each record of its group is a version: generation and id."""
+
+    group_id: str
+    instance_id: str
+
 
 LOOKS: Final = 4
 """So often in a row a contradiction must be seen: memory and log do not change in one step."""
@@ -76,6 +91,10 @@ class _Led:
         if own_offset > self.own_offsets.get(key, -1):
             self.own_offsets[key] = own_offset
             self.history[key].append((at, value))
+            if isinstance(value, Group):
+                for instance_id, member_id in value.static_members.items():
+                    static = _StaticMember(value.group_id, instance_id)
+                    self.add(static, own_offset, at, (value.generation, member_id))
 
     def floor(self, key: Hashable) -> int:
         """The index of the oldest version that the coordinator may know; -1 if it may know none."""
@@ -189,10 +208,11 @@ class CoordinatorInvariants:
                 group = groups.get(key.group_id)
                 known = None if group is None else group.offsets.committed.get(key.partition)
                 self._compare(where, led, key, known, lambda value, known=known: value == known)
+            elif isinstance(key, _StaticMember):
+                self._check_static_member(where, led, key, groups.get(key.group_id))
             else:
                 group_id = key[0]  # type: ignore[index]
-                found = groups.get(group_id)
-                self._compare(where, led, key, found, lambda value, found=found: _is_same_group(value, found))
+                self._check_group(where, led, key, groups.get(group_id))
         known_offsets = {
             OffsetRecordKey(group_id, partition)
             for group_id, group in groups.items()
@@ -212,6 +232,32 @@ class CoordinatorInvariants:
                 else:
                     led.contradictions.pop((producer_id, key), None)
 
+    def _check_group(self, where: str, led: _Led, key: Hashable, found: Group | None) -> None:
+        written = {
+            (value.generation, value.state_since_ms) for _, value in led.history[key] if value is not None
+        }
+
+        def is_same(value: Group | None) -> bool:
+            if value is None and found is not None:
+                return (found.generation, found.state_since_ms) not in written
+            return _is_same_group(value, found)
+
+        self._compare(where, led, key, found, is_same)
+
+    def _check_static_member(self, where: str, led: _Led, key: _StaticMember, group: Group | None) -> None:
+        if (
+            group is None
+            or group.state is not GroupState.STABLE
+            or key.instance_id not in group.static_members
+        ):
+            return
+        generation, _ = led.history[key][-1][1]
+        member_id = group.static_members[key.instance_id]
+        # In a Stable group only a member whose new id is being written waits to join.
+        if generation == group.generation and member_id not in group.awaiting_join:
+            known = (generation, member_id)
+            self._compare(where, led, key, known, lambda value: value == known)
+
     # --- transactions ---
 
     def _check_transactions(self, where: str, led: _Led, transactions: Mapping[str, Any]) -> None:
@@ -228,7 +274,9 @@ class CoordinatorInvariants:
             if name not in led.history and transaction.entry.producer_epoch != NO_EPOCH:
                 self._count(where, led, ("unwritten", name), f"has {transaction}, which is not in the log")
 
-    def _compare(self, where: str, led: _Led, key: Hashable, known: Any, is_same: Any) -> None:
+    def _compare(
+        self, where: str, led: _Led, key: Hashable, known: Any, is_same: Callable[[Any], bool]
+    ) -> None:
         """Compare what a coordinator knows with the versions in the log that it may know."""
         history, floor = led.history[key], led.floor(key)
         for at in range(len(history) - 1, max(floor, 0) - 1, -1):
@@ -238,8 +286,10 @@ class CoordinatorInvariants:
                 return
         if known is None and floor < 0:
             return
-        versions = "; ".join(f"{value} at offset {at}" for at, value in history[max(floor, 0) :][:3])
-        self._count(where, led, key, f"has {known} for {key}, and the log has {versions}")
+        versions = "; ".join(
+            f"{_describe(value)} at offset {at}" for at, value in history[max(floor, 0) :][:3]
+        )
+        self._count(where, led, key, f"has {_describe(known)} for {key}, and the log has {versions}")
 
     @staticmethod
     def _count(where: str, led: _Led, key: Hashable, text: str) -> None:
@@ -263,6 +313,10 @@ class CoordinatorInvariants:
                 )
 
 
+def _describe(value: Any) -> str:
+    return f"{value!r} of {sorted(value.members)}" if isinstance(value, Group) else str(value)
+
+
 def _is_same_group(value: Group | None, known: Group | None) -> bool:
     if value is None or known is None:
         return value is known
@@ -271,9 +325,11 @@ def _is_same_group(value: Group | None, known: Group | None) -> bool:
         return known.generation > value.generation
     if known.state is not GroupState.STABLE:
         return True
-    return {name: member.assignment for name, member in value.members.items()} == {
-        name: member.assignment for name, member in known.members.items()
-    }
+    return _assignments(value) == _assignments(known)
+
+
+def _assignments(group: Group) -> dict[str, bytes]:
+    return {member.instance_id or name: member.assignment for name, member in group.members.items()}
 
 
 def _is_same_entry(value: Any, entry: Any) -> bool:
