@@ -287,8 +287,9 @@ class StepExecutor:
             result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
-            if is_true(status.conditions, "Rolling"):
-                # ZooKeeper servers may roll while the cluster is Ready; their sync causes no event.
+            if is_true(status.conditions, "Rolling") or is_true(status.conditions, "Scaling"):
+                # ZooKeeper servers may roll, and replicas move by load, while the cluster is Ready; their
+                # progress causes no event.
                 result.converged = False
         if status != resource.status:
             await self._store.update_status(resource, status)

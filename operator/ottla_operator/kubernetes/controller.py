@@ -26,6 +26,7 @@ from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.interfaces import Environment
 from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.platform.loads import LoadMonitor, metrics_over_http
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import KINDS
 from ottla_operator.step_executor import ReconcileResult
@@ -163,7 +164,16 @@ class Controller:
         secrets = KubernetesSecrets(self._api, namespace, cluster)
         drivers = KubernetesDrivers(self._api, self._images, namespace, cluster, self._clock_ms)
         reconciler = Reconciler(
-            Environment(platform, kafka, store, secrets, drivers, self._clock_ms, self._recorder)
+            Environment(
+                platform,
+                kafka,
+                store,
+                secrets,
+                drivers,
+                self._clock_ms,
+                self._recorder,
+                loads=LoadMonitor(metrics_over_http(platform.metrics_addresses), kafka.log_dirs),
+            )
         )
         failures = 0
         steps: list[str] = []

@@ -112,6 +112,16 @@ def broker_instances(
     }
 
 
+def metrics_addresses(listed: Listed, cluster: str, port: int) -> dict[int, str]:
+    """host:port of the metrics of each broker's pod that has an address."""
+    found = {}
+    for broker, pod in pods_of(listed, cluster).items():
+        address = str((pod.get("status") or {}).get("podIP") or "")
+        if address and not pod["metadata"].get("deletionTimestamp"):
+            found[broker] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return found
+
+
 def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str, str]]:
     """(revision hash, settings) of a broker; ("", {}) when they are unknown."""
     if config is None:

@@ -107,6 +107,10 @@ class KubernetesPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return manifests_brokers.traits(cluster, self._images, self._zookeeper)
 
+    def metrics_addresses(self) -> Mapping[int, str]:
+        """host:port of each broker's /metrics, of the pods of the last observation."""
+        return observing.metrics_addresses(self._objects.listed, self._name, manifests_brokers.METRICS_PORT)
+
     def restart_request(self) -> str:
         return "" if self._set is None else observing.restarted_at(self._set)
 

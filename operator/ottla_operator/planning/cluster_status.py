@@ -12,6 +12,7 @@ from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.fencing import Fencing
 from ottla_operator.planning.observed import Observed, ZooKeeperState
 from ottla_operator.planning.reassign_requests import ReassignRequest
+from ottla_operator.planning.rebalance_run import LOAD_REBALANCE
 from ottla_operator.planning.replacement import Replacement
 from ottla_operator.planning.revision import Revision, Upgrade, restart_reasons, version_of
 from ottla_operator.planning.rolling import Roll
@@ -303,7 +304,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
         )
     if scaling.blocked:
         return no("Ready", f"{scaling.reason or 'Rebalance'}Blocked", scaling.blocked)
-    if scaling.reason:
+    if scaling.reason and scaling.reason != LOAD_REBALANCE:
         return no("Ready", scaling.reason, scaling.message)
     if offline:
         return no("Ready", "PartitionsOffline", f"{_count_of(offline)} without a leader")

@@ -346,6 +346,38 @@ class ZooKeeperState:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """Bytes per second that clients write and read, and the bytes of one replica on disk."""
+
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDisks:
+    """The bytes of each partition's largest replica, and of each broker's log directories, used and free."""
+
+    sizes: Mapping[PartitionKey, int]
+    totals: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLoad:
+    """The loads of the cluster, averaged over a window."""
+
+    partitions: Mapping[PartitionKey, PartitionLoad] = field(default_factory=dict)
+    disks: Mapping[int, int] = field(default_factory=dict)
+    """The bytes of each broker's log directories, used and free, as far as they are known."""
+    covered_ms: int = 0
+    """The time that the averages cover."""
+    problem: str = ""
+    """Why loads are not measured now."""
+    fresh: bool = False
+    """Measured since the last observation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that one reconciliation observes."""
 
@@ -355,6 +387,8 @@ class Observed:
     now_ms: int
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     """The existing Secrets among those that the resources need."""
+    load: ClusterLoad | None = None
+    """None when it was not asked for."""
 
     def in_service(self, broker: int) -> bool:
         """Whether the broker is ready and registered."""
