@@ -173,7 +173,8 @@ class KubernetesPlatform:
             )
             for member, pod in sorted(observing.zookeeper_pods(listed, self._name).items())
         )
-        return replace(state, revision=revision_of(wanted["spec"]["template"]), servers=servers)
+        revision = revision_of(wanted["spec"]["template"])
+        return replace(state, revision=revision, servers=servers, stalled=roll.stalled)
 
     @property
     def _set(self) -> Object | None:
@@ -245,11 +246,9 @@ class KubernetesPlatform:
 
     def _zookeeper_manifests(self, cluster: BrokerCluster, stage: ServerStage) -> list[Manifest]:
         listed = self._objects.listed
-        sources = [*observing.zookeeper_pods(listed, self._name).values()]
-        restarts = [annotations_of(pod).get(naming.RESTARTED_AT_ANNOTATION, "") for pod in sources]
         live = self._servers_set
-        # A StatefulSet that is created again must not lose it: this would restart all servers.
-        restarted_at = observing.restarted_at(live) if live is not None else max(restarts, default="")
+        pods = observing.zookeeper_pods(listed, self._name)
+        restarted_at = observing.last_restart(live, pods.values())
         certified = certificates.zookeeper_digest(listed, self._name)
         *others, stateful_set = manifests_zookeeper.build_all(
             cluster, self._images, stage, certified, restarted_at
@@ -262,7 +261,7 @@ class KubernetesPlatform:
             return ServerRoll()
         pods = observing.zookeeper_pods(self._objects.listed, self._name)
         members = manifests_zookeeper.managed(cluster).replicas
-        return plan_roll(cluster, live, wanted, pods, members, self._roles)
+        return plan_roll(cluster, live, wanted, pods, members, self._roles, self._clock_ms())
 
     async def _keep_servers(self, config: Manifest, wanted: Manifest) -> str:
         """While the new template waits for an approval: new certificates only, and a ConfigMap that is as it
