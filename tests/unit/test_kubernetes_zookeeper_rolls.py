@@ -120,6 +120,13 @@ def test_servers_wait_until_the_ensemble_is_in_sync(roles: Mapping[int, ServerRo
     assert roll.waiting == {0: reason, 2: reason}
 
 
+@pytest.mark.parametrize("server", ["old", "old deleting"])
+def test_servers_wait_for_the_one_that_is_being_restarted(server: str) -> None:
+    wanted = a_set("new")
+    roll = plan_roll(a_cluster(), wanted, wanted, pods_of("old", server, "new"), 3, ROLES, NOW_MS)
+    assert roll.waiting == {0: "server 1, which is being restarted", 1: "its restart"}
+
+
 def test_a_step_makes_at_most_one_server_unavailable_and_none_without_a_whole_ensemble() -> None:
     each = {f"{rev} {state}": a_pod(rev, state) for rev in ("old", "new") for state in STATES}
     cluster, wanted = a_cluster(), a_set("new")

@@ -219,7 +219,9 @@ def plan_roll(
     waiting |= dict.fromkeys(going, reason)
     if replace is not None:
         waiting |= dict.fromkeys(going, f"server {replace}, which is being restarted")
-        waiting[replace] = "its restart"
+    for member in going:
+        if member == replace or pods[member]["metadata"].get("deletionTimestamp"):
+            waiting[member] = "its restart"
     begun = [pod for pod in pods.values() if revision_of(pod) == revision] if waiting else []
     timeout_ms = parse_duration_ms(cluster.spec.rolling_update.timeout)
     stalled = [_stalled(pod, now_ms, timeout_ms) for pod in begun]
