@@ -74,7 +74,7 @@ class Cluster:
 
     def as_in_the_chart(self) -> None:
         """Undoes the changes of tests."""
-        changed = dict.fromkeys(("num.io.threads", "log.retention.ms"))
+        changed = dict.fromkeys(("queued.max.requests", "num.io.threads", "log.retention.ms"))
         self.patch({"replicas": 3, "image": None, "config": changed})
 
     def annotate(self, name: str, value: str | None) -> None:

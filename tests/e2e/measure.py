@@ -63,7 +63,7 @@ def _bounces(cluster: Cluster, runs: int) -> list[Row]:
     for run in range(runs):
         before = cluster.brokers()
         with Traffic(cluster, "events", per_second=_LOAD_PER_S) as traffic:
-            cluster.patch({"config": {"num.io.threads": 3 + run}})
+            cluster.patch({"config": {"queued.max.requests": 3 + run}})
             seconds.append(cluster.wait_rolled(before, _READY_S))
             traffic.wait_for_more(1000)
             traffic.assert_lost_nothing()

@@ -65,7 +65,7 @@ def settings(cluster: Cluster) -> Iterator[Cluster]:
 def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) -> None:
     before, zookeepers = settings.brokers(), settings.zookeepers()
     with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
-        settings.patch({"config": {"num.io.threads": 3}})
+        settings.patch({"config": {"queued.max.requests": 300}})
         length_s = settings.wait_rolled(before, _ROLL_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
@@ -73,7 +73,7 @@ def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) 
     assert down.most == 1
     assert settings.zookeepers() == zookeepers
     properties = settings.in_pod("sh", "-c", "cat /etc/ottla/*/server.properties")
-    assert "num.io.threads=3" in properties
+    assert "queued.max.requests=300" in properties
 
 
 def test_a_dynamic_setting_restarts_no_broker(settings: Cluster) -> None:
@@ -157,7 +157,7 @@ def test_the_operator_killed_at_each_step_of_a_roll_goes_on_with_it(kube: Kube, 
 
     with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
         with KilledAtEachStep(kube, step) as killed:
-            settings.patch({"config": {"num.io.threads": 5}})
+            settings.patch({"config": {"queued.max.requests": 500}})
             settings.wait_rolled(before, _ROLL_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()

@@ -295,7 +295,7 @@ def test_keys_of_authorities_are_replaced_while_brokers_and_clients_run(clients:
 
 def test_brokers_are_rolled_and_added(clients: Clients) -> None:
     secured, before = clients.cluster, clients.cluster.brokers()
-    secured.patch({"replicas": 3, "config": {"num.io.threads": 4}})
+    secured.patch({"replicas": 3, "config": {"queued.max.requests": 4}})
 
     def replaced() -> bool:
         now = secured.brokers()

@@ -72,7 +72,7 @@ def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
             _broker(0, configHash="new"),
             _broker(
                 1,
-                restartReasons=["num.io.threads has changed"],
+                restartReasons=["replica.lag.time.max.ms has changed"],
                 waitingFor="broker 0 to rejoin the ISR of a-0",
             ),
         ],
@@ -82,7 +82,10 @@ def test_a_roll_is_shown_with_progress_and_waiting_brokers() -> None:
     assert "partitions: 4 under-replicated" in text
     assert "rolling to revision new: 1 of 3, for 90 s" in text
     assert "Rolling: Rolling (bouncing broker 1)" in text
-    assert "restart due: num.io.threads has changed; waiting for broker 0 to rejoin the ISR of a-0" in text
+    assert (
+        "restart due: replica.lag.time.max.ms has changed; waiting for broker 0 to rejoin the ISR of a-0"
+        in text
+    )
 
 
 def test_ready_resources_are_counted_and_others_are_listed() -> None:

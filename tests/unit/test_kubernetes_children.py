@@ -377,14 +377,14 @@ def test_a_child_that_cannot_be_applied_stops_no_other(
     sim.api.items.pop((kind, name))
     sim.api.items.pop(("NetworkPolicy", BROKERS))
     sim.api.fail = failing(kind, name)
-    sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True}, config={"num.io.threads": 9})
+    sim.apply_cluster(storage={"size": "2Gi", "deleteClaim": True}, config={"queued.max.requests": 9})
     sim.reconcile_until(lambda: len(uids(sim)) == 6 and "2Gi" in json.dumps(claim(sim, "demo-brokers-0")))
     for _ in range(30):
         sim.reconcile()
     assert ("NetworkPolicy", BROKERS) in sim.api.items
     for broker in range(3):
         data = sim.api.items["ConfigMap", f"demo-broker-{broker}"]["data"]
-        assert "num.io.threads=9" in data["server.properties"], "the roll is complete"
+        assert "queued.max.requests=9" in data["server.properties"], "the roll is complete"
     assert sim.condition() == ("False", "ApplyFailed")
     [message] = [c["message"] for c in sim.status()["conditions"] if c["type"] == "Ready"]
     assert message == f"{kind} {name}: a policy of the platform team forbids it"
@@ -465,14 +465,14 @@ def test_volumes_grow_and_never_shrink(sim: KubernetesSimulation, name: str) -> 
     settle(sim)
     assert claim(sim, f"{name}-2")["resources"]["requests"]["storage"] == "3Gi"
     assert template_of(sim, name)["resources"]["requests"]["storage"] == "3Gi"
-    sim.apply_cluster(**spec_of(name, size="2.5Gi"), config={"num.io.threads": 9})
+    sim.apply_cluster(**spec_of(name, size="2.5Gi"), config={"queued.max.requests": 9})
     sim.reconcile_until_ready()
     settle(sim)
     assert claim(sim, f"{name}-2")["resources"]["requests"]["storage"] == "3Gi"
     assert template_of(sim, name)["resources"]["requests"]["storage"] == "3Gi"
     assert sim.condition("VolumesMatch") == ("False", "VolumesDiffer")
     data = sim.api.items["ConfigMap", "demo-broker-2"]["data"]
-    assert "num.io.threads=9" in data["server.properties"], "all the rest is applied"
+    assert "queued.max.requests=9" in data["server.properties"], "all the rest is applied"
     left = {pod: uid for pod, uid in uids(sim).items() if pod.startswith(ZOOKEEPER)}
     assert left.items() <= pods.items()
 

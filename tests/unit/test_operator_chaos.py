@@ -41,7 +41,7 @@ def test_any_script_of_changes_and_crashes_converges_without_a_violation(
 
     def ask() -> None:
         annotations = {"reassign": json.dumps(request)} if request else {}
-        spec = {"replicas": size, "config": {"num.io.threads": str(threads)}, "rebalance": rebalance}
+        spec = {"replicas": size, "config": {"queued.max.requests": str(threads)}, "rebalance": rebalance}
         sim.apply("BrokerCluster", "demo", spec, **annotations)
         sim.apply_topic("t", partitions=partitions, replicas=factor, config={"min.insync.replicas": 2})
 

@@ -173,7 +173,7 @@ def test_an_invalid_request_is_refused_without_steps(sim: OperatorSimulation) ->
 
 
 def test_a_request_waits_for_a_roll(sim: OperatorSimulation) -> None:
-    spec = {"replicas": 4, "config": {"num.io.threads": 4}, "rebalance": {"onScaleUp": False}}
+    spec = {"replicas": 4, "config": {"queued.max.requests": 4}, "rebalance": {"onScaleUp": False}}
     sim.apply("BrokerCluster", "demo", spec, reassign='{"id": "r"}')
     sim.reconcile()
     assert asked(sim).message == "waiting for the rolling restart"

@@ -238,7 +238,7 @@ def test_a_roll_with_random_crashes_ends_without_a_violation(
             f"t{number}", 1, len(replicas), {"min.insync.replicas": str(min_isr)}, {0: replicas}
         )
     sim.reconcile(5_000)
-    sim.apply_cluster(size, config={"num.io.threads": "3"}, rebalance={"onScaleUp": False})
+    sim.apply_cluster(size, config={"queued.max.requests": "3"}, rebalance={"onScaleUp": False})
     planned = dict(crashes)
     for number in range(600):
         victim = planned.pop(number, None)
@@ -299,7 +299,7 @@ def test_a_roll_over_racks_ends_and_stays_within_one_rack(
             oracle.create_topic(f"t{number}", 1, 1, {"min.insync.replicas": str(min_isr)}, {0: replicas})
     sim.reconcile(5_000)
     policy = {"maxUnavailablePerRack": limit}
-    sim.apply_cluster(size, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    sim.apply_cluster(size, config={"queued.max.requests": "3"}, rebalance=keep, rollingUpdate=policy)
     sim.reconcile_until_ready()
     assert not oracle.violations
     stops = [line for line in oracle.log if line.startswith("stop")]
@@ -318,7 +318,7 @@ def test_two_brokers_of_a_rack_that_share_a_partition_are_bounced_one_at_a_time(
     oracle.create_topic("both", 1, 1, {"min.insync.replicas": "1"}, {0: [1, 3]})
     sim.reconcile(5_000)
     policy = {"maxUnavailablePerRack": 2}
-    sim.apply_cluster(4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    sim.apply_cluster(4, config={"queued.max.requests": "3"}, rebalance=keep, rollingUpdate=policy)
     sim.reconcile_until(lambda: any(line.startswith("stop") for line in oracle.log))
     stops = [line for line in oracle.log if line.startswith("stop")]
     # Brokers 1 and 3 have all replicas of a partition; 0 is the controller and is bounced last.
@@ -336,7 +336,7 @@ def test_two_brokers_of_a_rack_without_common_partitions_are_bounced_together() 
     oracle.create_topic("other", 1, 1, {"min.insync.replicas": "1"}, {0: [2, 3]})
     sim.reconcile(5_000)
     sim.apply_cluster(
-        4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate={"maxUnavailablePerRack": 2}
+        4, config={"queued.max.requests": "3"}, rebalance=keep, rollingUpdate={"maxUnavailablePerRack": 2}
     )
     sim.reconcile_until_ready()
     assert (oracle.violations, oracle.most_of_a_rack) == ([], 2)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.metadata.broker_config_table import BROKER_CONFIGS
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.config_def import ConfigType
+from ottla.metadata.dynamic_broker_config import THREAD_COUNTS, ConfigRejected, DynamicBrokerConfig
 from ottla_operator.planning.revision import target_revision
 from ottla_operator.planning.steps import AlterBrokerSettings
 from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.settings import is_live_setting, next_value
 from tests.worlds.operator_simulation import OperatorSimulation
 
 STATIC = {"replica.fetch.max.bytes": "1048576"}
@@ -31,10 +36,10 @@ def status(sim: OperatorSimulation) -> BrokerClusterStatus:
 
 
 def test_dynamic_settings_are_not_part_of_the_revision() -> None:
-    config = {**STATIC, "log.segment.bytes": "2000", "num.io.threads": "9"}
+    config = {**STATIC, "log.segment.bytes": "2000", "num.io.threads": "9", "queued.max.requests": "9"}
     revision = target_revision(BrokerClusterSpec.model_validate({"replicas": 3, "config": config}))
-    assert revision.live == {"log.segment.bytes": "2000"}
-    assert revision.static == {**STATIC, "num.io.threads": "9"}
+    assert revision.live == {"log.segment.bytes": "2000", "num.io.threads": "9"}
+    assert revision.static == {**STATIC, "queued.max.requests": "9"}
     other = target_revision(
         BrokerClusterSpec.model_validate({"replicas": 3, "config": {**config, "log.segment.bytes": "3000"}})
     )
@@ -131,6 +136,78 @@ def test_per_broker_settings_are_not_altered_cluster_wide() -> None:
     config = {"sasl.enabled.mechanisms": "PLAIN", "log.segment.bytes": "2000"}
     revision = target_revision(BrokerClusterSpec.model_validate({"replicas": 3, "config": config}))
     assert revision.live == {"log.segment.bytes": "2000"}
+
+
+def verdict(name: str, value: str) -> str:
+    """What brokers answer to the setting for all of them."""
+    try:
+        DynamicBrokerConfig(BrokerConfig.from_properties({"broker.id": "0"})).check(
+            {name: value}, per_broker=False
+        )
+    except ConfigRejected as refusal:
+        return str(refusal)
+    return ""
+
+
+_VALUES = {ConfigType.STRING: "x", ConfigType.CLASS: "x", ConfigType.PASSWORD: "x"}
+
+
+def test_the_settings_that_need_no_restart_are_those_that_brokers_take_for_all_of_them() -> None:
+    names = dict(BROKER_CONFIGS.keys)
+    of_listeners = {f"listener.name.plain.{name}": key for name, key in names.items()}
+    live = set()
+    for name, key in {**names, **of_listeners}.items():
+        default = key.default
+        value = _VALUES.get(key.type, "1") if default is None else str(default)
+        accepted = not verdict(name, value)
+        assert is_live_setting(name) == accepted, name
+        live |= {name} if accepted else set()
+    assert live >= {*THREAD_COUNTS, "message.max.bytes", "log.retention.ms", "metric.reporters"}
+    assert live >= {"listener.name.plain.max.connections", "listener.name.plain.num.network.threads"}
+    assert not live & {"queued.max.requests", "log.retention.hours", "sasl.enabled.mechanisms", "listeners"}
+
+
+@pytest.mark.parametrize("name", [*sorted(THREAD_COUNTS), "listener.name.plain.num.network.threads"])
+@pytest.mark.parametrize(
+    ("file", "wanted"), [(None, "100"), (None, "1"), ("50", "3"), ("2", "2"), ("7", None)]
+)
+def test_brokers_accept_each_step_of_a_thread_count(name: str, file: str | None, wanted: str | None) -> None:
+    of_file = {} if file is None else {name: file}
+    listener = {"broker.id": "0", "listeners": "PLAIN://:1", "inter.broker.listener.name": "PLAIN"}
+    protocols = {"listener.security.protocol.map": "PLAIN:PLAINTEXT"}
+    broker = DynamicBrokerConfig(BrokerConfig.from_properties({**listener, **protocols, **of_file}))
+    stored: dict[str, str] = {} if wanted is not None else {name: "90"}
+    broker.on_entity_changed("<default>", stored)
+    for _ in range(10):
+        value = next_value(name, wanted, stored, of_file)
+        stored = {} if value is None else {name: value}
+        broker.check(stored, per_broker=False)
+        broker.on_entity_changed("<default>", stored)
+        if value == wanted:
+            return
+    raise AssertionError(stored)
+
+
+def test_thread_counts_change_in_steps_without_a_bounce(sim: OperatorSimulation) -> None:
+    def altered(config: dict[str, str]) -> list[str]:
+        sim.cluster.log.clear()
+        sim.apply_cluster(3, config=config)
+        sim.reconcile_until_ready()
+        assert not [line for line in sim.cluster.log if not line.startswith("alter")]
+        return [line.removeprefix("alter the brokers' settings: num.io.threads") for line in sim.cluster.log]
+
+    config = {**STATIC, "log.retention.ms": "1000"}
+    assert altered({**config, "num.io.threads": "100"}) == ["=16", "=32", "=64", "=100"]
+    assert status(sim).managed_settings == ["log.retention.ms", "num.io.threads"]
+    assert altered(config) == ["=50", "=25", "=12", " to default"]
+    assert status(sim).managed_settings == ["log.retention.ms"]
+
+
+def test_a_thread_count_that_another_tool_has_damaged_is_set(sim: OperatorSimulation) -> None:
+    sim.cluster.settings["num.io.threads"] = "many"
+    sim.apply_cluster(3, config={**STATIC, "log.retention.ms": "1000", "num.io.threads": "9"})
+    sim.reconcile_until_ready()
+    assert sim.cluster.settings["num.io.threads"] == "9"
 
 
 def test_lists_are_compared_without_blanks(sim: OperatorSimulation) -> None:

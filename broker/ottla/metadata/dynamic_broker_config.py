@@ -47,6 +47,9 @@ _THREADS: Final = (
     "num.network.threads",
 )
 
+THREAD_COUNTS: Final = frozenset((*_THREADS, "log.cleaner.threads"))
+"""Settings that change by at most a factor of two at a time; also those of one listener."""
+
 _THREADS_INVALID: Final = "Dynamic thread count update validation failed for"
 
 Check = Callable[[Mapping[str, str]], str | None]
@@ -103,7 +106,7 @@ class DynamicBrokerConfig:
             )
 
     def _check_changes(self, values: Mapping[str, object]) -> None:
-        for name in (*_THREADS, "log.cleaner.threads"):
+        for name in sorted(THREAD_COUNTS):
             message = f"{_THREADS_INVALID} {name}=" if name in _THREADS else f"{name}="
             new = values[name]
             assert isinstance(new, int)
@@ -176,6 +179,16 @@ class DynamicBrokerConfig:
 def is_dynamic(name: str) -> bool:
     """Whether this broker setting can change while the broker runs."""
     return (name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic) or name in QUOTA_CONFIGS
+
+
+def is_of_all_brokers(name: str) -> bool:
+    """Whether this broker setting can be set for all brokers together while they run."""
+    return is_dynamic(base_name(name) or name) and not _is_of_one_broker(name)
+
+
+def nearest_count(before: int, wanted: int) -> int:
+    """The thread count nearest to `wanted` that brokers with `before` threads accept."""
+    return min(max(wanted, before // 2, 1), before * 2)
 
 
 def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[str, list[str]]]:

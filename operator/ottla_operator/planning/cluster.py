@@ -8,7 +8,7 @@ reassignment at the same time; those in flight go on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ottla_operator.conditions import Finding, no
 from ottla_operator.planning.cluster_status import Decisions, findings_of, status_of
@@ -41,6 +41,7 @@ from ottla_operator.planning.steps import (
 from ottla_operator.planning.throttle import RATES
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
+from ottla_operator.resources.settings import next_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,15 @@ def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> O
         return OwnedSettings(sorted({*status.managed_settings, *wanted}), status.unmanaged_settings)
     throttled = status.throttle is not None and status.throttle.rate is not None
     current = {n: v for n, v in observed.kafka.settings.items() if not (throttled and n in RATES)}
-    return plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+    due = plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+    of_files = {n: v for broker in observed.brokers.values() for n, v in broker.settings.items()}
+    values: dict[str, str | None] = {**due.changed, **dict.fromkeys(due.deleted, None)}
+    now = {name: next_value(name, value, current, of_files) for name, value in values.items()}
+    return replace(
+        due,
+        changed={name: value for name, value in now.items() if value is not None},
+        deleted=tuple(name for name, value in now.items() if value is None),
+    )
 
 
 def _alterations(settings: OwnedSettings) -> list[AlterBrokerSettings]:

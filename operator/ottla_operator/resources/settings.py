@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, WITHOUT_EFFECT
+from ottla.metadata.broker_config_table import BROKER_CONFIGS
 from ottla.metadata.config import BrokerConfig, ConfigError, is_connect_string, validate_topic_config
+from ottla.metadata.dynamic_broker_config import THREAD_COUNTS, is_of_all_brokers, nearest_count
+from ottla.metadata.listeners import base_name
 
 __all__ = [
     "DEFAULT_PROTOCOL_VERSION",
@@ -20,6 +22,7 @@ __all__ = [
     "broker_settings_problems",
     "is_connect_string",
     "is_live_setting",
+    "next_value",
     "release_of",
     "topic_setting_problem",
     "version_problem",
@@ -55,14 +58,31 @@ def topic_setting_problem(name: str, value: str) -> str | None:
 
 
 def is_live_setting(name: str) -> bool:
-    """Whether the setting is a cluster-wide dynamic one. Settings without effect are not: Kafka's rules
-    for changing them (such as at most twice as many threads) would cause needless errors."""
-    return (
-        name in BROKER_CONFIGS
-        and BROKER_CONFIGS[name].dynamic
-        and name not in PER_BROKER
-        and name not in WITHOUT_EFFECT
-    )
+    """Whether brokers alter the setting while they run, for all of them together, as the brokers' own table
+    says. Dynamic settings of a single broker are not: they belong to its listeners and have an effect at its
+    next start. Nor are those that exist as dynamic ones only: the operator has the replication throttle."""
+    return (base_name(name) or name) in BROKER_CONFIGS and is_of_all_brokers(name)
+
+
+def next_value(
+    name: str, wanted: str | None, dynamic: Mapping[str, str | None], of_files: Mapping[str, str]
+) -> str | None:
+    """The value to set now on the way to `wanted`; None is the default. Brokers change a number of threads by
+    at most a factor of two at a time. `dynamic`: the dynamic settings; `of_files`: those that running brokers
+    have in their files."""
+    base = base_name(name) or name
+    if base not in THREAD_COUNTS:
+        return wanted
+    default = _count(of_files.get(base)) or _count(str(BROKER_CONFIGS[base].default)) or 1
+    if name != base:
+        default = _count(of_files.get(name)) or _count(dynamic.get(base)) or default
+    before, after = _count(dynamic.get(name)) or default, _count(wanted) or default
+    nearest = nearest_count(before, after)
+    return wanted if nearest == after else str(nearest)
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def release_of(version: str) -> str:

@@ -27,12 +27,15 @@ class SimulatedStore:
         self.changed = asyncio.Event()
         """Set when a spec changes: what a watch delivers. Each operator has one of its own."""
 
-    def apply(self, kind: str, name: str, spec: Mapping[str, object]) -> None:
+    def apply(
+        self, kind: str, name: str, spec: Mapping[str, object], annotations: Mapping[str, str] | None = None
+    ) -> None:
         """Create a resource or change its spec, as a user does."""
         key = f"{kind}/{name}"
         old = self.stored.get(key)
-        metadata = {
+        metadata: dict[str, object] = {
             "name": name,
+            "annotations": dict(annotations or {}),
             "uid": key,
             "generation": old.metadata.generation + 1 if old else 1,
             "creationTimestamp": f"2024-01-01T00:{len(self.stored):02}:00Z",

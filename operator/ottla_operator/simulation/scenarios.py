@@ -10,6 +10,7 @@ a converged cluster do nothing.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +27,10 @@ from ottla.simulation.runner import (
     separate_run,
 )
 from ottla.simulation.workloads.append import Append
+from ottla_operator.planning.revision import RESTART
 from ottla_operator.reconcile import is_ready
 from ottla_operator.resources import AnyResource
+from ottla_operator.resources.common import RESTART_ANNOTATION
 from ottla_operator.simulation.operator import Lifetime, SimulatedOperator
 from ottla_operator.simulation.platform import SimulatedPlatform
 from ottla_operator.simulation.resources import SimulatedStore
@@ -47,6 +50,8 @@ class Change:
     replicas: int | None = None
     config: Mapping[str, str] | None = None
     factor: int | None = None
+    restart: str | None = None
+    """A requested restart; "" removes the request."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Scenario:
 _TRANSITIONAL: Final = frozenset({"Rolling", "Scaling", "ReplicasChanging"})
 """Conditions that are False in a converged state; all others are True."""
 _SETTING: Final = "replica.fetch.wait.max.ms"
+_THREADS: Final = "num.recovery.threads.per.data.dir"
+"""Changes without a restart, in several steps."""
 SCENARIOS: Final = {
     "scale": Scenario((Change(0.15, replicas=4), Change(0.55, replicas=3))),
     "roll": Scenario((Change(0.15, config={_SETTING: "400"}),)),
@@ -71,6 +78,8 @@ SCENARIOS: Final = {
     "rolls": Scenario(tuple(Change(share / 8, config={_SETTING: str(400 + share)}) for share in range(1, 7))),
     "scale and roll": Scenario((Change(0.1, replicas=4), Change(0.3, replicas=3, config={_SETTING: "400"}))),
     "factor and roll": Scenario((Change(0.1, factor=3), Change(0.2, config={_SETTING: "400"})), factor=2),
+    "threads": Scenario((Change(0.15, config={_THREADS: "9"}), Change(0.5, config={_THREADS: "1"}))),
+    "restart": Scenario((Change(0.15, restart="one"), Change(0.6, restart=""))),
     "throttled": Scenario(
         (Change(0.15, replicas=4), Change(0.6, replicas=3)),
         spec={"rebalance": {"replicationThrottle": "20k"}},
@@ -88,6 +97,8 @@ class OperatorWorkload:
         self._restarts = restarts
         self._replicas, self._factor = 3, scenario.factor
         self._config: dict[str, str] = {}
+        self._requested = ""
+        """The restart that is requested."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self, cluster: Cluster) -> None:
@@ -108,7 +119,8 @@ class OperatorWorkload:
             "storage": {"deleteClaim": delete},
             **self._scenario.spec,
         }
-        self._store.apply("BrokerCluster", "demo", spec)
+        annotations = {RESTART_ANNOTATION: self._requested} if self._requested else {}
+        self._store.apply("BrokerCluster", "demo", spec, annotations)
 
     def _apply_topic(self) -> None:
         spec = {
@@ -130,10 +142,12 @@ class OperatorWorkload:
             await asyncio.sleep(max(0.0, change.at * self._seconds - self._cluster.loop.now))
             self._cluster.note("user", f"asks for {change}")
             self._config.update(change.config or {})
-            if change.replicas is not None or change.config is not None:
+            if change.restart is not None:
+                self._requested = change.restart
+            if change.factor is None:
                 self._replicas = change.replicas or self._replicas
                 self._apply_cluster()
-            if change.factor is not None:
+            else:
                 self._factor = change.factor
                 self._apply_topic()
 
@@ -182,9 +196,14 @@ class OperatorWorkload:
         if sorted(cluster.machines) != brokers:
             raise Violation(f"the cluster is as asked: brokers {sorted(cluster.machines)}, not {brokers}")
         for machine in cluster.machines.values():
-            differing = {n: v for n, v in self._config.items() if machine.settings.get(n) != v}
+            settings = {**machine.settings, **self._dynamic()}
+            differing = {n: v for n, v in self._config.items() if settings.get(n) != v}
             if differing:
                 raise Violation(f"the cluster is as asked: {machine.host} runs without {differing}")
+        # A request that is removed soon may not have been seen.
+        restarts = {pod.launch.static.get(RESTART, "") for pod in self._platform.pods.values()}
+        if len(restarts) > 1 or (self._requested and restarts != {self._requested}):
+            raise Violation(f"the cluster is as asked: {restarts} of brokers, {self._requested!r} requested")
         replicas = cluster.topics()[TOPIC].partitions
         if any(len(each) != self._factor for each in replicas.values()):
             raise Violation(f"the cluster is as asked: {TOPIC} has {replicas}, not {self._factor} replicas")
@@ -193,6 +212,12 @@ class OperatorWorkload:
         }
         if holding != set(brokers):
             raise Violation(f"the cluster is as asked: brokers {sorted(holding)} hold replicas, of {brokers}")
+
+    def _dynamic(self) -> Mapping[str, str]:
+        """The settings of all brokers in ZooKeeper."""
+        node = self._cluster.ensemble.tree.find("/config/brokers/<default>")
+        stored = json.loads(node.data)["config"] if node is not None and node.data else {}
+        return {name: str(value) for name, value in stored.items()}
 
     async def _check_idle(self) -> None:
         """Reconciliations of a converged cluster do nothing, by this operator and by another one."""
