@@ -218,6 +218,85 @@ def test_a_deletion_leaves_only_objects_of_others(sim: KubernetesSimulation) -> 
     assert all(name.startswith("data-demo-zookeeper") for name in sim.api.names("PersistentVolumeClaim"))
 
 
+REFERENCE = {"clusterRef": {"name": "demo"}}
+JOB = {**REFERENCE, "job": "lake"}
+QUOTA = {**REFERENCE, "entity": {"user": "u"}, "limits": {"producerByteRate": 1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "finalizers"),
+    [
+        ("Topic", REFERENCE, [naming.FINALIZER]),
+        ("Topic", {**REFERENCE, "reclaimPolicy": "Retain"}, []),
+        ("User", REFERENCE, [naming.FINALIZER]),
+        ("Quota", QUOTA, [naming.FINALIZER]),
+        ("ConsumerGroup", {**REFERENCE, "deletionPolicy": "Delete"}, [naming.FINALIZER]),
+        ("ConsumerGroup", REFERENCE, []),
+        ("Pipeline", JOB, []),
+    ],
+)
+@pytest.mark.parametrize("before", [[], ["other/one", naming.FINALIZER], ["other/one"]])
+def test_only_what_deletes_something_in_kafka_has_a_finalizer(
+    sim: KubernetesSimulation,
+    kind: str,
+    spec: dict[str, object],
+    finalizers: list[str],
+    before: list[str],
+) -> None:
+    """Also of resources that an older operator has set one on."""
+    sim.api.apply_resource(kind, "one", spec)
+    sim.api.items[kind, "one"]["metadata"]["finalizers"] = before
+    sim.reconcile()
+    others = [name for name in before if name != naming.FINALIZER]
+    assert sim.api.items[kind, "one"]["metadata"].get("finalizers", []) == [*others, *finalizers]
+
+
+def test_a_cluster_needs_no_operator_to_be_deleted(sim: KubernetesSimulation) -> None:
+    assert not sim.api.items["BrokerCluster", "demo"]["metadata"].get("finalizers")
+    sim.api.delete_resource("BrokerCluster", "demo")
+    for _ in range(3):
+        sim.api.tick()
+    assert {kind for kind, _ in sim.api.items} == {"PersistentVolumeClaim"}
+    assert all("zookeeper" in name for name in sim.api.names("PersistentVolumeClaim")), "deleteClaim"
+
+
+def test_a_cluster_that_an_older_operator_held_is_released(sim: KubernetesSimulation) -> None:
+    sim.api.items["BrokerCluster", "demo"]["metadata"]["finalizers"] = [naming.FINALIZER]
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.reconcile()
+    assert ("BrokerCluster", "demo") not in sim.api.items
+
+
+def test_nothing_is_created_again_during_a_foreground_deletion(sim: KubernetesSimulation) -> None:
+    sim.api.apply_resource("Topic", "orders", {**REFERENCE, "reclaimPolicy": "Retain"})
+    metadata = sim.api.items["BrokerCluster", "demo"]["metadata"]
+    metadata["finalizers"] = ["foregroundDeletion"]
+    sim.api.delete_resource("BrokerCluster", "demo")
+    sim.api.delete_resource("Service", "demo-bootstrap")
+    sim.reconcile()
+    assert ("Service", "demo-bootstrap") not in sim.api.items
+    assert sim.condition(kind="Topic", name="orders") == ("False", "ClusterNotFound")
+
+
+def test_delete_claim_decides_who_owns_the_claims(sim: KubernetesSimulation) -> None:
+    def owners() -> set[str]:
+        claims = {name: sim.api.items["PersistentVolumeClaim", name] for name in names}
+        return {name for name, claim in claims.items() if claim["metadata"].get("ownerReferences")}
+
+    names = sim.api.names("PersistentVolumeClaim")
+    of_brokers = {name for name in names if "zookeeper" not in name}
+    sim.reconcile()
+    assert owners() == of_brokers
+    for name in of_brokers:
+        (owner,) = sim.api.items["PersistentVolumeClaim", name]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["controller"]) == ("BrokerCluster", False)
+    sim.apply_cluster(storage={"size": "1Gi", "deleteClaim": False})
+    sim.reconcile()
+    assert owners() == set()
+    sim.api.delete_resource("StatefulSet", "demo-brokers")
+    assert sim.api.names("PersistentVolumeClaim") == names, "whatever deleteClaim says"
+
+
 def test_a_deletion_creates_no_objects(sim: KubernetesSimulation) -> None:
     """A namespace that is being deleted accepts no new objects."""
     sim.api.fail = lambda verb, kind, name: (

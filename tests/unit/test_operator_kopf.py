@@ -133,7 +133,12 @@ def test_an_event_wakes_the_controller_and_a_status_is_written(operator: Operato
     until(lambda: operator.exists("StatefulSet", "demo-zookeeper"))
     item = operator.server.get("BrokerCluster", "demo")
     assert item is not None
-    assert item["metadata"]["finalizers"] == [FINALIZER], "and none of kopf's"
+    assert not item["metadata"].get("finalizers"), "the garbage collector needs no help"
+    operator.apply("Topic", "prices", {"clusterRef": {"name": "demo"}})
+    until(lambda: operator.reason("Topic", "prices") == "ClusterNotReady")
+    topic = operator.server.get("Topic", "prices")
+    assert topic is not None
+    assert topic["metadata"]["finalizers"] == [FINALIZER], "and none of kopf's"
     assert not item["metadata"]["annotations"], "nor is anything of kopf's kept there"
 
 

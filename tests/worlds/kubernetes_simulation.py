@@ -317,8 +317,9 @@ class InMemoryApi(Api):
                 self.put("Pod", pod_name, template)
             elif not pod["metadata"].get("ownerReferences"):
                 pod["metadata"]["ownerReferences"] = [owner]
-            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None:
-                claim = copy.deepcopy(spec["volumeClaimTemplates"][0])
+            templates = spec.get("volumeClaimTemplates")
+            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None and templates:
+                claim = copy.deepcopy(templates[0])
                 claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
                 self.put("PersistentVolumeClaim", f"data-{pod_name}", claim)
         for pod in self._set_pods(name):

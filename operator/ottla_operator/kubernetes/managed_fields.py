@@ -127,7 +127,7 @@ def applied_part(live: Object) -> dict[str, Any]:
     """The fields of the object that the operator has applied and that nobody has changed since, as a
     manifest."""
     metadata = {name: live["metadata"][name] for name in ("name", "namespace")}
-    own = next((entry["fieldsV1"] for entry in _entries(live) if _is_own(entry)), {})
+    own: dict[str, Any] = next((entry["fieldsV1"] for entry in _entries(live) if _is_own(entry)), {})
     part = _part(own, live)
     return {
         "apiVersion": live["apiVersion"],

@@ -61,6 +61,11 @@ def _owner_reference(resource: BrokerCluster | Pipeline) -> Manifest:
     }
 
 
+def claim_owner(cluster: BrokerCluster) -> Manifest:
+    """The owner reference of a claim that is deleted with the BrokerCluster, and does not hold it up."""
+    return {**_owner_reference(cluster), "controller": False, "blockOwnerDeletion": False}
+
+
 def build(
     resource: BrokerCluster | Pipeline,
     api_version: str,

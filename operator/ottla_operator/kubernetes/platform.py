@@ -31,7 +31,7 @@ from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
 from ottla_operator.kubernetes.managed_fields import foreign_fields
-from ottla_operator.kubernetes.manifests_common import Images, Manifest
+from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
 from ottla_operator.kubernetes.zookeeper_planning import (
@@ -207,6 +207,7 @@ class KubernetesPlatform:
         await self._ensure_racks(cluster, ensured)
         if self._set is None:
             await ensured.attempt(self._ensure_set(cluster, launch))
+        await self._own_claims(cluster, ensured)
         await self._grow_volumes(cluster, ensured)
         await ensured.attempt(self._ensure_set(cluster, launch))
         if self._zookeeper.sets_acls and certified and await ensured.attempt(self._set_node_acls(cluster)):
@@ -417,6 +418,26 @@ class KubernetesPlatform:
             for claim in self._claims(component):
                 if volumes.is_smaller(claim, size):
                     await ensured.attempt(self._objects.grow(claim, size))
+
+    async def _own_claims(self, cluster: BrokerCluster, ensured: Ensured) -> None:
+        """Have claims deleted with the BrokerCluster, or not: `deleteClaim`. A StatefulSet's own policy would
+        delete them whenever somebody deletes the StatefulSet."""
+        for component, storage in (
+            (naming.BROKER, cluster.spec.storage),
+            (naming.ZOOKEEPER, manifests_zookeeper.managed(cluster).storage),
+        ):
+            for claim in self._claims(component):
+                await ensured.attempt(self._own_claim(cluster, claim, storage.delete_claim))
+
+    async def _own_claim(self, cluster: BrokerCluster, claim: Object, delete: bool) -> str:
+        owners = list(claim["metadata"].get("ownerReferences") or ())
+        wanted = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
+        wanted += [claim_owner(cluster)] if delete else []
+        if wanted == owners:
+            return ""
+        patch = {"metadata": {"ownerReferences": wanted}}
+        await self._objects.patch("PersistentVolumeClaim", claim, patch, "ClaimNotOwned")
+        return f"{'delete' if delete else 'keep'} {name_of(claim)} when the BrokerCluster is deleted"
 
     def _volume_findings(self, cluster: BrokerCluster) -> list[Finding]:
         return volumes.finding_of(

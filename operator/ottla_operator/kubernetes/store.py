@@ -1,8 +1,9 @@
 """The `Store` interface over the API server: the resources of one cluster.
 
-Used by the reconciler. Invariants: a resource gets the operator's finalizer before any step for it, and its
-spec is recorded in `status.lastValidSpec`; a status replaces only the version that was read. An invalid spec
-becomes a condition and has no other effect: the last valid one stays in force, also for the next operator.
+Used by the reconciler. Invariants: before any step for a resource, its spec is in `status.lastValidSpec`, and
+a resource whose deletion reaches Kafka has the operator's finalizer. No other has one: the garbage collector
+deletes what a BrokerCluster or a Pipeline owns. A status replaces only the version that was read. An invalid
+spec becomes a condition and has no other effect: the last valid one stays in force.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class KubernetesStore:
         admitted = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
         valid = [resource for resource in admitted if resource is not None]
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
-        if cluster not in self._live or any(resource.key == cluster for resource in valid):
+        live = self._live.get(cluster)
+        if live is None or _is_leaving(live) or any(resource.key == cluster for resource in valid):
             return valid
         # Without a valid BrokerCluster, the resources that refer to it wait; deletions until their deadline.
         if cluster in self._invalid_keys:
@@ -95,7 +97,7 @@ class KubernetesStore:
         without a valid spec, and when the resource is deleted or changed concurrently."""
         metadata = item["metadata"]
         key = f"{kind}/{metadata['name']}"
-        deleting = metadata.get("deletionTimestamp") is not None
+        deleting = _is_leaving(item)
         finalizers = metadata.get("finalizers") or []
         if deleting and FINALIZER not in finalizers:
             # Only finalizers of others are left.
@@ -109,8 +111,8 @@ class KubernetesStore:
             last_valid, _ = self._parse(kind, item, spec)
             if last_valid is not None:
                 resource = last_valid.in_force_despite([str(problem) for problem in problems])
-        if resource is None and deleting:
-            # The spec cannot be parsed at all. The garbage collector deletes what the resource owns.
+        if deleting and (resource is None or not resource.deletes_in_kafka):
+            # Or the spec cannot be parsed at all. The garbage collector deletes what the resource owns.
             await self._remove_finalizer(key)
             return None
         if resource is None:
@@ -119,7 +121,8 @@ class KubernetesStore:
         if deleting:
             return resource
         self._in_force[key] = spec or {}
-        if FINALIZER not in finalizers and not await self._set_finalizers(key, [*finalizers, FINALIZER]):
+        wanted = [name for name in finalizers if name != FINALIZER] + [FINALIZER] * resource.deletes_in_kafka
+        if wanted != finalizers and not await self._set_finalizers(key, wanted):
             return None
         return resource if await self._recorded(key) else None
 
@@ -218,7 +221,7 @@ class KubernetesStore:
         objects that a BrokerCluster owns are deleted with it; topics, quotas and groups with its volumes.
         """
         cluster = self._live.get(f"{BrokerCluster.definition.kind}/{self._cluster}")
-        leaving = cluster is None or cluster["metadata"].get("deletionTimestamp") is not None
+        leaving = cluster is None or _is_leaving(cluster)
         for key, item in list(self._live.items()):
             deleted_at = item["metadata"].get("deletionTimestamp")
             has_finalizer = FINALIZER in (item["metadata"].get("finalizers") or [])
@@ -261,6 +264,10 @@ class _InvalidResource:
     @property
     def key(self) -> str:
         return f"{self.kind}/{self.metadata.name}"
+
+
+def _is_leaving(item: Object) -> bool:
+    return item["metadata"].get("deletionTimestamp") is not None
 
 
 def _is_reported(status: Object, reason: str, generation: int | None) -> bool:

@@ -275,6 +275,11 @@ class Resource(Model, Generic[SpecT, StatusT]):
     def key(self) -> str:
         return f"{self.kind}/{self.metadata.name}"
 
+    @property
+    def deletes_in_kafka(self) -> bool:
+        """Whether a deletion of the resource deletes something in Kafka, too: it waits for the operator."""
+        return False
+
     def problems(self) -> Iterator[Problem]:
         """Errors in the spec that the schema cannot express; none by default."""
         return iter(())

@@ -124,6 +124,10 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
     def group_id(self) -> str:
         return self.spec.group_id or self.metadata.name
 
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return self.spec.deletion_policy == "Delete"
+
     def problems(self) -> Iterator[Problem]:
         reset = self.spec.offset_reset
         if self.spec.offsets_storage == "zookeeper" and self.spec.deletion_policy == "Delete":

@@ -108,6 +108,10 @@ class Quota(Resource[QuotaSpec, QuotaStatus]):
     kind: Literal["Quota"]
     status: QuotaStatus = Field(default_factory=QuotaStatus)
 
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return True
+
     def problems(self) -> Iterator[Problem]:
         if not self.spec.limits.given():
             names = ", ".join(str(field.alias) for field in Limits.model_fields.values())

@@ -148,6 +148,10 @@ class Topic(Resource[TopicSpec, TopicStatus]):
     def topic_name(self) -> str:
         return self.spec.topic_name or self.metadata.name
 
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return self.spec.reclaim_policy == "Delete"
+
     def problems(self) -> Iterator[Problem]:
         name = self.topic_name
         if name in (".", "..") or not _TOPIC_NAME.match(name) or len(name) > 249:

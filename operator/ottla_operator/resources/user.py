@@ -195,6 +195,10 @@ class User(Resource[UserSpec, UserStatus]):
         acls = [] if self.spec.authorization is None else self.spec.authorization.acls
         return frozenset(binding for acl in acls for binding in acl.bindings(self.principal))
 
+    @property
+    def deletes_in_kafka(self) -> bool:
+        return True
+
     def problems(self) -> Iterator[Problem]:
         name = self.login_name
         if not re.match(USER_NAME, name):
