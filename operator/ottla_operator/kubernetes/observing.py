@@ -59,6 +59,10 @@ def name_of(item: Object) -> str:
     return str(item["metadata"]["name"])
 
 
+FENCED: Final = "fenced"
+"""The key, in the settings that a pod runs with, of a broker that must not run."""
+
+
 def uid_of(item: Object) -> str:
     return str(item["metadata"].get("uid", ""))
 
@@ -158,6 +162,7 @@ def _instance(
         message=message,
         process_started=state != "Starting" or "running" in (seen.get("state") or {}),
         volume_loss=loss,
+        fenced=settings.get(FENCED) == "true",
     )
 
 

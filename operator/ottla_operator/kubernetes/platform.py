@@ -46,12 +46,14 @@ from ottla_operator.kubernetes.zookeeper_planning import (
 )
 from ottla_operator.planning.certificates import RandomBytes
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
+from ottla_operator.planning.fencing import fenced_brokers
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperServer, ZooKeeperState
+from ottla_operator.planning.revision import RESTART_OF_BROKER
 from ottla_operator.platform.interfaces import Address, BrokerLaunch, Ensured, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, RESTART_POD_ANNOTATION
 
 
 class KubernetesPlatform:
@@ -117,7 +119,10 @@ class KubernetesPlatform:
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
         for broker, instance in instances.items():
-            if self._has_moved(cluster, broker):
+            if self._restart_asked(broker):
+                settings = {**instance.settings, RESTART_OF_BROKER: "requested"}
+                instances[broker] = replace(instance, config_hash=_RESTARTED, settings=settings)
+            elif self._has_moved(cluster, broker):
                 settings = {**instance.settings, "advertised.listeners": "elsewhere"}
                 instances[broker] = replace(instance, config_hash=_MOVED, settings=settings)
         self._zookeeper = plan_security(
@@ -255,6 +260,8 @@ class KubernetesPlatform:
         *others, stateful_set = manifests_zookeeper.build_all(
             cluster, self._images, stage, certified, restarted_at
         )
+        if cluster.hibernates and not self._pods():
+            stateful_set["spec"]["replicas"] = 0
         return [*others, volumes.never_shrinking(stateful_set, live)]
 
     def _plan_servers(self, cluster: BrokerCluster, wanted: Manifest) -> ServerRoll:
@@ -400,7 +407,11 @@ class KubernetesPlatform:
             return await self._objects.remove_additions(manifest)
         done = await self._objects.ensure(manifest)
         # The brokers are started or stopped by steps of their own.
-        scaled = [str(field) for field in foreign_fields(live) if field.name == "spec.replicas"]
+        scaled = [
+            str(field)
+            for field in foreign_fields(live)
+            if field.name == "spec.replicas" and field.manager != naming.MANAGER
+        ]
         if not scaled:
             return done
         what = done or f"keep StatefulSet {name_of(live)}"
@@ -457,6 +468,8 @@ class KubernetesPlatform:
         this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
+        if cluster.hibernates and not cluster.metadata.deleting:
+            return  # `ensure_children` scales it
         await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
         if manifests_zookeeper.managed(cluster).storage.delete_claim:
             for claim in self._claims(naming.ZOOKEEPER):
@@ -490,7 +503,10 @@ class KubernetesPlatform:
         """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
-        stale = running != launch.config_hash or self._has_moved(cluster, broker)
+        launch = _fenced(cluster, broker, launch)
+        fenced = settings.get(observing.FENCED) != launch.static.get(observing.FENCED)
+        stale = running != launch.config_hash or fenced or self._has_moved(cluster, broker)
+        stale = stale or self._restart_asked(broker)
         replaced = _replaced(pod, running or observing.UNKNOWN_HASH, settings) if pod and stale else None
         await self._objects.ensure(self._config(cluster, broker, launch, replaced))
         await self._apply_set(cluster, launch, replicas)
@@ -511,6 +527,12 @@ class KubernetesPlatform:
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
         return listeners.advertised_addresses(cluster, broker, self._objects.listed, self._nodes)
+
+    def _restart_asked(self, broker: int) -> bool:
+        """Whether an annotation of the broker's pod requests its restart."""
+        pod = self._pods().get(broker)
+        asked = pod is not None and annotations_of(pod).get(RESTART_POD_ANNOTATION, "")
+        return bool(asked) and asked != "false"
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether the broker's external addresses differ from the advertised ones; False while they are
@@ -545,8 +567,20 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
-# The revision hash of a broker whose advertised addresses are outdated.
-_MOVED = "moved"
+# The revision hashes of a broker whose advertised addresses are outdated, and of one whose pod is annotated.
+_MOVED, _RESTARTED = "moved", "restart-requested"
+
+
+def _fenced(cluster: BrokerCluster, broker: int, launch: BrokerLaunch) -> BrokerLaunch:
+    """The launch configuration, with which a fenced broker waits instead of serving."""
+    fenced, _ = fenced_brokers(cluster.metadata.annotations, cluster.spec.replicas)
+    if broker not in fenced:
+        return launch
+    return replace(
+        launch,
+        static={**launch.static, observing.FENCED: "true"},
+        properties={**launch.properties, "ottla.fenced": "true"},
+    )
 
 
 def _needs_nodes(cluster: BrokerCluster) -> bool:

@@ -61,6 +61,8 @@ class BrokerInstance:
     process_started: bool = True
     """Its process has started: a broker in state Starting may be recovering its logs."""
     volume_loss: VolumeLoss | None = None
+    fenced: bool = False
+    """Its platform runs the broker's surroundings without the broker (`planning.fencing`)."""
 
     @property
     def stopped_by_us(self) -> bool:

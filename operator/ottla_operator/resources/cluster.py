@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from ottla_operator.resources.common import (
     AGE,
     APPROVE_ANNOTATION,
+    HIBERNATE_ANNOTATION,
     LISTED_BY_NAME,
     MANAGED_SETTINGS,
     UNMANAGED_SETTINGS,
@@ -530,6 +531,11 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         """Whether the strategy allows a roll to this revision. An approval names one or several."""
         approved = self.metadata.annotations.get(APPROVE_ANNOTATION, "")
         return self.spec.rolling_update.strategy == "Auto" or revision in approved.split(",")
+
+    @property
+    def hibernates(self) -> bool:
+        """Whether an annotation asks that no broker and no ZooKeeper server runs. All data is kept."""
+        return self.metadata.annotations.get(HIBERNATE_ANNOTATION, "").lower() == "true"
 
     def problems(self) -> Iterator[Problem]:
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
