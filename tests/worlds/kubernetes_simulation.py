@@ -165,6 +165,12 @@ class InMemoryApi(Api):
         change(content)
         self._write(item, self._owned(item, content, manager))
 
+    def scale(self, name: str, replicas: int) -> None:
+        """kubectl scale statefulset."""
+        item = self.items["StatefulSet", name]
+        content = {**item, "spec": {**item["spec"], "replicas": replicas}}
+        self._write(item, self._owned(item, content, "kubectl", "scale"))
+
     def _matching(self, kind: str, selector: str) -> list[Item]:
         return [
             item

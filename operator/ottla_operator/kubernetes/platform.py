@@ -30,6 +30,7 @@ from ottla_operator.kubernetes import (
 from ottla_operator.kubernetes.api import Api
 from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.listeners import AddressPending, Advertised
+from ottla_operator.kubernetes.managed_fields import foreign_fields
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, claim_owner
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_client import FindRoles, SetAcls, roles_of, set_acls
@@ -279,6 +280,9 @@ class KubernetesPlatform:
         same = naming.APPLIED_ANNOTATION
         if found is None or annotations_of(found).get(same) == annotations_of(config)[same]:
             await self._objects.ensure(config)
+        restored = await self._objects.remove_additions(wanted)
+        if restored:
+            return restored
         key = naming.CERTIFICATES_ANNOTATION
         template = live["spec"]["template"]
         certified = annotations_of(wanted["spec"]["template"]).get(key)
@@ -397,13 +401,27 @@ class KubernetesPlatform:
         if live is None:
             brokers = self._configs()
             return await self._apply_set(cluster, launch, max(brokers) + 1) if brokers else ""
+        manifest = self._set_manifest(cluster, launch, _replicas(live))
         if annotations_of(live).get(naming.HASH_ANNOTATION) != launch.config_hash:
-            return ""
-        return await self._apply_set(cluster, launch, _replicas(live))
+            return await self._objects.remove_additions(manifest)
+        done = await self._objects.ensure(manifest)
+        # The brokers are started or stopped by steps of their own.
+        scaled = [
+            str(field)
+            for field in foreign_fields(live)
+            if field.name == "spec.replicas" and field.manager != naming.MANAGER
+        ]
+        if not scaled:
+            return done
+        what = done or f"keep StatefulSet {name_of(live)}"
+        return f"{what}, which was scaled to {_replicas(live)}: {scaled[0]}"
 
     async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
+        return await self._objects.ensure(self._set_manifest(cluster, launch, replicas))
+
+    def _set_manifest(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> Manifest:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch)
-        return await self._objects.ensure(volumes.never_shrinking(manifest, self._set))
+        return volumes.never_shrinking(manifest, self._set)
 
     async def _grow_volumes(self, cluster: BrokerCluster, ensured: Ensured) -> None:
         for component, (size, _, _) in _storages(cluster).items():
